@@ -1,0 +1,44 @@
+# Everything starts from a bare clone: the targets below create .venv themselves and reuse it.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("swampstore needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## run the main job end to end on embedded defaults, with an account of it
+	@$(BIN)/python -m swampstore.demo
+
+test: $(STAMP)  ## run the whole test suite
+	@$(BIN)/pytest -n 2 --dist worksteal -q
+
+check: $(STAMP)  ## lint, types and import rules
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(STAMP)  ## format the code and apply safe fixes
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: $(STAMP)  ## measure the promised costs and print a table
+	@$(BIN)/python benchmarks/run.py
+
+lock: $(STAMP)  ## resolve the dependencies again and write requirements/dev.txt
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header \
+		--python-version 3.11 --all-extras --group dev pyproject.toml -o requirements/dev.txt
+
+clean:  ## remove the environment and every cache
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

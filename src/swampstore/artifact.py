@@ -1,0 +1,175 @@
+"""What lookups return: one version of one artifact, its content read when asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from swampstore.artifacts.content import ContentSource, parse_content
+from swampstore.artifacts.metadata import Metadata
+from swampstore.catalog.schema import Row
+from swampstore.catalog.select import record_of
+from swampstore.clock import from_iso
+from swampstore.errors import ContentMissingError, ValidationError
+from swampstore.layout import DataRef, ModelRef
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+
+class Artifact:
+    """One version of one data name.
+
+    What the catalog knows is at hand; `bytes()`, `text()`, `json()`, `open()` and `metadata`
+    read from disk each time they are called.
+    """
+
+    __slots__ = ("_source", "row")
+
+    def __init__(self, row: Row, source: ContentSource) -> None:
+        self.row = row
+        self._source = source
+
+    @property
+    def ref(self) -> DataRef:
+        """The address of the data name."""
+        return self.row.ref
+
+    @property
+    def model(self) -> ModelRef:
+        """The address of the model that owns the data."""
+        return self.row.ref.model
+
+    @property
+    def name(self) -> str:
+        """The data name."""
+        return self.row.data_name
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        return self.row.version
+
+    @property
+    def id(self) -> str:
+        """The id that this version was given when it was written."""
+        return self.row.id
+
+    @property
+    def is_latest(self) -> bool:
+        """Whether this was the latest version when it was looked up."""
+        return bool(self.row.is_latest)
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, empty if it has none."""
+        return self.row.model_name
+
+    @property
+    def content_type(self) -> str:
+        """The MIME type."""
+        return self.row.content_type
+
+    @property
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.row.size
+
+    @property
+    def checksum(self) -> str | None:
+        """The SHA-256 of the bytes in hex; None after something was appended."""
+        return self.row.checksum or None
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The tags."""
+        tags: dict[str, str] = json.loads(self.row.tags)
+        return tags
+
+    @property
+    def created(self) -> datetime:
+        """When this version was written."""
+        return from_iso(self.row.created_at)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this version is a tombstone."""
+        return self.row.is_deleted
+
+    @property
+    def path(self) -> Path:
+        """The file that holds the bytes. Treat it as read-only."""
+        from pathlib import Path
+
+        return Path(self._source.path(self.ref, self.version))
+
+    @property
+    def metadata(self) -> Metadata:
+        """Everything that `metadata.yaml` says, members unknown to us included."""
+        return self._source.metadata(self.ref, self.version)
+
+    def open(self) -> BinaryIO:
+        """Open the bytes for reading; the caller closes the file."""
+        return self._source.open(self.ref, self.version)
+
+    def bytes(self) -> bytes:
+        """Return the bytes."""
+        with self.open() as file:
+            return file.read()
+
+    def text(self) -> str:
+        """Return the content as text; raise ValidationError if it is not UTF-8."""
+        try:
+            return self.bytes().decode()
+        except UnicodeDecodeError as error:
+            raise ValidationError(
+                f"{self.ref} version {self.version} is not UTF-8 text ({self.content_type})",
+                hint="Use .bytes().",
+            ) from error
+
+    def json(self) -> Any:
+        """Return the parsed JSON document; raise ValidationError if it is none."""
+        try:
+            return json.loads(self.bytes())
+        except ValueError as error:
+            raise ValidationError(
+                f"{self.ref} version {self.version} is not JSON ({self.content_type}): {error}",
+                hint="Use .text() or .bytes().",
+            ) from error
+
+    def parsed(self) -> tuple[Any, Any]:
+        """Return (attributes, content) as queries see them; None, None if it is not here."""
+        try:
+            return parse_content(self.content_type, self.bytes())
+        except ContentMissingError:
+            return None, None
+
+    def record(self, *, with_content: bool = False) -> dict[str, Any]:
+        """Return the fields by the names that predicates use."""
+        record = record_of(self.row)
+        del record["ns"]
+        if with_content:
+            record["attributes"], record["content"] = self.parsed()
+        return record
+
+    def __repr__(self) -> str:
+        latest = " latest" if self.is_latest else ""
+        return (
+            f"<Artifact {self.model} {self.name!r} v{self.version}{latest}"
+            f" {self.content_type} {self.size} bytes>"
+        )
+
+    def _repr_html_(self) -> str:
+        from swampstore.html import table
+
+        return table(
+            ["field", "value"],
+            [[key, value] for key, value in self.record().items() if value not in ("", {})],
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Artifact) and self.row == other.row
+
+    def __hash__(self) -> int:
+        return hash(self.row)

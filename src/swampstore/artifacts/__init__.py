@@ -1,0 +1,1 @@
+"""Versioned data on disk: metadata, versions, the latest marker, deletion and retention."""

@@ -1,0 +1,114 @@
+"""Reading the content of a version, wherever it is kept."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any, BinaryIO, Protocol
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.metadata import Metadata, is_json, is_text
+from swampstore.errors import ContentMissingError
+from swampstore.files import Tree, disk_errors
+from swampstore.layout import RAW, DataRef
+
+
+class ContentSource(Protocol):
+    """Where the bytes and the metadata of versions come from."""
+
+    def open(self, ref: DataRef, version: int) -> BinaryIO:
+        """Open a version's bytes; raise ContentMissingError if they are not here."""
+
+    def path(self, ref: DataRef, version: int) -> str:
+        """Return the file that holds a version's bytes."""
+
+    def metadata(self, ref: DataRef, version: int) -> Metadata:
+        """Return the whole metadata of a version."""
+
+
+class DiskContent:
+    """Content as files. `on_missing` hears of versions that turn out to be gone."""
+
+    def __init__(self, tree: Tree, on_missing: Callable[[DataRef], None]) -> None:
+        self._tree = tree
+        self._on_missing = on_missing
+
+    def open(self, ref: DataRef, version: int) -> BinaryIO:
+        """Open a version's file."""
+        path = self._tree.check_inside(ref.file_rel(version, RAW))
+        try:
+            with disk_errors(path):
+                return open(path, "rb")
+        except ContentMissingError:
+            raise
+        except OSError as error:
+            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
+                raise
+        raise self._missing(ref, version)
+
+    def path(self, ref: DataRef, version: int) -> str:
+        """Return a version's file, whether it is there or not."""
+        return self._tree.path(ref.file_rel(version, RAW))
+
+    def metadata(self, ref: DataRef, version: int) -> Metadata:
+        """Read a version's `metadata.yaml`."""
+        metadata = on_disk.read_metadata(self._tree, ref, version)
+        if metadata is None:
+            raise self._missing(ref, version)
+        return metadata
+
+    def _missing(self, ref: DataRef, version: int) -> ContentMissingError:
+        self._on_missing(ref)
+        return ContentMissingError(
+            f"{ref} version {version} is not on this disk",
+            hint="It was removed outside of swampstore; restore it from a backup.",
+        )
+
+
+class MemoryContent:
+    """Content of data that lives no longer than the process."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[DataRef, int], tuple[Metadata, bytes]] = {}
+
+    def open(self, ref: DataRef, version: int) -> BinaryIO:
+        """Open a version's bytes."""
+        return io.BytesIO(self._get(ref, version)[1])
+
+    def path(self, ref: DataRef, version: int) -> str:
+        """Ephemeral data has no file: always raises."""
+        raise ContentMissingError(
+            f"{ref} version {version} is ephemeral and has no file",
+            hint="Use .bytes() or .open(), or save it with another lifetime.",
+        )
+
+    def metadata(self, ref: DataRef, version: int) -> Metadata:
+        """Return a version's metadata."""
+        return self._get(ref, version)[0]
+
+    def _get(self, ref: DataRef, version: int) -> tuple[Metadata, bytes]:
+        try:
+            return self.stored[ref, version]
+        except KeyError:
+            raise ContentMissingError(
+                f"{ref} version {version} was ephemeral and is gone",
+                hint="Ephemeral data ends with the process that saved it.",
+            ) from None
+
+
+def parse_content(content_type: str, data: bytes) -> tuple[Any, Any]:
+    """Return (attributes, content) of bytes as queries see them.
+
+    JSON is parsed, other text decoded, anything else is the empty string; attributes are the
+    JSON object, or empty if there is none.
+    """
+    if is_json(content_type):
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            return {}, data.decode("utf-8", "replace")
+        return (value if isinstance(value, dict) else {}), value
+    if is_text(content_type):
+        return {}, data.decode("utf-8", "replace")
+    return {}, ""

@@ -1,0 +1,115 @@
+"""Versions written now and committed together later, or not at all."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.metadata import Draft, Metadata
+from swampstore.artifacts.publish import point_latest
+from swampstore.artifacts.store import ArtifactStore
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.artifacts.writer import VersionWriter
+from swampstore.errors import MetadataError
+from swampstore.files import Change
+from swampstore.layout import DEFERRED, DataRef
+
+
+class Receipt(NamedTuple):
+    """A version that waits to be committed."""
+
+    ref: DataRef
+    version: int
+
+
+class Deferral:
+    """A group of versions that become latest together; use it in a `with` block.
+
+    Leaving the block commits, an exception rolls back. Until then the versions can be read by
+    their number but are nobody's latest. After a kill they are swept away like any other claim,
+    unless the commit had begun: then it is finished by the next process.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._writers: list[VersionWriter] = []
+        self._saved: list[Receipt] = []
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The versions written so far."""
+        return [
+            *self._saved,
+            *(Receipt(writer.ref, writer.version) for writer in self._writers),
+        ]
+
+    def save(self, ref: DataRef, content: bytes, draft: Draft) -> Metadata:
+        """Save bytes as a version that waits for the commit."""
+        metadata = self._store.save(ref, content, draft, deferred=True)
+        self._saved.append(Receipt(ref, metadata.version))
+        return metadata
+
+    def open_writer(self, ref: DataRef, draft: Draft) -> VersionWriter:
+        """Return a writer for a version that waits for the commit."""
+        writer = self._store.open_writer(ref, draft, deferred=True)
+        self._writers.append(writer)
+        return writer
+
+    def commit(self) -> None:
+        """Make every version the latest of its name."""
+        versions: dict[DataRef, list[int]] = defaultdict(list)
+        for ref, version in self._take():
+            versions[ref].append(version)
+        if not versions:
+            return
+        refs = list(versions)
+        by_path = {ref.rel: versions[ref] for ref in refs}
+        mutations = self._store.mutations
+        with mutations.changing_many(refs, "commit", versions=by_path) as changes:
+            for ref, change in zip(refs, changes, strict=True):
+                self._commit_name(change, ref, sorted(versions[ref]))
+
+    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> None:
+        tree = self._store.tree
+        stored = []
+        for version in versions:
+            metadata = on_disk.read_metadata(tree, ref, version)
+            if metadata is None:
+                raise MetadataError(
+                    f"{ref} version {version} was never finalised",
+                    hint="Finalise every writer before committing.",
+                )
+            stored.append(StoredVersion(metadata, deferred=False))
+            change.remove(ref.file_rel(version, DEFERRED))
+        marker = on_disk.effective_marker(tree, ref)
+        if versions[-1] > marker:
+            marker = point_latest(change, ref, versions[-1])
+        self._store.mutations.record(ref, stored=stored, marker=marker)
+
+    def rollback(self) -> None:
+        """Remove every version of the group."""
+        for writer in self._writers:
+            writer.abort()
+        for ref, version in self._take():
+            self._store.delete_versions(ref, [version])
+
+    def _take(self) -> list[Receipt]:
+        receipts = self.receipts
+        self._saved, self._writers = [], []
+        return receipts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.commit()
+        else:
+            self.rollback()

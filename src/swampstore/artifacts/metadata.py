@@ -1,0 +1,302 @@
+"""`metadata.yaml`: what is known about one version of one artifact, and its rules."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from swampstore import yaml_dialect
+from swampstore.artifacts.retention.durations import normalise_lifetime, normalise_policy
+from swampstore.errors import MetadataError, SwampstoreError, ValidationError
+
+OWNER_TYPES = ("model-method", "workflow-step", "manual")
+DELETED = "deleted"
+DEFAULT_LIFETIME = "infinite"
+DEFAULT_POLICY = 10
+_OWNER_FIELDS = (
+    ("workflow_id", "workflowId"),
+    ("workflow_run_id", "workflowRunId"),
+    ("workflow_name", "workflowName"),
+    ("job_name", "jobName"),
+    ("step_name", "stepName"),
+    ("source", "source"),
+)
+_KNOWN = frozenset(
+    ["id", "name", "version", "contentType", "lifetime", "garbageCollection", "streaming", "tags", "ownerDefinition", "createdAt", "size", "checksum", "lifecycle", "renamedTo"]
+)
+_KNOWN_OWNER = frozenset(["ownerType", "ownerRef", *(key for _, key in _OWNER_FIELDS)])
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
+_TEXT_TYPES = frozenset({"application/json", "application/yaml", "application/x-yaml"})
+
+
+def is_json(content_type: str) -> bool:
+    """Whether content of this type is a JSON document."""
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def is_text(content_type: str) -> bool:
+    """Whether content of this type can be shown as text."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind in _TEXT_TYPES
+
+
+def guess_content_type(file_name: str) -> str:
+    """Return the content type that a file's name suggests."""
+    if file_name.endswith((".yaml", ".yml")):
+        return "application/yaml"
+    import mimetypes
+
+    guessed, encoding = mimetypes.guess_type(file_name)
+    return guessed if guessed and not encoding else "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who may write further versions of a data name, and the run that wrote this one."""
+
+    type: str = "manual"
+    ref: str = ""
+    workflow_id: str = ""
+    workflow_run_id: str = ""
+    workflow_name: str = ""
+    job_name: str = ""
+    step_name: str = ""
+    source: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def same_as(self, other: Owner) -> bool:
+        """Whether both are the same owner, whatever run they wrote in."""
+        return (self.type, self.ref) == (other.type, other.ref)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of `ownerDefinition`."""
+        members: dict[str, Any] = {"ownerType": self.type, "ownerRef": self.ref}
+        members |= {key: value for name, key in _OWNER_FIELDS if (value := getattr(self, name))}
+        return {**members, **self.extra}
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """One version's metadata. Members that we do not know are kept in `extra`."""
+
+    id: str
+    name: str
+    version: int
+    content_type: str
+    lifetime: str
+    garbage_collection: int | str
+    streaming: bool
+    tags: Mapping[str, str]
+    owner: Owner
+    created_at: str
+    size: int | None = None
+    checksum: str | None = None
+    lifecycle: str = ""
+    renamed_to: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this version says that the data is gone."""
+        return self.lifecycle == DELETED
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the document in their order."""
+        members: dict[str, Any] = {
+            "id": self.id,
+            "name": self.name,
+            "version": self.version,
+            "contentType": self.content_type,
+            "lifetime": self.lifetime,
+            "garbageCollection": self.garbage_collection,
+            "streaming": self.streaming,
+            "tags": dict(self.tags),
+            "ownerDefinition": self.owner.to_json(),
+            "createdAt": self.created_at,
+            "size": self.size,
+            "checksum": self.checksum,
+            "lifecycle": self.lifecycle or None,
+            "renamedTo": self.renamed_to or None,
+        }
+        return {
+            **{key: value for key, value in members.items() if value is not None},
+            **self.extra,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a writer says about a new version; the store adds the rest."""
+
+    content_type: str = "application/octet-stream"
+    lifetime: str = DEFAULT_LIFETIME
+    garbage_collection: int | str = DEFAULT_POLICY
+    streaming: bool = False
+    tags: Mapping[str, str] = field(default_factory=dict)
+    owner: Owner = field(default_factory=Owner)
+    lifecycle: str = ""
+    renamed_to: str = ""
+    id: str = ""
+
+    def checked(self) -> Draft:
+        """Return the draft with its values in their canonical form; raise ValidationError."""
+        tags = {"type": "resource" if is_json(self.content_type) else "file", **self.tags}
+        return replace(
+            self,
+            content_type=_checked_content_type(self.content_type),
+            lifetime=normalise_lifetime(self.lifetime),
+            garbage_collection=normalise_policy(self.garbage_collection),
+            tags=_checked_tags(tags),
+            owner=_checked_owner(self.owner),
+            id=self.id or str(uuid.uuid4()),
+        )
+
+    def metadata(
+        self, name: str, version: int, created_at: str, size: int, checksum: str | None
+    ) -> Metadata:
+        """Return the metadata of the version that this (checked) draft became."""
+        return Metadata(
+            id=self.id,
+            name=name,
+            version=version,
+            content_type=self.content_type,
+            lifetime=self.lifetime,
+            garbage_collection=self.garbage_collection,
+            streaming=self.streaming,
+            tags=self.tags,
+            owner=self.owner,
+            created_at=created_at,
+            size=size,
+            checksum=checksum,
+            lifecycle=self.lifecycle,
+            renamed_to=self.renamed_to,
+        )
+
+
+def encode(metadata: Metadata) -> bytes:
+    """Return the bytes of `metadata.yaml`."""
+    return yaml_dialect.dump(metadata.to_json()).encode()
+
+
+def decode(data: bytes, what: str) -> Metadata:
+    """Read `metadata.yaml`; raise MetadataError naming `what` and the member that is wrong."""
+    try:
+        return _from_json(yaml_dialect.load_mapping(data, what=what))
+    except MetadataError as error:
+        raise MetadataError(f"{what}: {error.message}", hint=error.hint) from None
+    except SwampstoreError as error:
+        message = error.message if what in error.message else f"{what}: {error.message}"
+        raise MetadataError(message, hint=error.hint) from error
+
+
+def _from_json(raw: dict[str, Any]) -> Metadata:
+    version = raw.get("version")
+    if type(version) is not int or version < 1:
+        raise _wrong("version", version, "a positive whole number")
+    tags = raw.get("tags")
+    if type(tags) is not dict or not all(type(value) is str for value in tags.values()):
+        raise _wrong("tags", tags, "a mapping of strings")
+    if "type" not in tags:
+        raise _wrong("tags", tags, "a mapping with the key 'type'")
+    created_at = _text(raw, "createdAt")
+    if not _TIMESTAMP.fullmatch(created_at):
+        raise _wrong("createdAt", created_at, "an ISO-8601 time")
+    size = raw.get("size")
+    if size is not None and (type(size) is not int or size < 0):
+        raise _wrong("size", size, "a whole number of bytes")
+    streaming = raw.get("streaming", False)
+    if type(streaming) is not bool:
+        raise _wrong("streaming", streaming, "true or false")
+    policy = raw.get("garbageCollection")
+    if type(policy) is not int and type(policy) is not str:
+        raise _wrong("garbageCollection", policy, "a positive number or a duration")
+    return Metadata(
+        id=_text(raw, "id"),
+        name=_text(raw, "name"),
+        version=version,
+        content_type=_text(raw, "contentType"),
+        lifetime=normalise_lifetime(_text(raw, "lifetime")),
+        garbage_collection=normalise_policy(policy),
+        streaming=streaming,
+        tags=tags,
+        owner=_owner_from_json(raw.get("ownerDefinition")),
+        created_at=created_at,
+        size=size,
+        checksum=_text(raw, "checksum") if "checksum" in raw else None,
+        lifecycle=_text(raw, "lifecycle") if "lifecycle" in raw else "",
+        renamed_to=_text(raw, "renamedTo") if "renamedTo" in raw else "",
+        extra={} if _KNOWN.issuperset(raw) else {k: v for k, v in raw.items() if k not in _KNOWN},
+    )
+
+
+def _owner_from_json(raw: object) -> Owner:
+    if type(raw) is not dict:
+        raise _wrong("ownerDefinition", raw, "a mapping")
+    values = {name: _text(raw, key) for name, key in _OWNER_FIELDS if key in raw}
+    extra = {} if _KNOWN_OWNER.issuperset(raw) else _unknown(raw, _KNOWN_OWNER)
+    ref = raw.get("ownerRef", "")
+    if type(ref) is not str:
+        raise _wrong("ownerRef", ref, "a string")
+    return Owner(type=_text(raw, "ownerType"), ref=ref, extra=extra, **values)
+
+
+def _unknown(raw: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key not in known}
+
+
+def _text(raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if type(value) is not str or not value:
+        raise _wrong(key, value, "a non-empty string")
+    return value
+
+
+def _wrong(key: str, value: object, expected: str) -> MetadataError:
+    found = "missing" if value is None else f"{value!r}"[:80]
+    return MetadataError(
+        f"{key} is {found}, expected {expected}",
+        hint="Restore the file from a backup, or delete that version.",
+    )
+
+
+def _checked_content_type(value: str) -> str:
+    if not value.strip() or any(ord(char) < 32 for char in value):
+        raise ValidationError(
+            f"the content type {value!r} is not a MIME type", hint="Use for example text/plain."
+        )
+    return value
+
+
+def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    for key, value in tags.items():
+        if type(key) is not str or type(value) is not str or not key:
+            raise ValidationError(
+                f"the tag {key!r}: {value!r} is not a pair of strings",
+                hint="Tags are strings; turn numbers into text first.",
+            )
+        if "\0" in key or "\0" in value or _has_surrogate(key) or _has_surrogate(value):
+            raise ValidationError(
+                f"the tag {key!r}: {value!r} holds a NUL or is not valid UTF-8",
+                hint="Give tags as UTF-8 text.",
+            )
+    return dict(tags)
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _checked_owner(owner: Owner) -> Owner:
+    if owner.type not in OWNER_TYPES:
+        raise ValidationError(
+            f"the owner type {owner.type!r} is unknown",
+            hint=f"Use one of {', '.join(OWNER_TYPES)}.",
+        )
+    return owner

@@ -1,0 +1,154 @@
+"""The way of every change: lock, announce, change files, write through, and heal after a kill.
+
+A change is announced twice before the first byte moves: as an *intent* in the ledger, durably,
+and to whoever watches the tree. The intent goes when the catalog rows are written. One that is
+still there while its lock is free was left by a process that died (or by an operation that
+failed), and `recover` then finishes or undoes it, so that others see the old state or the new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from swampstore.artifacts import recovery
+from swampstore.artifacts.name_locks import NameLocks
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.errors import CatalogError, DiskError, SwampstoreError
+from swampstore.files import Change, Tree
+from swampstore.layout import DataRef
+
+log = logging.getLogger("swampstore.artifacts")
+_ROUNDS = 3
+
+
+class Ledger(Protocol):
+    """What a store needs of a catalog: intents before a change, rows after it."""
+
+    def intend(self, actions: Mapping[str, str]) -> None:
+        """Remember durably what is about to be done to which path."""
+
+    def pending(self) -> Sequence[tuple[str, str]]:
+        """Return (path, action) of every change that was not finished."""
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Drop the intents of these paths."""
+
+    def record(
+        self,
+        ref: DataRef,
+        *,
+        stored: Sequence[StoredVersion] = (),
+        removed: Sequence[int] = (),
+        marker: int,
+    ) -> None:
+        """Write changed versions of a name through and drop its intent."""
+
+    def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
+        """Make the rows of a name exactly those of `stored` and drop its intent."""
+
+
+class Mutations:
+    """Gives out the right to change data names, one holder per name on this machine."""
+
+    def __init__(self, tree: Tree, locks: NameLocks, ledger: Ledger) -> None:
+        self.tree = tree
+        self.ledger = ledger
+        self._locks = locks
+
+    @contextlib.contextmanager
+    def changing(self, ref: DataRef, op: str, **details: Any) -> Iterator[Change]:
+        """Lock and announce one name; the caller records the outcome in the ledger."""
+        with self.changing_many([ref], op, **details) as changes:
+            yield changes[0]
+
+    @contextlib.contextmanager
+    def changing_many(
+        self, refs: Sequence[DataRef], op: str, **details: Any
+    ) -> Iterator[list[Change]]:
+        """Lock and announce several names together."""
+        rels = [ref.rel for ref in refs]
+        try:
+            with self._held_and_healed(rels):
+                action = json.dumps({"op": op, **details})
+                self.ledger.intend(dict.fromkeys(rels, action))
+                with contextlib.ExitStack() as stack:
+                    yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
+        except BaseException:
+            self.recover()
+            raise
+
+    def record(
+        self,
+        ref: DataRef,
+        *,
+        stored: Sequence[StoredVersion] = (),
+        removed: Sequence[int] = (),
+        marker: int,
+    ) -> None:
+        """Write a finished change through.
+
+        The files are what counts: if the catalog cannot be written now, the intent stays and
+        the next reader heals the rows, so the change itself has not failed.
+        """
+        with self._rows_may_follow(ref):
+            self.ledger.record(ref, stored=stored, removed=removed, marker=marker)
+
+    def record_gone(self, ref: DataRef) -> None:
+        """Write through that nothing of a name is left, with the same promise."""
+        with self._rows_may_follow(ref):
+            self.ledger.replace(ref, (), 0)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _rows_may_follow(ref: DataRef) -> Iterator[None]:
+        try:
+            yield
+        except (CatalogError, DiskError) as error:
+            log.warning("%s was changed, its catalog rows follow later: %s", ref, error.message)
+
+    def recover(self) -> int:
+        """Finish or undo what dead processes left unfinished; return how many changes.
+
+        Costs one read of a table that is nearly always empty.
+        """
+        healed = 0
+        for path, action in self.ledger.pending():
+            details = json.loads(action)
+            with self._locks.try_hold(*recovery.paths_of(path, details)) as held:
+                if not held or (path, action) not in self.ledger.pending():
+                    continue
+                try:
+                    recovery.recover(self.tree, self.ledger, path, details)
+                    healed += 1
+                except (SwampstoreError, OSError) as error:
+                    log.warning("an interrupted change of %s cannot be healed yet: %s", path, error)
+        return healed
+
+    @contextlib.contextmanager
+    def _held_and_healed(self, rels: Sequence[str]) -> Iterator[None]:
+        for _ in range(_ROUNDS):
+            self.recover()
+            with self._locks.hold(*rels):
+                if not any(path in rels for path, _ in self.ledger.pending()):
+                    yield
+                    return
+        raise DiskError(
+            f"an interrupted change of {rels[0]} could not be healed",
+            hint="Run `swampstore doctor` to see why; nothing was changed.",
+        )
+
+    @contextlib.contextmanager
+    def holding(self, ref: DataRef) -> Iterator[None]:
+        """Hold one name without changing it, so that nobody else does."""
+        with self._locks.hold(ref.rel):
+            yield
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Hold every name, so that nothing changes meanwhile."""
+        with self._locks.hold_all():
+            yield

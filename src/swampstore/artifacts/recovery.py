@@ -1,0 +1,91 @@
+"""What to do with a change that stopped half-way: finish it, or undo it.
+
+Each operation orders its steps so that the files alone tell how far it came. Afterwards the
+catalog rows of the name are made equal to the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.files import Change, Tree
+from swampstore.layout import DEFERRED, RAW, DataRef, ModelRef
+
+
+class Rows(Protocol):
+    """Where the rows of a name are made right again."""
+
+    def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
+        """Make the rows of a name exactly those of `stored` and drop its intent."""
+
+
+def ref_of(path: str) -> DataRef:
+    """Return the data name whose directory `path` is."""
+    parts = path.split("/")
+    return DataRef(ModelRef("/".join(parts[1:-2]), parts[-2]), parts[-1])
+
+
+def paths_of(path: str, details: Mapping[str, Any]) -> Sequence[str]:
+    """Return every path that must be held to recover a change."""
+    return [path, *details.get("with", ())]
+
+
+def recover(tree: Tree, rows: Rows, path: str, details: Mapping[str, Any]) -> None:
+    """Bring one announced path to the state before or after its change. Its lock is held."""
+    ref = ref_of(path)
+    with tree.changing(path) as change:
+        match details["op"]:
+            case "append":
+                _cut_torn_append(tree, change, ref)
+            case "commit":
+                _finish_commit(change, ref, details["versions"][path])
+            case "rename":
+                _undo_half_rename(tree, change, ref, details)
+        marker = _repoint(tree, change, ref)
+    rows.replace(ref, on_disk.stored_versions(tree, ref), marker)
+
+
+def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
+    """Drop appended bytes that the metadata does not know of yet."""
+    version = on_disk.effective_marker(tree, ref)
+    metadata = on_disk.read_metadata(tree, ref, version) if version else None
+    raw = ref.file_rel(version, RAW)
+    if metadata is None or not metadata.streaming or metadata.size is None:
+        return
+    if os.path.getsize(tree.path(raw)) > metadata.size:
+        change.truncate(raw, metadata.size)
+
+
+def _finish_commit(change: Change, ref: DataRef, versions: Sequence[int]) -> None:
+    for version in versions:
+        change.remove(ref.file_rel(version, DEFERRED))
+
+
+def _undo_half_rename(tree: Tree, change: Change, ref: DataRef, details: Mapping[str, Any]) -> None:
+    """Without the tombstone under the old name, the copy under the new one must go."""
+    old = ref_of(details["old"])
+    if ref == old or _is_renamed(tree, old, details["new_name"]):
+        return
+    for stored in on_disk.stored_versions(tree, ref):
+        if stored.metadata.id == details["copy_id"]:
+            change.remove_tree(ref.version_rel(stored.metadata.version))
+
+
+def _is_renamed(tree: Tree, old: DataRef, new_name: str) -> bool:
+    newest = next(on_disk.stored_versions(tree, old), None)
+    return newest is not None and newest.metadata.renamed_to == new_name
+
+
+def _repoint(tree: Tree, change: Change, ref: DataRef) -> int:
+    """Point `latest` at the newest committed version; a name with nothing left goes."""
+    top = on_disk.top_committed(tree, ref)
+    if top and on_disk.read_marker(tree, ref) != top:
+        change.write(ref.latest_rel, b"%d" % top)
+        change.sync_dir(ref.rel)
+    elif not top and not on_disk.version_numbers(tree, ref):
+        change.remove_tree(ref.rel)
+    return top

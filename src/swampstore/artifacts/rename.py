@@ -1,0 +1,151 @@
+"""Renaming a data name: the latest content is copied, the old name forwards to the new one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import uuid
+from dataclasses import replace
+from typing import NamedTuple
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.metadata import Draft, Metadata
+from swampstore.artifacts.publish import claim_version, newest_known, publish
+from swampstore.artifacts.store import ArtifactStore, to_json_bytes, tombstone_draft
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.clock import to_iso
+from swampstore.errors import (
+    AlreadyExistsError,
+    ContentMissingError,
+    NotFoundError,
+    ValidationError,
+)
+from swampstore.files import Change
+from swampstore.layout import RAW, DataRef, check_data_name
+
+_CHUNK = 1 << 20
+
+
+class Renamed(NamedTuple):
+    """What a rename did: the version that was copied, and the one it became."""
+
+    old: DataRef
+    new: DataRef
+    copied_version: int
+    new_version: int
+
+
+def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
+    """Copy the latest version of `old` under a new name and leave a tombstone that forwards.
+
+    The history stays where it is. Raises NotFoundError without live data under the old name,
+    AlreadyExistsError with live data under the new one. Nothing in between is ever visible:
+    without the tombstone, recovery takes the copy back.
+    """
+    new = DataRef(old.model, check_data_name(new_name))
+    if new == old:
+        raise ValidationError(
+            f"{old.name!r} is the name already", hint="Give a name that differs from the old one."
+        )
+    copy_id = str(uuid.uuid4())
+    details = {"with": [old.rel, new.rel], "old": old.rel, "new_name": new.name}
+    with store.mutations.changing_many([old, new], "rename", copy_id=copy_id, **details) as (
+        old_change,
+        new_change,
+    ):
+        latest, old_marker = _live(store, old)
+        if latest is None:
+            raise NotFoundError(f"{old} does not exist", hint="See `swampstore data list`.")
+        current, new_marker = _live(store, new)
+        if current is not None:
+            raise AlreadyExistsError(
+                f"{new} exists already", hint="Delete it first, or choose another name."
+            )
+        copied = _copy(store, new_change, latest, old, new, new_marker, copy_id)
+        _bury(store, old_change, old, latest, old_marker, new)
+        _record_copy(store, new, copied)
+    return Renamed(old, new, latest.version, copied.version)
+
+
+def _live(store: ArtifactStore, ref: DataRef) -> tuple[Metadata | None, int]:
+    marker = on_disk.effective_marker(store.tree, ref)
+    metadata = newest_known(store.tree, ref, marker) if marker else None
+    return (None if metadata is None or metadata.is_deleted else metadata), marker
+
+
+def _copy(
+    store: ArtifactStore,
+    change: Change,
+    latest: Metadata,
+    old: DataRef,
+    new: DataRef,
+    marker: int,
+    copy_id: str,
+) -> Metadata:
+    version = claim_version(store.tree, change, new, marker)
+    try:
+        size, checksum = _copy_content(
+            store, change, old.file_rel(latest.version, RAW), new, version
+        )
+        metadata = replace(
+            latest,
+            id=copy_id,
+            name=new.name,
+            version=version,
+            created_at=to_iso(store.clock()),
+            size=size,
+            checksum=checksum,
+        )
+        publish(change, new, metadata, marker)
+    except BaseException:
+        change.discard_claim(new.version_rel(version))
+        raise
+    return metadata
+
+
+def _copy_content(
+    store: ArtifactStore, change: Change, source: str, new: DataRef, version: int
+) -> tuple[int, str]:
+    digest, size = hashlib.sha256(), 0
+    path = store.tree.check_inside(source)
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(path, "rb"))
+        except FileNotFoundError:
+            raise ContentMissingError(
+                f"{path} is not on this disk", hint="Restore it before renaming."
+            ) from None
+        fd = change.create(new.file_rel(version, RAW))
+        target = stack.enter_context(open(fd, "wb"))
+        while chunk := file.read(_CHUNK):
+            target.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        target.flush()
+        if store.tree.durable:
+            os.fsync(fd)
+    return size, digest.hexdigest()
+
+
+def _bury(
+    store: ArtifactStore, change: Change, old: DataRef, latest: Metadata, marker: int, new: DataRef
+) -> None:
+    now = to_iso(store.clock())
+    content = to_json_bytes({"renamedTo": new.name, "renamedAt": now})
+    draft: Draft = tombstone_draft(latest, renamed_to=new.name).checked()
+    version = claim_version(store.tree, change, old, marker)
+    checksum = hashlib.sha256(content).hexdigest()
+    tombstone = draft.metadata(old.name, version, now, len(content), checksum)
+    try:
+        change.write_new(old.file_rel(version, RAW), content)
+        marker = publish(change, old, tombstone, marker)
+    except BaseException:
+        change.discard_claim(old.version_rel(version))
+        raise
+    store.mutations.record(old, stored=[StoredVersion(tombstone, deferred=False)], marker=marker)
+
+
+def _record_copy(store: ArtifactStore, new: DataRef, copied: Metadata) -> None:
+    stored = StoredVersion(copied, deferred=False)
+    store.mutations.record(new, stored=[stored], marker=copied.version)

@@ -1,0 +1,219 @@
+"""Changing artifacts: save, append, delete, tombstones. Each is old or new, never half.
+
+`ArtifactStore` works on addresses and metadata; reading content and finding things is the
+repository's and the catalog's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode, is_json
+from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.publish import (
+    check_owner,
+    claim_version,
+    newest_known,
+    point_latest,
+    publish,
+)
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.artifacts.writer import VersionWriter
+from swampstore.clock import Clock, to_iso
+from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
+from swampstore.files import Change
+from swampstore.layout import METADATA, RAW, DataRef, check_data_name
+
+log = logging.getLogger("swampstore.artifacts")
+
+
+class Deleted(NamedTuple):
+    """What a deletion took away."""
+
+    versions: int
+    size: int
+
+
+class ArtifactStore:
+    """The versions of every data name of one repository, on disk.
+
+    `prune_on_write` enforces numeric version policies right after each save.
+    """
+
+    def __init__(self, mutations: Mutations, clock: Clock, *, prune_on_write: bool = False) -> None:
+        self.mutations = mutations
+        self.tree = mutations.tree
+        self.clock = clock
+        self._prune_on_write = prune_on_write
+
+    def save(
+        self, ref: DataRef, content: bytes, draft: Draft, *, deferred: bool = False
+    ) -> Metadata:
+        """Save bytes as the next version of a name and return its metadata.
+
+        Raises ValidationError for a name or draft that cannot be, OwnershipError if the name is
+        someone else's, DiskError if the disk refuses; the earlier versions stay as they were.
+        """
+        check_data_name(ref.name)
+        draft = draft.checked()
+        checksum = hashlib.sha256(content).hexdigest()
+        with self.mutations.changing(ref, "save") as change:
+            marker = on_disk.effective_marker(self.tree, ref)
+            check_owner(ref, newest_known(self.tree, ref, marker), draft.owner)
+            version = claim_version(self.tree, change, ref, marker)
+            metadata = draft.metadata(
+                ref.name, version, to_iso(self.clock()), len(content), checksum
+            )
+            try:
+                change.write_new(ref.file_rel(version, RAW), content)
+                marker = publish(change, ref, metadata, marker, deferred=deferred)
+            except BaseException:
+                change.discard_claim(ref.version_rel(version))
+                raise
+            stored = StoredVersion(metadata, deferred)
+            self.mutations.record(ref, stored=[stored], marker=marker)
+        if self._prune_on_write and not deferred:
+            self._prune(ref, metadata)
+        return metadata
+
+    def open_writer(self, ref: DataRef, draft: Draft, *, deferred: bool = False) -> VersionWriter:
+        """Claim the next version and return a writer for its content, of any size.
+
+        Nothing is visible until the writer is finalised; leaving its `with` block does that, an
+        exception there gives the claim up.
+        """
+        check_data_name(ref.name)
+        return VersionWriter.claim(
+            self.mutations, self.clock, ref, draft.checked(), deferred=deferred
+        )
+
+    def append(self, ref: DataRef, data: bytes) -> Metadata:
+        """Add bytes to the latest version, which must be a streaming one."""
+        with self.mutations.changing(ref, "append") as change:
+            metadata = self._require_latest(ref)
+            if not metadata.streaming:
+                raise NotStreamingError(
+                    f"{ref} version {metadata.version} is not streaming",
+                    hint="Save it with streaming on first, or save a new version.",
+                )
+            raw = ref.file_rel(metadata.version, RAW)
+            if self.tree.size(raw) is None:
+                raise _missing_content(ref, metadata.version)
+            size = change.append(raw, data)
+            metadata = replace(metadata, size=size, checksum=None)
+            change.write(ref.file_rel(metadata.version, METADATA), encode(metadata))
+            change.sync_dir(ref.version_rel(metadata.version))
+            stored = StoredVersion(metadata, deferred=False)
+            marker = on_disk.effective_marker(self.tree, ref)
+            self.mutations.record(ref, stored=[stored], marker=marker)
+        return metadata
+
+    def delete(self, ref: DataRef) -> Deleted:
+        """Remove a name with all its versions; removing what is not there is no error."""
+        with self.mutations.changing(ref, "delete") as change:
+            versions = on_disk.version_numbers(self.tree, ref)
+            size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in versions)
+            change.remove_tree(ref.rel)
+            self.mutations.record_gone(ref)
+        return Deleted(len(versions), size)
+
+    def delete_versions(self, ref: DataRef, versions: Sequence[int]) -> Deleted:
+        """Remove some versions; `latest` moves to the highest that remains, if it must."""
+        with self.mutations.changing(ref, "delete") as change:
+            doomed = set(versions)
+            present = on_disk.version_numbers(self.tree, ref)
+            doomed.intersection_update(present)
+            size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in doomed)
+            if doomed.issuperset(present):
+                change.remove_tree(ref.rel)
+                self.mutations.record_gone(ref)
+                return Deleted(len(doomed), size)
+            marker = self._repoint_without(change, ref, doomed)
+            for version in sorted(doomed):
+                change.remove_tree(ref.version_rel(version))
+            self.mutations.record(ref, removed=sorted(doomed), marker=marker)
+        return Deleted(len(doomed), size)
+
+    def _repoint_without(self, change: Change, ref: DataRef, doomed: set[int]) -> int:
+        marker = on_disk.effective_marker(self.tree, ref)
+        if marker not in doomed:
+            return marker
+        top = on_disk.top_committed(self.tree, ref, without=doomed)
+        if top:
+            return point_latest(change, ref, top)
+        change.remove(ref.latest_rel)
+        return 0
+
+    def mark_deleted(self, ref: DataRef, method: str) -> Metadata:
+        """Save a tombstone: the last known object, and when and by what it was deleted."""
+        latest = self._require_latest(ref)
+        last: Any = {}
+        if is_json(latest.content_type):
+            with contextlib.suppress(ValueError):
+                last = json.loads(self.read_content(ref, latest.version))
+        content = {
+            **(last if isinstance(last, dict) else {}),
+            "deletedAt": to_iso(self.clock()),
+            "deletedByMethod": method,
+        }
+        return self.save(ref, to_json_bytes(content), tombstone_draft(latest))
+
+    def read_content(self, ref: DataRef, version: int) -> bytes:
+        """Return a version's bytes; raise ContentMissingError if they are not here."""
+        path = self.tree.check_inside(ref.file_rel(version, RAW))
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            raise _missing_content(ref, version) from None
+
+    def _require_latest(self, ref: DataRef) -> Metadata:
+        marker = on_disk.effective_marker(self.tree, ref)
+        metadata = on_disk.read_metadata(self.tree, ref, marker) if marker else None
+        if metadata is None or metadata.is_deleted:
+            raise NotFoundError(f"{ref} does not exist", hint="See `swampstore data list`.")
+        return metadata
+
+    def _prune(self, ref: DataRef, metadata: Metadata) -> None:
+        keep = metadata.garbage_collection
+        if not isinstance(keep, int):
+            return
+        excess = on_disk.version_numbers(self.tree, ref)[:-keep]
+        try:
+            if excess:
+                self.delete_versions(ref, excess)
+        except SwampstoreError as error:
+            # The save itself is done; the next one, or `data gc`, prunes again.
+            log.warning("old versions of %s stay for now: %s", ref, error.message)
+
+
+def _missing_content(ref: DataRef, version: int) -> ContentMissingError:
+    return ContentMissingError(
+        f"the content of {ref} version {version} is not on this disk",
+        hint="Restore its `raw` file, or delete that version.",
+    )
+
+
+def to_json_bytes(value: Any) -> bytes:
+    """Write a JSON document the way artifacts hold it."""
+    return json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False).encode()
+
+
+def tombstone_draft(latest: Metadata, renamed_to: str = "") -> Draft:
+    """Return the draft of a version that says the data is gone, or has another name now."""
+    return Draft(
+        content_type="application/json",
+        lifetime=latest.lifetime,
+        garbage_collection=latest.garbage_collection,
+        tags=latest.tags,
+        owner=latest.owner,
+        lifecycle=DELETED,
+        renamed_to=renamed_to,
+    )

@@ -1,0 +1,102 @@
+"""Removing what interrupted writes left behind, once it is old enough to be surely dead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from swampstore.artifacts.store import ArtifactStore
+from swampstore.files import remove_old_temps
+from swampstore.layout import DEFERRED, METADATA, RAW, DataRef, ModelRef, is_temp, parse_version
+
+DEFAULT_AGE = 24 * 3600.0
+_CLAIM_FILES = frozenset({RAW, DEFERRED})
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A version directory that was claimed, or written for a later commit, and then abandoned."""
+
+    ref: DataRef
+    version: int
+    deferred: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep removed, or would remove."""
+
+    leftovers: tuple[Leftover, ...]
+    temps: int
+
+
+def sweep(store: ArtifactStore, older_than: float = DEFAULT_AGE, *, dry_run: bool = False) -> Swept:
+    """Remove claims never finalised, deferrals never committed and temporary files.
+
+    Only what nothing has touched for `older_than` seconds goes: a slow writer keeps touching its
+    `raw`. Walks the whole tree.
+    """
+    before = store.clock().timestamp() - older_than
+    leftovers, temps = [], 0
+    for directory, parts in _directories(store):
+        if not dry_run:
+            temps += remove_old_temps(directory, before)
+        found = _leftover(directory, parts, before)
+        if found is None:
+            continue
+        leftovers.append(found)
+        if not dry_run:
+            _remove(store, found, before)
+    return Swept(tuple(dict.fromkeys(leftovers)), temps)
+
+
+def _directories(store: ArtifactStore) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for place in store.tree.places("data"):
+        stack: list[tuple[str, tuple[str, ...]]] = [(place, ())]
+        while stack:
+            directory, parts = stack.pop()
+            yield directory, parts
+            try:
+                with os.scandir(directory) as entries:
+                    stack.extend(
+                        (entry.path, (*parts, entry.name))
+                        for entry in entries
+                        if entry.is_dir(follow_symlinks=False) and not is_temp(entry.name)
+                    )
+            except (FileNotFoundError, PermissionError):
+                continue
+
+
+def _leftover(directory: str, parts: tuple[str, ...], before: float) -> Leftover | None:
+    version = parse_version(parts[-1]) if len(parts) >= 4 else None
+    if version is None:
+        return None
+    try:
+        names = os.listdir(directory)
+        newest = max(
+            os.lstat(directory).st_mtime,
+            *(os.lstat(f"{directory}/{name}").st_mtime for name in names),
+            0,
+        )
+    except OSError:  # it is being changed right now, so it is not abandoned
+        return None
+    deferred = DEFERRED in names and METADATA in names
+    # Anything but the files of a claim means: not a version at all, so not ours to remove.
+    abandoned = deferred or all(name in _CLAIM_FILES or is_temp(name) for name in names)
+    if not abandoned or newest > before:
+        return None
+    ref = DataRef(ModelRef("/".join(parts[:-3]), parts[-3]), parts[-2])
+    return Leftover(ref, version, deferred)
+
+
+def _remove(store: ArtifactStore, found: Leftover, before: float) -> None:
+    rel = found.ref.version_rel(found.version)
+    if found.deferred:
+        store.delete_versions(found.ref, [found.version])
+        return
+    with store.mutations.changing(found.ref, "claim") as change:
+        parts = tuple(rel.split("/")[1:])
+        if _leftover(store.tree.path(rel), parts, before) == found:
+            change.discard_claim(rel)
+        store.mutations.ledger.settle([found.ref.rel])

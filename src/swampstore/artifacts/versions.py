@@ -1,0 +1,107 @@
+"""Reading one data name from disk: its versions, their metadata, the marker of the latest.
+
+Nothing here writes. The rules are those every client follows: a version exists once its
+`metadata.yaml` does, and `latest` (a text file, or a symbolic link of old) names the current one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Container, Iterator
+from typing import NamedTuple
+
+from swampstore.artifacts.metadata import Metadata, decode
+from swampstore.errors import MetadataError
+from swampstore.files import Tree
+from swampstore.layout import DEFERRED, METADATA, DataRef, parse_version
+
+log = logging.getLogger("swampstore.artifacts")
+
+
+class StoredVersion(NamedTuple):
+    """A version that exists on disk."""
+
+    metadata: Metadata
+    deferred: bool
+
+
+def version_numbers(tree: Tree, ref: DataRef) -> list[int]:
+    """Return every version directory, claimed ones included, ascending."""
+    found = (parse_version(name) for name in tree.subdirs(ref.rel))
+    return sorted(version for version in found if version is not None)
+
+
+def read_metadata(tree: Tree, ref: DataRef, version: int) -> Metadata | None:
+    """Return a version's metadata, None if it was never finalised; raise MetadataError."""
+    path = tree.path(ref.file_rel(version, METADATA))
+    try:
+        data = tree.read(ref.file_rel(version, METADATA))
+    except OSError as error:
+        raise MetadataError(
+            f"{path} cannot be read: {error.strerror}", hint="Check its permissions."
+        ) from error
+    if data is None:
+        return None
+    metadata = decode(data, path)
+    if metadata.version != version or metadata.name != ref.name:
+        raise MetadataError(
+            f"{path} describes {metadata.name!r} version {metadata.version}",
+            hint="It was copied from elsewhere; restore the right file or delete that version.",
+        )
+    return metadata
+
+
+def is_deferred(tree: Tree, ref: DataRef, version: int) -> bool:
+    """Whether a version was written to be committed later, and was not yet."""
+    return os.path.lexists(tree.path(ref.file_rel(version, DEFERRED)))
+
+
+def read_marker(tree: Tree, ref: DataRef) -> int | None:
+    """Return the version that the `latest` marker names, None if it is absent or nonsense."""
+    path = tree.path(ref.latest_rel)
+    try:
+        data = tree.read(ref.latest_rel)
+    except IsADirectoryError:
+        data = _link_target(path)
+    if data is None:
+        # A link whose target is gone still says which version it meant.
+        data = _link_target(path)
+    text = (data or b"").decode("ascii", "replace").strip().removesuffix("/")
+    return parse_version(text)
+
+
+def _link_target(path: str) -> bytes | None:
+    try:
+        return os.fsencode(os.readlink(path))
+    except OSError:
+        return None
+
+
+def stored_versions(tree: Tree, ref: DataRef) -> Iterator[StoredVersion]:
+    """Yield the finalised versions, newest first; undecodable ones are reported and left out."""
+    for version in reversed(version_numbers(tree, ref)):
+        try:
+            metadata = read_metadata(tree, ref, version)
+        except MetadataError as error:
+            log.warning("%s", error.message)
+            continue
+        if metadata is not None:
+            yield StoredVersion(metadata, is_deferred(tree, ref, version))
+
+
+def top_committed(tree: Tree, ref: DataRef, without: Container[int] = ()) -> int:
+    """Return the highest version that is finalised and committed, 0 if there is none."""
+    for version in reversed(version_numbers(tree, ref)):
+        if version in without:
+            continue
+        path = tree.path(ref.file_rel(version, METADATA))
+        if os.path.lexists(path) and not is_deferred(tree, ref, version):
+            return version
+    return 0
+
+
+def effective_marker(tree: Tree, ref: DataRef) -> int:
+    """Return what counts as latest: the marker, or the highest committed version without one."""
+    marker = read_marker(tree, ref)
+    return top_committed(tree, ref) if marker is None else marker

@@ -1,0 +1,55 @@
+"""Finding every data name below `data/`, whatever the depth of its model type.
+
+A directory is a data name if a numeric child of it holds `metadata.yaml`: numeric data names
+are not mistaken for versions, and an unreadable branch is reported, never taken for empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from swampstore.files import Tree
+from swampstore.layout import METADATA, DataRef, ModelRef, is_temp, parse_version
+
+Complain = Callable[[str, OSError], None]
+_MAX_DEPTH = 64
+
+
+def data_names(tree: Tree, complain: Complain) -> Iterator[DataRef]:
+    """Yield every data name in path order; memory does not grow with how many there are."""
+    yield from _below(tree, (), complain)
+
+
+def _below(tree: Tree, parts: tuple[str, ...], complain: Complain) -> Iterator[DataRef]:
+    rel = "/".join(("data", *parts))
+    children = _children(tree, rel, complain)
+    versions = set()
+    if len(parts) >= 3:
+        versions = {name for name in children if _is_version(tree, rel, name)}
+    if versions:
+        yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
+    if len(parts) < _MAX_DEPTH:
+        for child in children:
+            if child not in versions:
+                yield from _below(tree, (*parts, child), complain)
+
+
+def _children(tree: Tree, rel: str, complain: Complain) -> list[str]:
+    names: set[str] = set()
+    for place in tree.places(rel):
+        try:
+            with os.scandir(place) as entries:
+                names.update(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            complain(place, error)
+    return sorted(name for name in names if not is_temp(name))
+
+
+def _is_version(tree: Tree, rel: str, name: str) -> bool:
+    """Whether a child is a finalised version: `207333/` may as well be a numeric data name."""
+    if parse_version(name) is None:
+        return False
+    return os.path.lexists(tree.path(f"{rel}/{name}/{METADATA}"))

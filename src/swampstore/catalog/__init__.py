@@ -1,0 +1,1 @@
+"""The catalog: an index of every artifact version, and the questions it answers."""

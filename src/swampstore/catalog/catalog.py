@@ -1,0 +1,311 @@
+"""The catalog: one row per artifact version, written through by every change.
+
+Which versions count as latest is decided in one place, `_settle`, from the rows and the name's
+marker alone. Writing through, healing a single name and rebuilding everything all end there, so
+they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from swampstore.artifacts.versions import StoredVersion
+from swampstore.catalog.database import Rows
+from swampstore.catalog.schema import COLUMNS, INSERT, Row, row_of
+from swampstore.layout import DataRef, ModelRef
+
+_NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
+_MODEL = "namespace = ? AND type_normalized = ? AND model_id = ?"
+_LATEST_MODEL = "is_latest = 1 AND type_normalized = ? AND model_id = ?"
+
+LATEST_BY_ADDRESS = (
+    f"SELECT {COLUMNS} FROM catalog WHERE {_LATEST_MODEL} AND data_name = ? AND namespace = ?"
+    " ORDER BY version DESC LIMIT 1"
+)
+VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version = ?"
+VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
+VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
+TOP_VERSION = f"SELECT max(version) FROM catalog WHERE {_NAME}"
+NAMES_OF_MODEL = (
+    f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
+    " ORDER BY data_name"
+)
+LATEST_OF_MODEL = (
+    f"SELECT {COLUMNS} FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
+    " ORDER BY data_name, version DESC"
+)
+MODELS_BY_NAME = (
+    "SELECT DISTINCT type_normalized, model_id FROM catalog"
+    " WHERE is_latest = 1 AND model_name = ? AND model_name != '' AND namespace = ?"
+)
+MODEL_EXISTS = f"SELECT 1 FROM catalog WHERE {_MODEL} LIMIT 1"
+NAMES_PAGE = (
+    "SELECT type_normalized, model_id, data_name, max(version) FROM catalog"
+    " WHERE namespace = ? AND (type_normalized, model_id, data_name) > (?, ?, ?)"
+    " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?"
+)
+PENDING = "SELECT path, action FROM intent"
+POINT_LOOKUPS = {
+    "latest": LATEST_BY_ADDRESS,
+    "version": VERSION_BY_ADDRESS,
+    "versions": VERSIONS_BY_ADDRESS,
+    "version numbers": VERSION_NUMBERS,
+    "top version": TOP_VERSION,
+    "names of a model": NAMES_OF_MODEL,
+    "latest of a model": LATEST_OF_MODEL,
+    "models by name": MODELS_BY_NAME,
+    "model exists": MODEL_EXISTS,
+}
+_PAGE = 1000
+_POPULATED = "populated"
+
+
+class Catalog:
+    """Rows of one repository's artifacts. Point lookups cost one indexed read each."""
+
+    def __init__(self, rows: Rows, namespace: str = "") -> None:
+        self.rows = rows
+        self.namespace = namespace
+
+    def close(self) -> None:
+        """Release the file."""
+        self.rows.close()
+
+    # What is being changed -----------------------------------------------------------------
+
+    def intend(self, actions: Mapping[str, str]) -> None:
+        """Remember durably what is about to be done to which path, before anything is."""
+        sql = "INSERT OR REPLACE INTO intent VALUES (?, ?)"
+        self.rows.write(lambda db: db.executemany(sql, list(actions.items())), flush=True)
+
+    def pending(self) -> list[tuple[str, str]]:
+        """Return (path, action) of every change that was announced and not finished."""
+        return self.rows.read(lambda db: db.execute(PENDING).fetchall())
+
+    def settle(self, paths: Sequence[str]) -> None:
+        """Drop the intents of these paths."""
+        sql = "DELETE FROM intent WHERE path = ?"
+        self.rows.write(lambda db: db.executemany(sql, [(path,) for path in paths]))
+
+    def record(
+        self,
+        ref: DataRef,
+        *,
+        stored: Sequence[StoredVersion] = (),
+        removed: Sequence[int] = (),
+        marker: int,
+    ) -> None:
+        """Write changed versions of a name through and drop its intent.
+
+        `marker` is the version that the name's `latest` names now, 0 if none does.
+        """
+
+        def work(db: sqlite3.Connection) -> None:
+            self.store_within(db, ref, stored, removed, marker)
+            db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
+
+        self.rows.write(work)
+
+    def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
+        """Make the rows of a name exactly those of `stored` and drop its intent."""
+        versions = list(stored)
+
+        def work(db: sqlite3.Connection) -> None:
+            self.replace_within(db, ref, versions, marker)
+            db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
+
+        self.rows.write(work)
+
+    def store(
+        self, ref: DataRef, stored: Sequence[StoredVersion], removed: Sequence[int], marker: int
+    ) -> None:
+        """Store some versions of a name and drop others, whatever is being done to it."""
+        self.rows.write(lambda db: self.store_within(db, ref, stored, removed, marker))
+
+    # Rows ----------------------------------------------------------------------------------
+
+    def replace_within(
+        self, db: sqlite3.Connection, ref: DataRef, stored: Iterable[StoredVersion], marker: int
+    ) -> int:
+        """Within a transaction, make a name's rows those of `stored`; return their number."""
+        key = self._key(ref)
+        db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
+        count, steps = 0, set[str]()
+        for version in stored:
+            count += 1
+            steps.add(version.metadata.owner.step_name)
+            db.execute(INSERT, self._row(ref, version))
+        for step in steps:
+            self._settle(db, key, step, marker)
+        return count
+
+    def _row(self, ref: DataRef, version: StoredVersion) -> Row:
+        return row_of(self.namespace, ref, version.metadata, deferred=version.deferred)
+
+    def _key(self, ref: DataRef) -> tuple[str, str, str, str]:
+        return (self.namespace, ref.model.type, ref.model.id, ref.name)
+
+    def store_within(
+        self,
+        db: sqlite3.Connection,
+        ref: DataRef,
+        stored: Sequence[StoredVersion],
+        removed: Sequence[int],
+        marker: int,
+    ) -> None:
+        """Within a transaction, store some versions of a name and drop others."""
+        key = self._key(ref)
+        rows = [self._row(ref, version) for version in stored]
+        steps = {row.step_name for row in rows}
+        for version in (*removed, *(row.version for row in rows)):
+            found = db.execute(
+                f"DELETE FROM catalog WHERE {_NAME} AND version = ? RETURNING step_name",
+                (*key, version),
+            ).fetchall()
+            steps.update(step for (step,) in found)
+        db.executemany(INSERT, rows)
+        steps.update(self._steps_after_latest(db, key))
+        for step in steps:
+            self._settle(db, key, step, marker)
+
+    @staticmethod
+    def _steps_after_latest(db: sqlite3.Connection, key: tuple[str, ...]) -> Iterator[str]:
+        """Yield the steps of versions above the current latest one: a marker may now cover them."""
+        found = db.execute(
+            f"SELECT DISTINCT step_name FROM catalog WHERE {_NAME} AND version > ifnull("
+            f"(SELECT max(version) FROM catalog WHERE {_NAME} AND is_latest = 1), 0)",
+            (*key, *key),
+        )
+        return (step for (step,) in found.fetchall())
+
+    @staticmethod
+    def _settle(db: sqlite3.Connection, key: tuple[str, ...], step: str, marker: int) -> None:
+        """Flag the newest committed version of one step, no newer than the marker, as latest."""
+        top = db.execute(
+            f"SELECT version FROM catalog WHERE {_NAME} AND version <= ? AND step_name = ?"
+            " AND deferred = 0 ORDER BY version DESC LIMIT 1",
+            (*key, marker, step),
+        ).fetchone()
+        version = top[0] if top else 0
+        db.execute(
+            f"UPDATE catalog SET is_latest = 0 WHERE {_NAME}"
+            " AND is_latest = 1 AND step_name = ? AND version != ?",
+            (*key, step, version),
+        )
+        db.execute(
+            f"UPDATE catalog SET is_latest = 1 WHERE {_NAME} AND version = ? AND is_latest = 0",
+            (*key, version),
+        )
+
+    # Lookups -------------------------------------------------------------------------------
+
+    def latest(self, ref: DataRef) -> Row | None:
+        """Return the row that the name's marker points at; tombstones included."""
+        key = (ref.model.type, ref.model.id, ref.name, self.namespace)
+        return self._one(LATEST_BY_ADDRESS, key)
+
+    def version(self, ref: DataRef, version: int) -> Row | None:
+        """Return one version's row."""
+        return self._one(VERSION_BY_ADDRESS, (*self._key(ref), version))
+
+    def versions(self, ref: DataRef, limit: int | None = None) -> list[Row]:
+        """Return a name's rows, newest first."""
+        return self._all(VERSIONS_BY_ADDRESS, (*self._key(ref), -1 if limit is None else limit))
+
+    def version_numbers(self, ref: DataRef) -> list[int]:
+        """Return a name's versions, ascending."""
+        key = self._key(ref)
+        return self.rows.read(lambda db: [found for (found,) in db.execute(VERSION_NUMBERS, key)])
+
+    def top_version(self, ref: DataRef) -> int:
+        """Return the highest version known, 0 if there is none."""
+        key = self._key(ref)
+        found = self.rows.read(lambda db: db.execute(TOP_VERSION, key).fetchone()[0])
+        return found or 0
+
+    def names(self, model: ModelRef) -> list[str]:
+        """Return the data names of a model, sorted."""
+        key = (model.type, model.id, self.namespace)
+        return self.rows.read(lambda db: [name for (name,) in db.execute(NAMES_OF_MODEL, key)])
+
+    def latest_of(self, model: ModelRef) -> list[Row]:
+        """Return the latest rows of a model, sorted by name, tombstones included."""
+        return self._all(LATEST_OF_MODEL, (model.type, model.id, self.namespace))
+
+    def models_named(self, model_name: str) -> list[ModelRef]:
+        """Return the models that carry this name in their tags."""
+        key = (model_name, self.namespace)
+        return self.rows.read(
+            lambda db: [ModelRef(*found) for found in db.execute(MODELS_BY_NAME, key)]
+        )
+
+    def known_model_names(self, limit: int) -> list[str]:
+        """Return the first names that models carry in their tags, sorted."""
+        sql = (
+            "SELECT DISTINCT model_name FROM catalog WHERE is_latest = 1 AND model_name != ''"
+            " AND namespace = ? ORDER BY model_name LIMIT ?"
+        )
+        key = (self.namespace, limit)
+        return self.rows.read(lambda db: [name for (name,) in db.execute(sql, key)])
+
+    def models(self, limit: int, like: str = "") -> list[ModelRef]:
+        """Return the first models that have data, those of type `like` before all others."""
+        sql = (
+            "SELECT DISTINCT type_normalized, model_id FROM catalog WHERE is_latest = 1"
+            " AND namespace = ? ORDER BY type_normalized != ?, type_normalized, model_id LIMIT ?"
+        )
+        key = (self.namespace, like, limit)
+        return self.rows.read(lambda db: [ModelRef(*found) for found in db.execute(sql, key)])
+
+    def has_model(self, model: ModelRef) -> bool:
+        """Whether any version of any data of this model is known."""
+        key = (self.namespace, model.type, model.id)
+        return self.rows.read(lambda db: db.execute(MODEL_EXISTS, key).fetchone()) is not None
+
+    def known_names(self) -> Iterator[tuple[DataRef, int]]:
+        """Yield every data name with its highest version, a page at a time."""
+        last: tuple[str, ...] = ("", "", "")
+        while page := self._page_of_names(last):
+            for found in page:
+                yield DataRef(ModelRef(found[0], found[1]), found[2]), found[3]
+            last = page[-1][:3]
+
+    def _page_of_names(self, last: tuple[str, ...]) -> list[tuple[str, str, str, int]]:
+        return self.rows.read(
+            lambda db: db.execute(NAMES_PAGE, (self.namespace, *last, _PAGE)).fetchall()
+        )
+
+    def _one(self, sql: str, key: tuple[object, ...]) -> Row | None:
+        found = self.rows.read(lambda db: db.execute(sql, key).fetchone())
+        return None if found is None else Row._make(found)
+
+    def _all(self, sql: str, key: tuple[object, ...]) -> list[Row]:
+        return self.rows.read(lambda db: [Row._make(found) for found in db.execute(sql, key)])
+
+    # State ---------------------------------------------------------------------------------
+
+    @property
+    def is_populated(self) -> bool:
+        """Whether a full rebuild has finished since the file was created or invalidated."""
+        sql = "SELECT 1 FROM catalog_meta WHERE key = ?"
+        return self.rows.read(lambda db: db.execute(sql, (_POPULATED,)).fetchone()) is not None
+
+    def mark_populated(self) -> None:
+        """Say that the rows are complete."""
+        sql = "INSERT OR REPLACE INTO catalog_meta VALUES (?, 'true')"
+        self.rows.write(lambda db: db.execute(sql, (_POPULATED,)))
+
+    def invalidate(self) -> None:
+        """Say that the rows may be incomplete; the next query rebuilds them."""
+        sql = "DELETE FROM catalog_meta WHERE key = ?"
+        self.rows.write(lambda db: db.execute(sql, (_POPULATED,)))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows, latest rows and unfinished changes there are."""
+        sql = (
+            "SELECT (SELECT count(*) FROM catalog), (SELECT count(*) FROM catalog WHERE is_latest = 1),"
+            " (SELECT count(*) FROM intent)"
+        )
+        versions, latest, pending = self.rows.read(lambda db: db.execute(sql).fetchone())
+        return {"versions": versions, "latest": latest, "pending": pending}

@@ -1,0 +1,292 @@
+"""The catalog's SQLite file: opening, sharing between processes and threads, healing.
+
+The file is a cache. Whatever is wrong with it (missing, damaged, of another schema, deleted
+while open) the answer is a fresh one, and never an error as long as the disk can be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+from urllib.parse import quote
+
+from swampstore.catalog.schema import DDL, SCHEMA_VERSION
+from swampstore.errors import CatalogError, DiskError
+
+T = TypeVar("T")
+BUSY_TIMEOUT_MS = 5000
+_ATTEMPTS = 5
+_CHECKPOINT_PAGES = 4000
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_DISK = frozenset(
+    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+class Rows(Protocol):
+    """Where a catalog keeps its rows."""
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on a connection."""
+
+    def write(self, work: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> T:
+        """Run `work` in one transaction."""
+
+    def close(self) -> None:
+        """Release every connection."""
+
+
+class Database:
+    """One SQLite file with a connection per thread, reopened whenever the file was replaced."""
+
+    def __init__(self, path: str, *, durable: bool = True) -> None:
+        self.path = path
+        self._durable = durable
+        self._local = threading.local()
+        self._open: set[sqlite3.Connection] = set()
+        self._guard = threading.Lock()
+        self._pid = os.getpid()
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on a connection. It may run again if the file had to be healed."""
+        return self._run(work)
+
+    def write(self, work: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> T:
+        """Run `work` in one transaction; with `flush` the commit is on disk when this returns.
+
+        `work` may run again if the file was damaged, or was deleted behind our back.
+        """
+
+        def transaction(db: sqlite3.Connection) -> T:
+            level = "FULL" if flush and self._durable else "NORMAL"
+            db.execute(f"PRAGMA synchronous = {level}")
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(db)
+            except BaseException:
+                db.rollback()
+                raise
+            db.commit()
+            return result
+
+        while True:
+            result = self._run(transaction)
+            # A file deleted since has taken the commit with it; the new one must get it too.
+            if self._is_current():
+                return result
+
+    def close(self) -> None:
+        """Close the connections of every thread."""
+        with self._guard:
+            for connection in self._open:
+                connection.close()
+            self._open.clear()
+        self._local = threading.local()
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        for attempt in range(_ATTEMPTS):
+            try:
+                return work(self._connection())
+            except sqlite3.Error as error:
+                self._after_failure(error, attempt)
+        raise CatalogError(
+            f"the catalog {self.path} stays busy or damaged",
+            hint="Stop other processes that use it, delete it, and run `swampstore catalog rebuild`.",
+        )
+
+    def _after_failure(self, error: sqlite3.Error, attempt: int) -> None:
+        code = _primary_code(error)
+        if code in _DAMAGED:
+            self._quarantine()
+        elif code in _BUSY:
+            time.sleep(0.1 * 2**attempt + random.uniform(0, 0.05))  # noqa: S311 - only jitter
+        elif not self._is_current():
+            self._forget()
+        elif code in _DISK:
+            raise DiskError(
+                f"the catalog {self.path} cannot be written: {error}",
+                hint="Check free space and permissions; the data itself is not affected.",
+            ) from error
+        else:
+            raise error
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._pid != os.getpid():
+            # A forked child must not touch, nor even close, what its parent has open.
+            self._local, self._open, self._pid = threading.local(), set(), os.getpid()
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None and self._is_current():
+            return connection
+        self._forget()
+        connection = self._connect()
+        self._local.connection = connection
+        with self._guard:
+            self._open.add(connection)
+        return connection
+
+    def _file_id(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def _is_current(self) -> bool:
+        """Whether the file that this thread has open is still the one at the path."""
+        return getattr(self._local, "file", None) == self._file_id()
+
+    def _forget(self) -> None:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            self._local.connection = None
+            with self._guard:
+                self._open.discard(connection)
+            connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        directory = os.path.dirname(self.path)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except OSError as error:
+            raise DiskError(
+                f"{directory} cannot be created: {error.strerror}",
+                hint="Check permissions, or whether a file is in the way.",
+            ) from error
+        if not os.access(directory, os.W_OK):
+            return self._connect_read_only()
+        connection = _open_file(self.path)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            self._local.file = None
+            connection.close()
+            raise
+        self._local.file = self._file_id()
+        return connection
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        """On media that cannot be written, use the catalog that is there or one in memory."""
+        self._local.file = self._file_id()
+        if self._local.file is not None:
+            connection = _open_file(f"file:{quote(self.path)}?immutable=1", uri=True)
+            with contextlib.suppress(sqlite3.DatabaseError):
+                if _schema_version(connection) == SCHEMA_VERSION:
+                    return connection
+            connection.close()
+        connection = _open_file(":memory:")
+        create_schema(connection)
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if _schema_version(connection) != SCHEMA_VERSION:
+            with self._healing():
+                self._bring_to_schema(connection)
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+        connection.execute("PRAGMA temp_store = MEMORY")
+
+    def _bring_to_schema(self, connection: sqlite3.Connection) -> None:
+        version = _schema_version(connection)
+        if version == SCHEMA_VERSION:
+            return
+        if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            # Another schema, older or newer: keep it out of the way, start afresh.
+            self._move_aside(f"schema-{version}")
+            raise sqlite3.DatabaseError("the catalog was replaced")
+        # Switching the journal mode takes an exclusive lock, so it happens once per file.
+        connection.execute("PRAGMA journal_mode = WAL")
+        create_schema(connection)
+
+    def _quarantine(self) -> None:
+        """Move a damaged file aside, unless another process did so already."""
+        opened = getattr(self._local, "file", None)
+        self._forget()
+        with self._healing():
+            unchanged = self._file_id() == opened
+            if unchanged if opened else self._is_unreadable():
+                self._move_aside("damaged")
+
+    def _is_unreadable(self) -> bool:
+        connection = _open_file(self.path)
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.DatabaseError:
+            return True
+        finally:
+            connection.close()
+        return False
+
+    def _move_aside(self, why: str) -> None:
+        for suffix in ("-wal", "-shm", ""):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{self.path}{suffix}", f"{self.path}.{why}{suffix}")
+
+    @contextlib.contextmanager
+    def _healing(self) -> Iterator[None]:
+        """Let one process at a time create or replace the file."""
+        fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _open_file(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT_MS / 1000,
+        isolation_level=None,
+        check_same_thread=False,
+        uri=uri,
+    )
+
+
+def _schema_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def create_schema(connection: sqlite3.Connection) -> None:
+    """Create every table in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in DDL:
+        connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    connection.commit()
+
+
+class MemoryDatabase:
+    """The same tables in memory, for data that must not outlive the process."""
+
+    def __init__(self) -> None:
+        self._guard = threading.RLock()
+        self._connection = _open_file(":memory:")
+        create_schema(self._connection)
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on the connection, one thread at a time."""
+        with self._guard:
+            return work(self._connection)
+
+    def write(self, work: Callable[[sqlite3.Connection], T], *, flush: bool = False) -> T:
+        """Run `work` in one transaction; there is nothing to flush."""
+        del flush
+        with self._guard, self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return work(self._connection)
+
+    def close(self) -> None:
+        """Drop everything."""
+        self._connection.close()

@@ -1,0 +1,122 @@
+"""A predicate split in two: what SQL answers, and what is left to evaluate on each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from swampstore.catalog.query.check import check_predicate
+from swampstore.catalog.query.evaluate import EVALUATION_ERRORS, Record, evaluator
+from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, roots
+from swampstore.catalog.query.render import render
+from swampstore.catalog.query.sql import Sql, SqlValue, joined, translate
+from swampstore.catalog.query.syntax import parse
+from swampstore.catalog.query.tree import (
+    Binary,
+    Expr,
+    Ident,
+    Index,
+    Literal,
+    Logical,
+    Member,
+    conjuncts,
+)
+
+_VERSION_FIELDS = frozenset({"version", "isLatest"})
+
+
+class Plan(NamedTuple):
+    """How to find the records a predicate asks for.
+
+    `where` is a condition over the catalog row `c`, with `params` for its placeholders. Rows that
+    pass it match if `residual`, a CEL expression, is None or true of their record;
+    `needs_content` says whether the predicate reads the content of artifacts.
+    `implicit_latest` says that only latest versions were meant, as the predicate names no other.
+    """
+
+    where: str
+    params: tuple[SqlValue, ...]
+    residual: str | None
+    needs_content: bool
+    implicit_latest: bool
+
+
+def plan(predicate: str | None) -> Plan:
+    """Return the plan for `predicate`, or for all latest versions if there is none.
+
+    Raises QueryError if the predicate is not valid. The CEL library is only imported if
+    something is left that SQL cannot answer.
+    """
+    if predicate is None:
+        return _planned([], [], frozenset())
+    expr = parse(predicate)
+    check_predicate(expr, predicate)
+    answered: list[tuple[Expr, Sql]] = []
+    left: list[Expr] = []
+    for part in conjuncts(expr):
+        sql = translate(part)
+        if sql is None:
+            left.append(part)
+        else:
+            answered.append((part, sql))
+    if left:
+        evaluator(_conjunction(left), predicate)  # fails here rather than on every row
+    return _planned(answered, left, roots(expr))
+
+
+def matcher(plan: Plan) -> Callable[[Record], bool] | None:
+    """Return the test for what SQL left open, or None if it left nothing open.
+
+    A record maps field names to values and must have every field the residual mentions. It
+    matches if the residual is exactly true; one on which the evaluation fails does not.
+    """
+    if plan.residual is None:
+        return None
+    evaluate = evaluator(parse(plan.residual), plan.residual)
+
+    def matches(record: Record) -> bool:
+        try:
+            return evaluate(record) is True
+        except EVALUATION_ERRORS:
+            return False
+
+    return matches
+
+
+def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozenset[str]) -> Plan:
+    implicit_latest = not fields & _VERSION_FIELDS
+    conditions = [Sql("c.is_latest = 1", (), "bool")] if implicit_latest else []
+    conditions.append(Sql("c.lifecycle = 'active'", (), "bool"))
+    for part, sql in answered:
+        conditions += [*_shortcuts(part, latest_only=implicit_latest), sql]
+    return Plan(
+        where=joined("AND", [condition.text for condition in conditions]),
+        params=tuple(value for condition in conditions for value in condition.params),
+        residual=render(_conjunction(left)) if left else None,
+        needs_content=bool(fields & CONTENT_FIELDS),
+        implicit_latest=implicit_latest,
+    )
+
+
+def _conjunction(parts: list[Expr]) -> Expr:
+    return parts[0] if len(parts) == 1 else Logical("&&", tuple(parts))
+
+
+def _shortcuts(part: Expr, *, latest_only: bool) -> list[Sql]:
+    """Return conditions that follow from `part` and lead to an index."""
+    match part:
+        case Binary("==", subject, Literal("string", str(value))) if value:
+            pass
+        case Binary("==", Literal("string", str(value)), subject) if value:
+            pass
+        case _:
+            return []
+    match subject:
+        case Ident(name):
+            # Fields that are mostly empty have indexes of the rows where they are not.
+            return [Sql(f"c.{FIELDS[name].column} != ''", (), "bool")]
+        case Member(Ident("tags"), key) | Index(Ident("tags"), Literal("string", str(key))):
+            # The tag table knows the tags of latest versions only.
+            tagged = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
+            return [Sql(tagged, (key, value), "bool")] if latest_only else []
+    return []

@@ -1,0 +1,117 @@
+"""Filling the catalog from the files, a batch of names at a time.
+
+While a batch is read and stored nobody on this machine changes any name, so a row can never be
+older than the files it describes; between batches everybody goes on. Memory holds one batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.walk import data_names
+from swampstore.catalog.catalog import Catalog
+from swampstore.files import Tree
+from swampstore.layout import METADATA, DataRef
+
+log = logging.getLogger("swampstore.catalog")
+BATCH_NAMES = 200
+_HUGE = 2000
+Progress = Callable[[int, int], None]
+
+
+class Rebuilt(NamedTuple):
+    """What a rebuild found: names, versions, rows of names that are gone, unreadable branches."""
+
+    names: int
+    versions: int
+    removed: int
+    unreadable: int
+
+
+def rebuild(catalog: Catalog, mutations: Mutations, progress: Progress | None = None) -> Rebuilt:
+    """Make the rows of the own namespace equal to what is on disk, then mark them complete.
+
+    Rows of names whose directory is gone are removed; rows of other namespaces stay. `progress`
+    is told the names and versions so far. May be interrupted at any time and run again.
+    """
+    mutations.recover()
+    unreadable: list[str] = []
+
+    def complain(place: str, error: OSError) -> None:
+        unreadable.append(place)
+        log.warning("%s cannot be read: %s", place, error.strerror)
+
+    names = versions = 0
+    found = data_names(mutations.tree, complain)
+    while batch := list(islice(found, BATCH_NAMES)):
+        versions += _store_batch(catalog, mutations, batch)
+        names += len(batch)
+        if progress:
+            progress(names, versions)
+    removed = 0 if unreadable else _remove_orphans(catalog, mutations)
+    if not unreadable:
+        catalog.mark_populated()
+    return Rebuilt(names, versions, removed, len(unreadable))
+
+
+def refresh(catalog: Catalog, mutations: Mutations, ref: DataRef) -> None:
+    """Make the rows of one name equal to what is on disk."""
+    with mutations.holding(ref):
+        _replace(catalog, mutations.tree, [ref])
+
+
+def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[DataRef]) -> int:
+    small: list[DataRef] = []
+    count = 0
+    for ref in batch:
+        if len(on_disk.version_numbers(mutations.tree, ref)) <= _HUGE:
+            small.append(ref)
+        else:
+            count += _store_huge(catalog, mutations, ref)
+    with mutations.quiet():
+        return count + _replace(catalog, mutations.tree, small)
+
+
+def _replace(catalog: Catalog, tree: Tree, refs: list[DataRef]) -> int:
+    def work(db: sqlite3.Connection) -> int:
+        return sum(
+            catalog.replace_within(
+                db, ref, on_disk.stored_versions(tree, ref), on_disk.effective_marker(tree, ref)
+            )
+            for ref in refs
+        )
+
+    return catalog.rows.write(work)
+
+
+def _store_huge(catalog: Catalog, mutations: Mutations, ref: DataRef) -> int:
+    """Store a name with very many versions piece by piece, holding up only its own writers."""
+    count = 0
+    with mutations.holding(ref):
+        stored = on_disk.stored_versions(mutations.tree, ref)
+        marker = on_disk.effective_marker(mutations.tree, ref)
+        known = set(catalog.version_numbers(ref))
+        while batch := list(islice(stored, _HUGE)):
+            catalog.store(ref, batch, (), marker)
+            known.difference_update(version.metadata.version for version in batch)
+            count += len(batch)
+        catalog.store(ref, (), sorted(known), marker)
+    return count
+
+
+def _remove_orphans(catalog: Catalog, mutations: Mutations) -> int:
+    """Drop the rows of names that are not on disk any more."""
+    removed = 0
+    for ref, top in catalog.known_names():
+        if os.path.lexists(mutations.tree.path(ref.file_rel(top, METADATA))):
+            continue
+        refresh(catalog, mutations, ref)
+        removed += 1
+    return removed

@@ -1,0 +1,148 @@
+"""The catalog's tables, and the mapping between a version's metadata and its row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from swampstore.artifacts.metadata import Metadata
+from swampstore.layout import DataRef, ModelRef
+
+SCHEMA_VERSION = 1
+ACTIVE = "active"
+
+
+class Row(NamedTuple):
+    """One version of one artifact as the catalog knows it; the field order is the column order."""
+
+    namespace: str
+    type_normalized: str
+    model_id: str
+    data_name: str
+    version: int
+    id: str
+    is_latest: int
+    deferred: int
+    lifecycle: str
+    renamed_to: str
+    model_name: str
+    spec_name: str
+    data_type: str
+    content_type: str
+    lifetime: str
+    garbage_collection: str
+    owner_type: str
+    streaming: int
+    size: int
+    checksum: str
+    created_at: str
+    tags: str
+    owner_ref: str
+    workflow_id: str
+    workflow_run_id: str
+    workflow_name: str
+    job_name: str
+    step_name: str
+    source: str
+
+    @property
+    def ref(self) -> DataRef:
+        """The address of the data name this is a version of."""
+        return DataRef(ModelRef(self.type_normalized, self.model_id), self.data_name)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether this version is a tombstone."""
+        return self.lifecycle != ACTIVE
+
+
+COLUMNS = ", ".join(Row._fields)
+INSERT = f"INSERT INTO catalog ({COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
+_INTEGERS = {"version", "is_latest", "deferred", "streaming", "size"}
+
+
+def row_of(namespace: str, ref: DataRef, metadata: Metadata, *, deferred: bool) -> Row:
+    """Return the row of a version; whether it is a latest one is settled when it is stored."""
+    owner, tags = metadata.owner, metadata.tags
+    return Row(
+        namespace=namespace,
+        type_normalized=ref.model.type,
+        model_id=ref.model.id,
+        data_name=ref.name,
+        version=metadata.version,
+        id=metadata.id,
+        is_latest=0,
+        deferred=int(deferred),
+        lifecycle=metadata.lifecycle or ACTIVE,
+        renamed_to=metadata.renamed_to,
+        model_name=tags.get("modelName", ""),
+        spec_name=tags.get("specName", ""),
+        data_type=tags.get("type", ""),
+        content_type=metadata.content_type,
+        lifetime=metadata.lifetime,
+        garbage_collection=str(metadata.garbage_collection),
+        owner_type=owner.type,
+        streaming=int(metadata.streaming),
+        size=metadata.size or 0,
+        checksum=metadata.checksum or "",
+        created_at=metadata.created_at,
+        tags=_tags_json(tags),
+        owner_ref=owner.ref,
+        workflow_id=owner.workflow_id,
+        workflow_run_id=owner.workflow_run_id,
+        workflow_name=owner.workflow_name,
+        job_name=owner.job_name,
+        step_name=owner.step_name,
+        source=owner.source,
+    )
+
+
+def _tags_json(tags: Mapping[str, Any]) -> str:
+    return json.dumps(tags, ensure_ascii=False, separators=(",", ":"))
+
+
+def _table() -> str:
+    columns = ",\n  ".join(
+        f"{name} {'INTEGER' if name in _INTEGERS else 'TEXT'} NOT NULL" for name in Row._fields
+    )
+    return f"CREATE TABLE catalog (\n  {columns}\n)"
+
+
+# Everything a person asks is about the latest versions, so those have the rich set of indexes
+# and history has one: the indexes grow with the number of names, not of versions.
+DDL = (
+    _table(),
+    "CREATE UNIQUE INDEX identity ON catalog"
+    " (namespace, type_normalized, model_id, data_name, version)",
+    "CREATE INDEX latest_address ON catalog"
+    " (type_normalized, model_id, data_name, namespace) WHERE is_latest = 1",
+    "CREATE INDEX latest_model_name ON catalog (model_name, data_name) WHERE is_latest = 1",
+    "CREATE INDEX latest_model_id ON catalog (model_id) WHERE is_latest = 1",
+    "CREATE INDEX latest_data_name ON catalog (data_name) WHERE is_latest = 1",
+    "CREATE INDEX latest_spec_name ON catalog (spec_name) WHERE is_latest = 1",
+    "CREATE INDEX latest_data_type ON catalog (data_type) WHERE is_latest = 1",
+    "CREATE INDEX latest_created_at ON catalog (created_at) WHERE is_latest = 1",
+    "CREATE INDEX latest_size ON catalog (size) WHERE is_latest = 1",
+    "CREATE INDEX model_names ON catalog (model_name, type_normalized, model_id)"
+    " WHERE is_latest = 1 AND model_name != ''",
+    "CREATE INDEX workflow_runs ON catalog (workflow_run_id) WHERE workflow_run_id != ''",
+    "CREATE INDEX workflow_names ON catalog (workflow_name) WHERE workflow_name != ''",
+    "CREATE TABLE tag (key TEXT NOT NULL, value TEXT NOT NULL, row INTEGER NOT NULL,"
+    " PRIMARY KEY (key, value, row)) WITHOUT ROWID",
+    "CREATE TRIGGER tag_added AFTER INSERT ON catalog WHEN new.is_latest = 1 BEGIN"
+    " INSERT INTO tag SELECT key, value, new.rowid FROM json_each(new.tags); END",
+    "CREATE TRIGGER tag_gained AFTER UPDATE OF is_latest ON catalog"
+    " WHEN new.is_latest = 1 AND old.is_latest = 0 BEGIN"
+    " INSERT INTO tag SELECT key, value, new.rowid FROM json_each(new.tags); END",
+    "CREATE TRIGGER tag_lost AFTER UPDATE OF is_latest ON catalog"
+    " WHEN new.is_latest = 0 AND old.is_latest = 1 BEGIN"
+    " DELETE FROM tag WHERE (key, value, row) IN"
+    " (SELECT key, value, old.rowid FROM json_each(old.tags)); END",
+    "CREATE TRIGGER tag_removed AFTER DELETE ON catalog WHEN old.is_latest = 1 BEGIN"
+    " DELETE FROM tag WHERE (key, value, row) IN"
+    " (SELECT key, value, old.rowid FROM json_each(old.tags)); END",
+    # What was announced and is not finished: survives a kill, tells the next reader what to heal.
+    "CREATE TABLE intent (path TEXT PRIMARY KEY, action TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE catalog_meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+)

@@ -1,0 +1,285 @@
+"""Where a repository is, and what `.swamp.yaml` and the environment say about it.
+
+Resolution order of the datastore: `SWAMP_DATASTORE`, then the command line, then the file, then
+the default `{repo}/.swamp`. The first two replace where the data is; `namespace`, `directories`
+and `exclude` of the file still hold, and `SWAMP_NAMESPACE` replaces the namespace.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swampstore.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    RepoDamagedError,
+    RepoNotFoundError,
+    SwampstoreError,
+)
+from swampstore.files import disk_errors, read_file
+from swampstore.layout import (
+    DATASTORE_SUBDIRS,
+    LOCAL_DIR,
+    MARKER,
+    Routing,
+    check_namespace,
+)
+
+# The calendar version of the formats that we read and write; other clients show it.
+FORMAT_VERSION = "20260814.1"
+FILESYSTEM = "filesystem"
+DEFAULT_LOCK_TIMEOUT_MS = 60_000
+DEFAULT_EPHEMERAL_BUDGET = 512 * 1024 * 1024
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_BUDGET = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_OFF = frozenset({"0", "off", "false", "no"})
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything the parts need to know, checked."""
+
+    repo_dir: str
+    repo_id: str
+    base: str
+    namespace: str = ""
+    routing: Routing = field(default_factory=Routing)
+    auto_gc: bool = False
+    durable: bool = True
+    lock_timeout: float = DEFAULT_LOCK_TIMEOUT_MS / 1000
+    ephemeral_budget: int = DEFAULT_EPHEMERAL_BUDGET
+
+    @property
+    def local_dir(self) -> str:
+        """The tier that never leaves this machine."""
+        return f"{self.repo_dir}/{LOCAL_DIR}"
+
+    @property
+    def datastore_dir(self) -> str:
+        """The datastore tier, namespace included."""
+        return f"{self.base}/{self.namespace}" if self.namespace else self.base
+
+
+def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
+    """Return the repository that `start` (default: `SWAMP_REPO_DIR`, else here) is in.
+
+    An explicit directory may be anywhere inside the repository. Raises RepoNotFoundError, or
+    RepoDamagedError for a `.swamp` without its marker.
+    """
+    origin = os.path.abspath(start or environ.get("SWAMP_REPO_DIR") or os.getcwd())
+    directory = origin
+    damaged = ""
+    while True:
+        if os.path.isfile(f"{directory}/{MARKER}"):
+            return directory
+        if not damaged and os.path.isdir(f"{directory}/{LOCAL_DIR}/data"):
+            damaged = directory
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            break
+        directory = parent
+    if damaged:
+        raise RepoDamagedError(
+            f"{damaged} has a {LOCAL_DIR} directory but no {MARKER}",
+            hint=f"Run `swampstore init {damaged}` to finish; the data in {LOCAL_DIR} is kept.",
+        )
+    raise RepoNotFoundError(
+        f"{origin} is not in a swamp repository (no {MARKER} here or above)",
+        hint="Run `swampstore init` to make one, or point --repo at one.",
+    )
+
+
+def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = None) -> Config:
+    """Read a repository's marker and the environment; raise ConfigError naming what is wrong."""
+    document = read_marker(repo_dir)
+    section = document.get("datastore") or {}
+    if not isinstance(section, dict):
+        raise _wrong("datastore", section, "a mapping")
+    base = _resolve_base(repo_dir, section, environ, datastore)
+    return Config(
+        repo_dir=repo_dir,
+        repo_id=str(document.get("repoId") or "unknown"),
+        base=base,
+        namespace=_namespace(section, environ),
+        routing=Routing(_directories(section), _strings(section, "exclude")),
+        auto_gc=_flag(document, "autoGc", default=False),
+        durable=_durable(section, environ),
+        lock_timeout=_lock_timeout_ms(environ) / 1000,
+        ephemeral_budget=_budget(environ),
+    )
+
+
+def read_marker(repo_dir: str) -> dict[str, Any]:
+    """Return the members of `.swamp.yaml`."""
+    from swampstore import yaml_dialect
+
+    path = f"{repo_dir}/{MARKER}"
+    with disk_errors(path):
+        data = read_file(path)
+    if data is None:
+        raise RepoNotFoundError(f"{path} does not exist", hint="Run `swampstore init`.")
+    try:
+        return yaml_dialect.load_mapping(data, what=path) if data.strip() else {}
+    except SwampstoreError as error:
+        raise ConfigError(error.message, hint=f"Repair {path} by hand.") from error
+
+
+def _resolve_base(
+    repo_dir: str, section: Mapping[str, Any], environ: Mapping[str, str], option: str | None
+) -> str:
+    override = environ.get("SWAMP_DATASTORE") or option
+    path: Any
+    if override:
+        kind, _, path = override.partition(":")
+        source = "SWAMP_DATASTORE" if environ.get("SWAMP_DATASTORE") else "--datastore"
+    else:
+        kind, path = section.get("type", FILESYSTEM), section.get("path")
+        source = f"datastore.type in {MARKER}"
+    if kind != FILESYSTEM:
+        raise ConfigError(
+            f"{source}: the datastore type {kind!r} is not available",
+            hint=f"Use {FILESYSTEM!r}, for example {FILESYSTEM}:/mnt/share.",
+        )
+    if path is None or path == "":
+        if override:
+            raise ConfigError(f"{source}: the path is missing", hint="Write filesystem:/path.")
+        return f"{repo_dir}/{LOCAL_DIR}"
+    if not isinstance(path, str):
+        raise _wrong("datastore.path", path, "a path")
+    return os.path.normpath(os.path.join(repo_dir, expand(path, environ)))
+
+
+def expand(path: str, environ: Mapping[str, str]) -> str:
+    """Replace `~`, `$VAR` and `${VAR}`; an unset variable is an error, never an empty string."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
+        if not environ.get(name):
+            raise ConfigError(
+                f"datastore.path {path!r} uses ${name}, which is not set",
+                hint=f"Set {name}, or write the path out.",
+            )
+        return environ[name]
+
+    expanded = _VARIABLE.sub(value, path)
+    if expanded == "~" or expanded.startswith("~/"):
+        home = environ.get("HOME")
+        if not home:
+            raise ConfigError(
+                f"datastore.path {path!r} uses ~, but HOME is not set", hint="Set HOME."
+            )
+        expanded = home + expanded[1:]
+    return expanded
+
+
+def _namespace(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    namespace = environ.get("SWAMP_NAMESPACE") or section.get("namespace") or ""
+    if not isinstance(namespace, str):
+        raise _wrong("datastore.namespace", namespace, "a namespace")
+    return check_namespace(namespace) if namespace else ""
+
+
+def _directories(section: Mapping[str, Any]) -> list[str] | None:
+    if section.get("directories") is None:
+        return None
+    chosen = _strings(section, "directories")
+    for name in chosen:
+        if name not in DATASTORE_SUBDIRS:
+            raise ConfigError(
+                f"datastore.directories names {name!r}, which is no datastore directory",
+                hint=f"Choose from {', '.join(DATASTORE_SUBDIRS)}.",
+            )
+    return chosen
+
+
+def _strings(section: Mapping[str, Any], key: str) -> list[str]:
+    value = section.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _wrong(f"datastore.{key}", value, "a list of strings")
+    return value
+
+
+def _flag(section: Mapping[str, Any], key: str, *, default: bool) -> bool:
+    value = section.get(key, default)
+    if not isinstance(value, bool):
+        raise _wrong(key, value, "true or false")
+    return value
+
+
+def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    if "SWAMPSTORE_FSYNC" in environ:
+        return environ["SWAMPSTORE_FSYNC"].lower() not in _OFF
+    return _flag(section, "durable", default=True)
+
+
+def _lock_timeout_ms(environ: Mapping[str, str]) -> int:
+    text = environ.get("SWAMP_LOCK_TIMEOUT_MS", "")
+    # Other clients ignore a value that is no positive number, so it must not be an error here.
+    return int(text) if text.isascii() and text.isdigit() and int(text) else DEFAULT_LOCK_TIMEOUT_MS
+
+
+def _budget(environ: Mapping[str, str]) -> int:
+    text = environ.get("SWAMP_EPHEMERAL_BUDGET", "").strip()
+    if not text:
+        return DEFAULT_EPHEMERAL_BUDGET
+    match = _BUDGET.fullmatch(text)
+    if not match:
+        raise ConfigError(
+            f"SWAMP_EPHEMERAL_BUDGET is {text!r}", hint="Write for example 256mb or 1g."
+        )
+    return int(match[1]) * _UNITS[(match[2] or "").lower()[:1]]
+
+
+def _wrong(key: str, value: object, expected: str) -> ConfigError:
+    return ConfigError(
+        f"{key} in {MARKER} is {value!r}, expected {expected}", hint=f"Edit {MARKER}."
+    )
+
+
+def initialise(directory: str, repo_id: str, now_iso: str) -> str:
+    """Make `directory` a repository and return it; raise AlreadyExistsError if it is one."""
+    from swampstore import yaml_dialect
+
+    repo_dir = os.path.abspath(directory)
+    path = f"{repo_dir}/{MARKER}"
+    if os.path.lexists(path):
+        raise AlreadyExistsError(
+            f"{repo_dir} is a swamp repository already", hint=f"Edit {path} to change its settings."
+        )
+    document = {"swampVersion": FORMAT_VERSION, "initializedAt": now_iso, "repoId": repo_id}
+    with disk_errors(repo_dir):
+        os.makedirs(f"{repo_dir}/{LOCAL_DIR}/data", exist_ok=True)
+        write_marker(repo_dir, yaml_dialect.dump(document))
+        _ignore_in_git(repo_dir)
+    return repo_dir
+
+
+def write_marker(repo_dir: str, text: str) -> None:
+    """Replace `.swamp.yaml` in one step, durably."""
+    import uuid
+
+    path = f"{repo_dir}/{MARKER}"
+    temp = f"{repo_dir}/.{uuid.uuid4()}.tmp"
+    with open(temp, "w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temp, path)
+
+
+def _ignore_in_git(repo_dir: str) -> None:
+    """Keep what runs produce out of version control, where there is version control."""
+    if not os.path.isdir(f"{repo_dir}/.git"):
+        return
+    path = f"{repo_dir}/.gitignore"
+    lines = (read_file(path) or b"").decode("utf-8", "replace").splitlines()
+    if f"{LOCAL_DIR}/" not in lines and LOCAL_DIR not in lines:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{LOCAL_DIR}/\n")

@@ -1,0 +1,316 @@
+"""The one place that changes files of a datastore.
+
+A `Tree` reads freely. To change anything, code asks the tree for a `Change`, and gets it only
+after the path was announced: whoever must know about changes (the sync engine's dirty
+tracking) cannot be forgotten. Writes are atomic and durable, deletions vanish in one rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+
+from swampstore.errors import DiskError, SwampstoreError, ValidationError
+from swampstore.layout import Routing, is_temp
+
+Announce = Callable[[str], None]
+
+_REASONS = {
+    errno.ENOSPC: ("the disk is full", "Free some space and try again; nothing was lost."),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space and try again."),
+    errno.EROFS: ("the file system is read-only", "Mount it writable, or use another datastore."),
+    errno.EACCES: ("permission denied", "Check the owner and mode of the datastore's directories."),
+    errno.EPERM: ("permission denied", "Check the owner and mode of the datastore's directories."),
+    errno.ENOTDIR: (
+        "there is a file where a directory belongs",
+        "Move it away; `swampstore doctor` lists what does not belong.",
+    ),
+    errno.EISDIR: (
+        "there is a directory where a file belongs",
+        "Move it away; `swampstore doctor` lists what does not belong.",
+    ),
+    errno.ENAMETOOLONG: ("the path is too long", "Use a shorter type, model id or data name."),
+}
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn what the operating system says into a DiskError that names the path and a way out."""
+    try:
+        yield
+    except SwampstoreError:
+        raise
+    except OSError as error:
+        reason, hint = _REASONS.get(
+            error.errno or 0, (error.strerror or str(error), "Check the disk, then try again.")
+        )
+        raise DiskError(f"{error.filename or path}: {reason}", hint=hint) from error
+
+
+def read_file(path: str) -> bytes | None:
+    """Return a file's bytes, None if it is not there. Small files only."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        size = os.fstat(fd).st_size + 1
+        data = os.read(fd, size)
+        while more := os.read(fd, size):
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+class Tree:
+    """The files of one datastore, spread over its tiers by the routing rules.
+
+    `base` is the datastore tier (namespace included), `local` the tier that never leaves the
+    machine; they are the same directory in the default layout. `announce` is told every path,
+    `prefix` (the namespace) in front, before it changes. `durable=False` leaves out every fsync.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        local: str,
+        routing: Routing,
+        *,
+        announce: Announce,
+        prefix: str = "",
+        durable: bool = True,
+    ) -> None:
+        self.base = base
+        self.local = local
+        self.routing = routing
+        self.durable = durable
+        self._announce = announce
+        self._prefix = f"{prefix}/" if prefix else ""
+
+    def path(self, rel: str) -> str:
+        """Return where the file or directory at `rel` is, or would be."""
+        return f"{self.local if self.routing.is_local(rel) else self.base}/{rel}"
+
+    def places(self, rel: str) -> tuple[str, ...]:
+        """Return every directory that may hold children of the directory `rel`."""
+        if self.base != self.local and self.routing.may_split(rel):
+            return (f"{self.base}/{rel}", f"{self.local}/{rel}")
+        return (self.path(rel),)
+
+    def read(self, rel: str) -> bytes | None:
+        """Return the bytes of a small file, None if it is not there."""
+        return read_file(self.path(rel))
+
+    def size(self, rel: str) -> int | None:
+        """Return a file's size, None if it is not there."""
+        try:
+            return os.stat(self.path(rel)).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def subdirs(self, rel: str) -> list[str]:
+        """Return the names of the real directories in `rel`, unordered; links are not followed."""
+        names: set[str] = set()
+        for place in self.places(rel):
+            try:
+                with os.scandir(place) as entries:
+                    names.update(
+                        entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+                    )
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+        return [name for name in names if not is_temp(name)]
+
+    def check_inside(self, rel: str) -> str:
+        """Return the path of `rel`; raise ValidationError if a symlink leads out of its tier."""
+        path = self.path(rel)
+        root = self.local if path.startswith(f"{self.local}/") else self.base
+        real, real_root = os.path.realpath(path), os.path.realpath(root)
+        if not real.startswith(f"{real_root}/"):
+            raise ValidationError(
+                f"{path} leads outside the datastore, to {real}",
+                hint="Remove the symbolic link; the datastore never follows one out.",
+            )
+        return path
+
+    @contextlib.contextmanager
+    def changing(self, rel: str) -> Iterator[Change]:
+        """Announce that `rel` (or something below it) is about to change, then allow it."""
+        self._announce(f"{self._prefix}{rel}")
+        path = self.check_inside(rel)
+        with disk_errors(path):
+            yield Change(self, rel)
+
+
+class Change:
+    """The right to change files at and below one announced path."""
+
+    def __init__(self, tree: Tree, rel: str) -> None:
+        self._tree = tree
+        self._rel = rel
+
+    def _path(self, rel: str) -> str:
+        if rel != self._rel and not rel.startswith(f"{self._rel}/"):
+            raise AssertionError(f"{rel} was not announced, only {self._rel} was")
+        return self._tree.path(rel)
+
+    def sync_dir(self, rel: str) -> None:
+        """Make the entries of a directory durable."""
+        self._sync_dir(self._path(rel))
+
+    def _sync_dir(self, path: str) -> None:
+        if not self._tree.durable:
+            return
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_file(self, fd: int) -> None:
+        if self._tree.durable:
+            os.fsync(fd)
+
+    def make_dir(self, rel: str) -> None:
+        """Create a directory with its parents, durably; it may exist."""
+        self._make_dirs(self._path(rel))
+
+    def _make_dirs(self, path: str) -> None:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise NotADirectoryError(errno.ENOTDIR, "", path) from None
+            return
+        except FileNotFoundError:
+            self._make_dirs(os.path.dirname(path))
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path)
+        self._sync_dir(os.path.dirname(path))
+
+    def claim_dir(self, rel: str) -> bool:
+        """Create one directory whose parent exists; False if somebody has it already."""
+        path = self._path(rel)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        return True
+
+    def write(self, rel: str, data: bytes) -> None:
+        """Replace a file in one step: readers see the old bytes or the new ones.
+
+        The new name is durable after `sync_dir` of the directory.
+        """
+        path = self._path(rel)
+        temp = f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+        try:
+            fd = self._create(temp)
+            try:
+                _write_all(fd, data)
+                self._sync_file(fd)
+            finally:
+                os.close(fd)
+            os.rename(temp, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+            raise
+
+    def create(self, rel: str) -> int:
+        """Create a new file and return its descriptor, which the caller writes and closes."""
+        return self._create(self._path(rel))
+
+    def _create(self, path: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o666)
+        except FileNotFoundError:
+            if not self._tree.routing.may_split(self._rel):
+                raise
+        # An exclude pattern sends this file to the other tier than its directory.
+        self._make_dirs(os.path.dirname(path))
+        return os.open(path, flags, 0o666)
+
+    def write_new(self, rel: str, data: bytes) -> None:
+        """Write a file that nobody looks at before something else makes it visible."""
+        fd = self.create(rel)
+        try:
+            _write_all(fd, data)
+            self._sync_file(fd)
+        finally:
+            os.close(fd)
+
+    def append(self, rel: str, data: bytes) -> int:
+        """Add bytes to the end of an existing file; return its new size."""
+        fd = os.open(self._path(rel), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _write_all(fd, data)
+            self._sync_file(fd)
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def truncate(self, rel: str, size: int) -> None:
+        """Cut a file to `size` bytes."""
+        fd = os.open(self._path(rel), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            self._sync_file(fd)
+        finally:
+            os.close(fd)
+
+    def remove(self, rel: str) -> None:
+        """Remove a file or a symbolic link; it may be gone already."""
+        path = self._path(rel)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return
+        self._sync_dir(os.path.dirname(path))
+
+    def remove_tree(self, rel: str) -> None:
+        """Remove a directory and all below it: gone in one rename, then cleaned up."""
+        for place in self._tree.places(self._rel):
+            path = f"{place}{rel.removeprefix(self._rel)}"
+            doomed = f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+            try:
+                os.rename(path, doomed)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            self._sync_dir(os.path.dirname(path))
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def discard_claim(self, rel: str) -> None:
+        """Remove a claimed directory, and the announced one if nothing else is in it."""
+        self.remove_tree(rel)
+        for place in self._tree.places(self._rel):
+            with contextlib.suppress(OSError):
+                os.rmdir(place)
+
+
+def remove_old_temps(directory: str, before: float) -> int:
+    """Remove what interrupted writes left in `directory` before a time; return how many."""
+    removed = 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as found:
+        for entry in found:
+            if not is_temp(entry.name) or entry.stat(follow_symlinks=False).st_mtime > before:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+            removed += 1
+    return removed

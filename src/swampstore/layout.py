@@ -1,0 +1,271 @@
+"""Pure path rules: names, addresses, tiers and the files that never leave a machine.
+
+Nothing here touches a disk. Relative paths ("rel") use `/` on every system and start at the
+datastore base, after the namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from swampstore.errors import ValidationError
+
+MARKER = ".swamp.yaml"
+LOCAL_DIR = ".swamp"
+METADATA = "metadata.yaml"
+RAW = "raw"
+LATEST = "latest"
+# Lies beside the metadata of a version that is written but not yet committed. Every client
+# already keeps names with this prefix out of any sync, so the mark stays on its machine.
+DEFERRED = "_catalog.db-deferred"
+
+DATASTORE_SUBDIRS = (
+    "auto-definitions",
+    "definitions-evaluated",
+    "workflows-evaluated",
+    "data",
+    "outputs",
+    "workflow-runs",
+    "secrets",
+    "bundles",
+    "vault-bundles",
+    "driver-bundles",
+    "report-bundles",
+    "audit",
+    "telemetry",
+    "logs",
+    "files",
+)
+ALWAYS_LOCAL_SUBDIRS = frozenset(
+    {"secrets", "bundles", "vault-bundles", "driver-bundles", "report-bundles"}
+)
+
+MAX_SEGMENT_BYTES = 255
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_TEMP = re.compile(r"\.[0-9a-f-]{36}\.tmp")
+_VERSION = re.compile(r"[1-9][0-9]{0,17}")
+_INTERNAL_ROOT_FILES = frozenset(
+    {".datastore-index.json", ".push-queue.json", ".datastore.lock", ".datastore-sync-state.json"}
+)
+_INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
+
+
+def is_temp(name: str) -> bool:
+    """Whether a file or directory name is one that an interrupted write may leave behind."""
+    return _TEMP.fullmatch(name) is not None
+
+
+def parse_version(name: str) -> int | None:
+    """Return the version that a directory name stands for, None if it is no version."""
+    return int(name) if _VERSION.fullmatch(name) else None
+
+
+def is_internal(rel: str) -> bool:
+    """Whether a path is bookkeeping that never crosses between a cache and its remote."""
+    first, _, rest = rel.partition("/")
+    last = rel.rpartition("/")[2]
+    if rel in _INTERNAL_ROOT_FILES or first in _INTERNAL_ROOT_DIRS:
+        return True
+    if last in (".lock", ".namespace.json") or is_temp(last):
+        return True
+    if any(is_temp(segment) for segment in rest.split("/")) or is_temp(first):
+        return True
+    return last == "_catalog.db" or last.startswith("_catalog.db-")
+
+
+def check_segment(what: str, value: str) -> str:
+    """Return `value` if it can safely be one path segment; raise ValidationError otherwise."""
+    if not value:
+        raise ValidationError(f"the {what} is empty", hint=f"Give the {what} at least one letter.")
+    if ".." in value or value == "." or any(char in value for char in "/\\\0"):
+        raise ValidationError(
+            f"the {what} {value!r} holds '..', a slash, a backslash or a NUL",
+            hint="Use letters, digits, '-', '_' and single dots.",
+        )
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValidationError(
+            f"the {what} {value!r} is not valid UTF-8", hint="Give it as UTF-8 text."
+        ) from None
+    if length > MAX_SEGMENT_BYTES:
+        raise ValidationError(
+            f"the {what} {value[:40]!r}... is {length} bytes long",
+            hint=f"A file system takes at most {MAX_SEGMENT_BYTES} bytes.",
+        )
+    return value
+
+
+def check_data_name(name: str) -> str:
+    """Return `name` if data may be saved under it."""
+    check_segment("data name", name)
+    if name.lower() == LATEST:
+        raise ValidationError(
+            f"the data name {name!r} is reserved for the marker of the latest version",
+            hint="Choose another name.",
+        )
+    if is_internal(name) or name.startswith("_catalog.db"):
+        raise ValidationError(
+            f"the data name {name!r} is reserved for the datastore's own files",
+            hint="Choose another name.",
+        )
+    return name
+
+
+def check_namespace(slug: str) -> str:
+    """Return `slug` if it is a namespace: lower-case letters, digits and inner hyphens."""
+    if len(slug) > 64 or not _NAMESPACE.fullmatch(slug):
+        raise ValidationError(
+            f"{slug!r} is not a namespace",
+            hint="Use 1 to 64 of a-z, 0-9 and '-', not starting or ending with '-'.",
+        )
+    return slug
+
+
+@lru_cache(maxsize=4096)
+def normalise_type(raw: str) -> str:
+    """Return the one spelling of a model type, which is also its directory path.
+
+    >>> normalise_type("AWS::EC2::VPC")
+    'aws/ec2/vpc'
+    """
+    text = raw.strip().lower().replace("::", "/")
+    text = re.sub(r"\s+", "/", text).replace(".", "/")
+    text = re.sub(r"/+", "/", text).removeprefix("/").removesuffix("/")
+    if not text:
+        raise ValidationError(
+            f"the model type {raw!r} is empty", hint="Name a type such as aws/ec2 or @acme/probe."
+        )
+    for segment in text.split("/"):
+        check_segment("model type", segment)
+    return text
+
+
+class ModelRef(NamedTuple):
+    """The address of a model: its normalised type and its id."""
+
+    type: str
+    id: str
+
+    @classmethod
+    def of(cls, model_type: str, model_id: str) -> ModelRef:
+        """Return the checked address of a model of any spelling of its type."""
+        return cls(normalise_type(model_type), check_segment("model id", model_id))
+
+    @classmethod
+    def parse(cls, text: str) -> ModelRef:
+        """Split `TYPE/ID` at the last slash."""
+        model_type, slash, model_id = text.rpartition("/")
+        if not slash or not model_type or not model_id:
+            raise ValidationError(
+                f"{text!r} is not a model address",
+                hint="Write TYPE/ID, for example aws/ec2/i-123.",
+            )
+        return cls.of(model_type, model_id)
+
+    @property
+    def rel(self) -> str:
+        """The model's directory."""
+        return f"data/{self.type}/{self.id}"
+
+    def __str__(self) -> str:
+        return f"{self.type}/{self.id}"
+
+
+class DataRef(NamedTuple):
+    """The address of one data name of one model."""
+
+    model: ModelRef
+    name: str
+
+    @property
+    def rel(self) -> str:
+        """The directory that holds every version and the `latest` marker."""
+        return f"data/{self.model.type}/{self.model.id}/{self.name}"
+
+    @property
+    def latest_rel(self) -> str:
+        """The marker that names the latest version."""
+        return f"{self.rel}/{LATEST}"
+
+    def version_rel(self, version: int) -> str:
+        """The directory of one version."""
+        return f"{self.rel}/{version}"
+
+    def file_rel(self, version: int, file: str) -> str:
+        """One file of one version."""
+        return f"{self.rel}/{version}/{file}"
+
+    def __str__(self) -> str:
+        return f"{self.model} {self.name}"
+
+
+def _pattern_regex(pattern: str) -> str:
+    """Translate one exclude pattern, anchored to the whole relative path."""
+    out: list[str] = []
+    at = 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            out.append("(?:[^/]+/)*")
+            at += 3
+        elif pattern.startswith("**", at):
+            out.append(".*")
+            at += 2
+        elif pattern[at] == "*":
+            out.append("[^/]*")
+            at += 1
+        elif pattern[at] == "?":
+            out.append("[^/]")
+            at += 1
+        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
+            body = pattern[at + 1 : end].replace("\\", "\\\\")
+            out.append(f"[^{body[1:]}]" if body[0] in "!^" else f"[{body}]")
+            at = end + 1
+        else:
+            out.append(re.escape(pattern[at]))
+            at += 1
+    return "".join(out)
+
+
+class Routing:
+    """Which tier a file belongs to: the datastore, or this machine only.
+
+    `directories` are the subdirs that live in the datastore (None: all of them); always-local
+    subdirs stay local whatever is asked. `exclude` holds gitignore-like patterns over the whole
+    relative path, later ones win, `!` re-includes; a pattern that names a directory covers
+    everything below it.
+    """
+
+    def __init__(
+        self, directories: Iterable[str] | None = None, exclude: Sequence[str] = ()
+    ) -> None:
+        chosen = DATASTORE_SUBDIRS if directories is None else tuple(directories)
+        self.subdirs = tuple(name for name in chosen if name not in ALWAYS_LOCAL_SUBDIRS)
+        self.exclude = tuple(exclude)
+        self._rules = [
+            (re.compile(_pattern_regex(text.removeprefix("!").strip("/"))), text.startswith("!"))
+            for pattern in exclude
+            if (text := pattern.strip()) and not text.startswith("#")
+        ]
+
+    def is_local(self, rel: str) -> bool:
+        """Whether the file or directory at `rel` stays on this machine."""
+        if rel.partition("/")[0] not in self.subdirs:
+            return True
+        return bool(self._rules) and self._is_excluded(rel)
+
+    def may_split(self, rel: str) -> bool:
+        """Whether files below the directory `rel` may live in both tiers."""
+        return bool(self._rules) and rel.partition("/")[0] in self.subdirs
+
+    def _is_excluded(self, rel: str) -> bool:
+        parts = rel.split("/")
+        paths = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+        excluded = False
+        for rule, includes in self._rules:
+            if any(rule.fullmatch(path) for path in paths):
+                excluded = not includes
+        return excluded

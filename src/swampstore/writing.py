@@ -1,0 +1,174 @@
+"""`repo.artifacts`: saving and changing artifacts in the words of the command line."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from swampstore.artifacts.ephemeral import EPHEMERAL
+from swampstore.artifacts.metadata import (
+    DEFAULT_LIFETIME,
+    DEFAULT_POLICY,
+    Draft,
+    Metadata,
+    Owner,
+    guess_content_type,
+)
+from swampstore.artifacts.store import Deleted, to_json_bytes
+from swampstore.errors import NotFoundError, ValidationError
+from swampstore.layout import DataRef, ModelRef, check_data_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from swampstore.artifact import Artifact
+    from swampstore.artifacts.deferred import Deferral
+    from swampstore.artifacts.rename import Renamed
+    from swampstore.artifacts.writer import VersionWriter
+    from swampstore.repo import Repo
+
+Content = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any] | BinaryIO
+JSON = "application/json"
+
+
+class Artifacts:
+    """Everything that changes artifacts of one repository."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+
+    def save(
+        self,
+        model: str | ModelRef,
+        name: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        lifetime: str = DEFAULT_LIFETIME,
+        garbage_collection: int | str = DEFAULT_POLICY,
+        streaming: bool = False,
+        owner: Owner | None = None,
+    ) -> Artifact:
+        """Save content as the next version of a data name and return it.
+
+        Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
+        streamed, whatever its size. The content type is guessed from that unless given. Without
+        an owner, whoever owns the name goes on owning it. Lifetime `ephemeral` keeps the data in
+        memory only.
+        """
+        ref = DataRef(self._repo.model(model), check_data_name(name))
+        stream, data, guessed = _content(content)
+        draft = Draft(
+            content_type=content_type or guessed,
+            lifetime=lifetime,
+            garbage_collection=garbage_collection,
+            streaming=streaming,
+            tags=tags or {},
+            owner=owner or self._owner_of(ref),
+        )
+        if lifetime == EPHEMERAL:
+            data = stream.read() if stream is not None else data
+            return self._at(ref, self._repo.ephemeral.save(ref, data, draft))
+        if stream is None:
+            return self._at(ref, self._repo.store.save(ref, data, draft))
+        with self._repo.store.open_writer(ref, draft) as writer:
+            writer.copy_from(stream)
+            return self._at(ref, writer.finalize())
+
+    def save_file(
+        self, model: str | ModelRef, name: str, path: str | os.PathLike[str], **details: Any
+    ) -> Artifact:
+        """Save a file's content; its name suggests the content type. Takes what `save` takes."""
+        details["content_type"] = details.get("content_type") or guess_content_type(os.fspath(path))
+        try:
+            with open(path, "rb") as file:
+                return self.save(model, name, file, **details)
+        except IsADirectoryError as error:
+            raise ValidationError(
+                f"{os.fspath(path)} is a directory", hint="Save one file at a time, or an archive."
+            ) from error
+        except FileNotFoundError as error:
+            if error.filename != os.fspath(path):
+                raise
+            raise NotFoundError(
+                f"the file {os.fspath(path)} does not exist", hint="Check the path."
+            ) from error
+
+    @contextmanager
+    def writer(
+        self, model: str | ModelRef, name: str, draft: Draft | None = None
+    ) -> Iterator[VersionWriter]:
+        """Claim the next version and yield a writer for it; it is visible when the block ends."""
+        ref = DataRef(self._repo.model(model), check_data_name(name))
+        with self._repo.store.open_writer(ref, draft or Draft(owner=self._owner_of(ref))) as writer:
+            yield writer
+
+    def append(self, model: str | ModelRef, name: str, data: bytes | str) -> Artifact:
+        """Add to the latest version, which must have been saved with `streaming`."""
+        ref = self._repo.ref(model, name)
+        content = data.encode() if isinstance(data, str) else data
+        if self._repo.ephemeral.holds(ref):
+            return self._at(ref, self._repo.ephemeral.append(ref, content))
+        return self._at(ref, self._repo.store.append(ref, content))
+
+    def deferring(self) -> Deferral:
+        """Return a group of versions that become latest together, for a `with` block."""
+        from swampstore.artifacts.deferred import Deferral
+
+        return Deferral(self._repo.store)
+
+    def delete(self, model: str | ModelRef, name: str, *, version: int | None = None) -> Deleted:
+        """Delete one version, or the name with all of them; raise NotFoundError without any."""
+        ref = self._repo.ref(model, name)
+        if self._repo.ephemeral.holds(ref):
+            return Deleted(self._repo.ephemeral.delete(ref), 0)
+        if version is not None:
+            self._repo.version(ref.model, name, version)
+            return self._repo.store.delete_versions(ref, [version])
+        self._repo.require_name(ref)
+        return self._repo.store.delete(ref)
+
+    def rename(self, model: str | ModelRef, old: str, new: str) -> Renamed:
+        """Give the latest content another name; the old one forwards to it."""
+        from swampstore.artifacts.rename import rename
+
+        ref = self._repo.ref(model, old)
+        self._repo.latest(ref.model, old)
+        return rename(self._repo.store, ref, new)
+
+    def mark_deleted(self, model: str | ModelRef, name: str, *, method: str) -> Artifact:
+        """Save a tombstone: the thing that the data describes was deleted by `method`."""
+        ref = self._repo.ref(model, name)
+        return self._at(ref, self._repo.store.mark_deleted(ref, method))
+
+    def _at(self, ref: DataRef, metadata: Metadata) -> Artifact:
+        return self._repo.version(ref.model, ref.name, metadata.version)
+
+    def _owner_of(self, ref: DataRef) -> Owner:
+        found = self._repo.latest(ref.model, ref.name, default=None)
+        if found is None:
+            return Owner(type="manual", ref=ref.model.id)
+        return Owner(type=found.row.owner_type, ref=found.row.owner_ref)
+
+
+def _content(content: Content) -> tuple[BinaryIO | None, bytes, str]:
+    """Return (stream, bytes, guessed content type); one of the first two holds the content."""
+    if isinstance(content, bytes | bytearray | memoryview):
+        return None, bytes(content), "application/octet-stream"
+    if isinstance(content, str):
+        return None, content.encode(), "text/plain"
+    if isinstance(content, io.TextIOBase):
+        raise ValidationError("the file is open as text", hint="Open it in binary mode, 'rb'.")
+    if not isinstance(content, Mapping | list) and hasattr(content, "read"):
+        return content, b"", guess_content_type(str(getattr(content, "name", "")))
+    try:
+        return None, to_json_bytes(content), JSON
+    except (TypeError, ValueError) as error:
+        raise ValidationError(
+            f"the content cannot be written as JSON: {error}",
+            hint="Pass bytes, text, an open file, or plain dicts, lists, numbers and strings.",
+        ) from error
