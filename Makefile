@@ -14,6 +14,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src  # commands start fast even where bytecode is never written
 	@touch $@
 
 demo: $(STAMP)  ## run the main job end to end on embedded defaults, with an account of it

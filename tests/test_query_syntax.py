@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from swampstore.catalog.query.render import render
 from swampstore.catalog.query.syntax import MAX_DEPTH, MAX_LENGTH, parse
 from swampstore.catalog.query.tree import (
@@ -16,7 +18,6 @@ from swampstore.catalog.query.tree import (
     Expr,
     Ident,
     Index,
-    Kind,
     ListOf,
     Literal,
     Logical,
@@ -35,12 +36,6 @@ def shape(node: Any) -> Any:
     if isinstance(node, tuple):
         return tuple(shape(part) for part in node)
     return (type(node).__name__, repr(node))
-
-
-def literal_value(source: str) -> object:
-    expr = parse(source)
-    assert isinstance(expr, Literal)
-    return expr.value
 
 
 @pytest.mark.parametrize(
@@ -161,7 +156,6 @@ def test_a_comprehension_binds_its_variable() -> None:
         ('has(tags["a"])', 1, '"a-b" in tags'),
         ("[1].exists(1, true)", 12, "variable"),
         ("[1].exists(x, true, false)", 5, ".exists(x, ...)"),
-        ("size(name,)", 11, "a field, a value"),
         ("a ? b ? 1 : 2 : 3", 7, ":"),
     ],
 )
@@ -211,14 +205,13 @@ def test_hostile_input_is_a_query_error(source: str) -> None:
 
 
 def test_the_deepest_accepted_query_leaves_most_of_the_stack_unused() -> None:
-    deep = "(1 + 2 * -" * (MAX_DEPTH - 1) + "1" + ")" * (MAX_DEPTH - 1)
+    flat = "1 + 2 * (" * (MAX_DEPTH - 1) + "1" + ")" * (MAX_DEPTH - 1)
     limit = sys.getrecursionlimit()
-    depth = len(__import__("inspect").stack())
-    sys.setrecursionlimit(depth + 500)
+    sys.setrecursionlimit(len(inspect.stack()) + 500)
     try:
         with pytest.raises(QueryError, match="nests deeper"):
-            parse(deep)
-        parse("(" * (MAX_DEPTH - 2) + "1" + ")" * (MAX_DEPTH - 2))
+            parse(flat)
+        parse(flat.replace("1 + 2 * ", ""))
     finally:
         sys.setrecursionlimit(limit)
 
@@ -257,7 +250,7 @@ def composites(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
         ),
         st.builds(ListOf, several),
         st.builds(MapOf, st.lists(st.tuples(inner, inner), max_size=2).map(tuple)),
-        st.builds(Unary, st.sampled_from("!-"), inner.filter(is_no_number)),
+        st.builds(Unary, st.sampled_from("!-"), inner),
         st.builds(Binary, st.sampled_from(["==", "<=", "in", "+", "-", "*", "%"]), inner, inner),
         st.builds(
             Logical,
@@ -268,19 +261,15 @@ def composites(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     )
 
 
-def is_no_number(expr: Expr) -> bool:
-    """`-` before a number is part of the number."""
-    numbers: tuple[Kind, ...] = ("int", "uint", "double")
-    return not (isinstance(expr, Literal) and expr.kind in numbers)
-
-
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.recursive(st.one_of(NAMES.map(Ident), LITERALS), composites, max_leaves=12))
+@example(Unary("-", Member(Literal("int", 0), "name")))
+@example(Unary("-", Literal("int", -1)))
 def test_what_is_rendered_parses_to_the_same_tree(expr: Expr) -> None:
     assert shape(parse(render(expr))) == shape(expr)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.text(st.sampled_from("ab.[](){}!-+*/%<>=&|?:,'\"\\rbu0x1e \n\U0001f600"), max_size=30))
 def test_any_text_parses_or_is_a_query_error(source: str) -> None:
     try:

@@ -6,9 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.content import ContentSource, parse_content
-from swampstore.artifacts.metadata import Metadata
-from swampstore.catalog.schema import Row
-from swampstore.catalog.select import record_of
+from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
 from swampstore.errors import ContentMissingError, ValidationError
 from swampstore.layout import DataRef, ModelRef
@@ -16,6 +14,8 @@ from swampstore.layout import DataRef, ModelRef
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
+
+    from swampstore.artifacts.metadata import Metadata
 
 
 class Artifact:

@@ -7,9 +7,10 @@ and `exclude` of the file still hold, and `SWAMP_NAMESPACE` replaces the namespa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +19,10 @@ from swampstore.errors import (
     ConfigError,
     RepoDamagedError,
     RepoNotFoundError,
-    SwampstoreError,
+    ValidationError,
+    YamlError,
 )
-from swampstore.files import disk_errors, read_file
+from swampstore.files import disk_errors, read_file, sync_dir
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
@@ -72,32 +74,38 @@ def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
     RepoDamagedError for a `.swamp` without its marker.
     """
     origin = os.path.abspath(start or environ.get("SWAMP_REPO_DIR") or os.getcwd())
-    directory = origin
-    damaged = ""
-    while True:
+    if not os.path.isdir(origin):
+        raise RepoNotFoundError(f"{origin} is not a directory", hint="Check the path.")
+    for directory in _upwards(origin):
         if os.path.isfile(f"{directory}/{MARKER}"):
             return directory
-        if not damaged and os.path.isdir(f"{directory}/{LOCAL_DIR}/data"):
-            damaged = directory
-        parent = os.path.dirname(directory)
-        if parent == directory:
-            break
-        directory = parent
-    if damaged:
-        raise RepoDamagedError(
-            f"{damaged} has a {LOCAL_DIR} directory but no {MARKER}",
-            hint=f"Run `swampstore init {damaged}` to finish; the data in {LOCAL_DIR} is kept.",
-        )
+        if os.path.isdir(f"{directory}/{LOCAL_DIR}/data"):
+            raise RepoDamagedError(
+                f"{directory} has a {LOCAL_DIR} directory but no {MARKER}",
+                hint=f"Run `swampstore init {directory}` to finish; the data there is kept.",
+            )
     raise RepoNotFoundError(
         f"{origin} is not in a swamp repository (no {MARKER} here or above)",
         hint="Run `swampstore init` to make one, or point --repo at one.",
     )
 
 
+def _upwards(directory: str) -> Iterator[str]:
+    """Yield a directory and every one above it."""
+    while True:
+        yield directory
+        above = os.path.dirname(directory)
+        if above == directory:
+            return
+        directory = above
+
+
 def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = None) -> Config:
     """Read a repository's marker and the environment; raise ConfigError naming what is wrong."""
     document = read_marker(repo_dir)
-    section = document.get("datastore") or {}
+    section = document.get("datastore", {})
+    if section is None:
+        section = {}
     if not isinstance(section, dict):
         raise _wrong("datastore", section, "a mapping")
     base = _resolve_base(repo_dir, section, environ, datastore)
@@ -123,9 +131,15 @@ def read_marker(repo_dir: str) -> dict[str, Any]:
         data = read_file(path)
     if data is None:
         raise RepoNotFoundError(f"{path} does not exist", hint="Run `swampstore init`.")
-    try:
+    with _yaml_errors(path):
         return yaml_dialect.load_mapping(data, what=path) if data.strip() else {}
-    except SwampstoreError as error:
+
+
+@contextlib.contextmanager
+def _yaml_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except YamlError as error:
         raise ConfigError(error.message, hint=f"Repair {path} by hand.") from error
 
 
@@ -139,7 +153,7 @@ def _resolve_base(
         source = "SWAMP_DATASTORE" if environ.get("SWAMP_DATASTORE") else "--datastore"
     else:
         kind, path = section.get("type", FILESYSTEM), section.get("path")
-        source = f"datastore.type in {MARKER}"
+        source = f"datastore in {MARKER}"
     if kind != FILESYSTEM:
         raise ConfigError(
             f"{source}: the datastore type {kind!r} is not available",
@@ -151,7 +165,10 @@ def _resolve_base(
         return f"{repo_dir}/{LOCAL_DIR}"
     if not isinstance(path, str):
         raise _wrong("datastore.path", path, "a path")
-    return os.path.normpath(os.path.join(repo_dir, expand(path, environ)))
+    try:
+        return os.path.normpath(os.path.join(repo_dir, expand(path, environ)))
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.message}", hint=error.hint) from None
 
 
 def expand(path: str, environ: Mapping[str, str]) -> str:
@@ -161,7 +178,7 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
         name = match[1] or match[2]
         if not environ.get(name):
             raise ConfigError(
-                f"datastore.path {path!r} uses ${name}, which is not set",
+                f"the path {path!r} uses ${name}, which is not set",
                 hint=f"Set {name}, or write the path out.",
             )
         return environ[name]
@@ -170,18 +187,21 @@ def expand(path: str, environ: Mapping[str, str]) -> str:
     if expanded == "~" or expanded.startswith("~/"):
         home = environ.get("HOME")
         if not home:
-            raise ConfigError(
-                f"datastore.path {path!r} uses ~, but HOME is not set", hint="Set HOME."
-            )
+            raise ConfigError(f"the path {path!r} uses ~, but HOME is not set", hint="Set HOME.")
         expanded = home + expanded[1:]
     return expanded
 
 
 def _namespace(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
-    namespace = environ.get("SWAMP_NAMESPACE") or section.get("namespace") or ""
+    override = environ.get("SWAMP_NAMESPACE")
+    namespace = override or section.get("namespace") or ""
     if not isinstance(namespace, str):
         raise _wrong("datastore.namespace", namespace, "a namespace")
-    return check_namespace(namespace) if namespace else ""
+    try:
+        return check_namespace(namespace) if namespace else ""
+    except ValidationError as error:
+        source = "SWAMP_NAMESPACE" if override else f"datastore.namespace in {MARKER}"
+        raise ConfigError(f"{source}: {error.message}", hint=error.hint) from None
 
 
 def _directories(section: Mapping[str, Any]) -> list[str] | None:
@@ -214,8 +234,8 @@ def _flag(section: Mapping[str, Any], key: str, *, default: bool) -> bool:
 
 
 def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
-    if "SWAMPSTORE_FSYNC" in environ:
-        return environ["SWAMPSTORE_FSYNC"].lower() not in _OFF
+    if setting := environ.get("SWAMPSTORE_FSYNC"):
+        return setting.lower() not in _OFF
     return _flag(section, "durable", default=True)
 
 
@@ -256,30 +276,64 @@ def initialise(directory: str, repo_id: str, now_iso: str) -> str:
     document = {"swampVersion": FORMAT_VERSION, "initializedAt": now_iso, "repoId": repo_id}
     with disk_errors(repo_dir):
         os.makedirs(f"{repo_dir}/{LOCAL_DIR}/data", exist_ok=True)
-        write_marker(repo_dir, yaml_dialect.dump(document))
         _ignore_in_git(repo_dir)
+        # The marker comes last: without it the repository is not there yet.
+        _replace_file(path, yaml_dialect.dump(document))
     return repo_dir
 
 
-def write_marker(repo_dir: str, text: str) -> None:
-    """Replace `.swamp.yaml` in one step, durably."""
+def upgrade(repo_dir: str, now_iso: str) -> None:
+    """Say in `.swamp.yaml` that the repository is of our format version, since `now_iso`."""
+    update_marker(repo_dir, {"swampVersion": FORMAT_VERSION, "upgradedAt": now_iso})
+
+
+def update_marker(repo_dir: str, changes: Mapping[str, Any]) -> None:
+    """Set keys of `.swamp.yaml`, in one step and durably; None removes a key.
+
+    Nested mappings are merged. Comments, order and keys that we do not know stay. Raises
+    ConfigError for a file that cannot be read, or not be changed without damage.
+    """
+    from swampstore import yaml_dialect
+
+    read_marker(repo_dir)
+    # A marker that is a link, into a dotfiles directory say, stays one.
+    path = os.path.realpath(f"{repo_dir}/{MARKER}")
+    with disk_errors(path), _yaml_errors(path):
+        text = (read_file(path) or b"").decode()
+        edited = yaml_dialect.edit(text, changes, what=path)
+        if edited != text:
+            _replace_file(path, edited)
+
+
+def _replace_file(path: str, text: str) -> None:
+    """Write a file in one step, durably; it keeps the permissions that it had."""
+    import shutil
     import uuid
 
-    path = f"{repo_dir}/{MARKER}"
-    temp = f"{repo_dir}/.{uuid.uuid4()}.tmp"
-    with open(temp, "w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temp, path)
+    directory = os.path.dirname(path)
+    temp = f"{directory}/.{uuid.uuid4()}.tmp"
+    try:
+        with open(temp, "x", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, temp)
+        os.replace(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+    sync_dir(directory)
 
 
 def _ignore_in_git(repo_dir: str) -> None:
     """Keep what runs produce out of version control, where there is version control."""
-    if not os.path.isdir(f"{repo_dir}/.git"):
+    if not any(os.path.lexists(f"{directory}/.git") for directory in _upwards(repo_dir)):
         return
     path = f"{repo_dir}/.gitignore"
-    lines = (read_file(path) or b"").decode("utf-8", "replace").splitlines()
-    if f"{LOCAL_DIR}/" not in lines and LOCAL_DIR not in lines:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(f"{LOCAL_DIR}/\n")
+    text = (read_file(path) or b"").decode("utf-8", "replace")
+    if any(line.strip().strip("/") == LOCAL_DIR for line in text.splitlines()):
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{LOCAL_DIR}/\n" if not text or text.endswith("\n") else f"\n{LOCAL_DIR}/\n")

@@ -138,6 +138,12 @@ class QueryError(SwampstoreError, ValueError):
     code = "QUERY_FAILED"
 
 
+class PruneRefusedError(SwampstoreError, RuntimeError):
+    """Which data is left over cannot be told for sure, so none of it is removed."""
+
+    code = "prune_refused"
+
+
 class BudgetError(SwampstoreError, MemoryError):
     """Ephemeral data would exceed its memory budget."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
-import uuid
 from collections.abc import Callable, Iterator
 
 from swampstore.errors import DiskError, SwampstoreError, ValidationError
@@ -33,6 +31,10 @@ _REASONS = {
         "there is a directory where a file belongs",
         "Move it away; `swampstore doctor` lists what does not belong.",
     ),
+    errno.EEXIST: (
+        "something else is in the way",
+        "Move it away; `swampstore doctor` lists what does not belong.",
+    ),
     errno.ENAMETOOLONG: ("the path is too long", "Use a shorter type, model id or data name."),
 }
 
@@ -48,7 +50,15 @@ def disk_errors(path: str) -> Iterator[None]:
         reason, hint = _REASONS.get(
             error.errno or 0, (error.strerror or str(error), "Check the disk, then try again.")
         )
-        raise DiskError(f"{error.filename or path}: {reason}", hint=hint) from error
+        raise DiskError(f"{_culprit(error) or path}: {reason}", hint=hint) from error
+
+
+def _culprit(error: OSError) -> str | None:
+    """Return the path that an error is about, None if all it names is a temporary file."""
+    for name in (error.filename, error.filename2):
+        if isinstance(name, str) and not is_temp(os.path.basename(name)):
+            return name
+    return None
 
 
 def read_file(path: str) -> bytes | None:
@@ -67,10 +77,41 @@ def read_file(path: str) -> bytes | None:
         os.close(fd)
 
 
+def sync_dir(path: str) -> None:
+    """Make the entries of a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def _temp_beside(path: str) -> str:
+    import uuid
+
+    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+
+
+def _remove_all(path: str) -> None:
+    """Remove what is out of sight already; what stays is swept up later."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_no_way_out(path: str, root: str) -> None:
+    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    if not real.startswith(f"{real_root}/"):
+        raise ValidationError(
+            f"{path} leads outside the datastore, to {real}",
+            hint="Remove the symbolic link; the datastore never follows one out.",
+        )
 
 
 class Tree:
@@ -135,21 +176,16 @@ class Tree:
     def check_inside(self, rel: str) -> str:
         """Return the path of `rel`; raise ValidationError if a symlink leads out of its tier."""
         path = self.path(rel)
-        root = self.local if path.startswith(f"{self.local}/") else self.base
-        real, real_root = os.path.realpath(path), os.path.realpath(root)
-        if not real.startswith(f"{real_root}/"):
-            raise ValidationError(
-                f"{path} leads outside the datastore, to {real}",
-                hint="Remove the symbolic link; the datastore never follows one out.",
-            )
+        _check_no_way_out(path, path.removesuffix(f"/{rel}"))
         return path
 
     @contextlib.contextmanager
     def changing(self, rel: str) -> Iterator[Change]:
         """Announce that `rel` (or something below it) is about to change, then allow it."""
         self._announce(f"{self._prefix}{rel}")
-        path = self.check_inside(rel)
-        with disk_errors(path):
+        for place in self.places(rel):
+            _check_no_way_out(place, place.removesuffix(f"/{rel}"))
+        with disk_errors(self.path(rel)):
             yield Change(self, rel)
 
 
@@ -165,18 +201,21 @@ class Change:
             raise AssertionError(f"{rel} was not announced, only {self._rel} was")
         return self._tree.path(rel)
 
+    def _existing(self, rel: str) -> str:
+        """Return the path of a file that is to be changed in place, which no link may lead to."""
+        self._path(rel)
+        return self._tree.check_inside(rel)
+
     def sync_dir(self, rel: str) -> None:
-        """Make the entries of a directory durable."""
-        self._sync_dir(self._path(rel))
+        """Make the entries of a directory durable, in every tier that has it."""
+        self._path(rel)
+        for place in self._tree.places(rel):
+            with contextlib.suppress(FileNotFoundError):
+                self._sync_dir(place)
 
     def _sync_dir(self, path: str) -> None:
-        if not self._tree.durable:
-            return
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if self._tree.durable:
+            sync_dir(path)
 
     def _sync_file(self, fd: int) -> None:
         if self._tree.durable:
@@ -206,6 +245,12 @@ class Change:
             os.mkdir(path)
         except FileExistsError:
             return False
+        except FileNotFoundError:
+            if not self._tree.routing.may_split(self._rel):
+                raise
+            # An exclude pattern sends it to the other tier than its parent.
+            self._make_dirs(os.path.dirname(path))
+            return self.claim_dir(rel)
         return True
 
     def write(self, rel: str, data: bytes) -> None:
@@ -214,7 +259,7 @@ class Change:
         The new name is durable after `sync_dir` of the directory.
         """
         path = self._path(rel)
-        temp = f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+        temp = _temp_beside(path)
         try:
             fd = self._create(temp)
             try:
@@ -254,7 +299,7 @@ class Change:
 
     def append(self, rel: str, data: bytes) -> int:
         """Add bytes to the end of an existing file; return its new size."""
-        fd = os.open(self._path(rel), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        fd = os.open(self._existing(rel), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             _write_all(fd, data)
             self._sync_file(fd)
@@ -264,7 +309,7 @@ class Change:
 
     def truncate(self, rel: str, size: int) -> None:
         """Cut a file to `size` bytes."""
-        fd = os.open(self._path(rel), os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(self._existing(rel), os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.ftruncate(fd, size)
             self._sync_file(fd)
@@ -281,16 +326,21 @@ class Change:
         self._sync_dir(os.path.dirname(path))
 
     def remove_tree(self, rel: str) -> None:
-        """Remove a directory and all below it: gone in one rename, then cleaned up."""
+        """Remove a directory and all below it: gone in one rename, then cleaned up.
+
+        Anything but a directory in its place is not ours, and stays.
+        """
         for place in self._tree.places(self._rel):
             path = f"{place}{rel.removeprefix(self._rel)}"
-            doomed = f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+            if not os.path.isdir(path):
+                continue
+            doomed = _temp_beside(path)
             try:
                 os.rename(path, doomed)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             self._sync_dir(os.path.dirname(path))
-            shutil.rmtree(doomed, ignore_errors=True)
+            _remove_all(doomed)
 
     def discard_claim(self, rel: str) -> None:
         """Remove a claimed directory, and the announced one if nothing else is in it."""
@@ -308,7 +358,7 @@ def remove_old_temps(directory: str, before: float) -> int:
             if not is_temp(entry.name) or entry.stat(follow_symlinks=False).st_mtime > before:
                 continue
             if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+                _remove_all(entry.path)
             else:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(entry.path)

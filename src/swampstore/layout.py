@@ -44,6 +44,9 @@ ALWAYS_LOCAL_SUBDIRS = frozenset(
 )
 
 MAX_SEGMENT_BYTES = 255
+# Far beyond any real type, and well within what paths and the walk over them can take.
+MAX_TYPE_BYTES = 1024
+MAX_TYPE_SEGMENTS = 32
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _TEMP = re.compile(r"\.[0-9a-f-]{36}\.tmp")
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
@@ -107,12 +110,17 @@ def check_data_name(name: str) -> str:
             f"the data name {name!r} is reserved for the marker of the latest version",
             hint="Choose another name.",
         )
-    if is_internal(name) or name.startswith("_catalog.db"):
+    return _check_not_internal("data name", name)
+
+
+def _check_not_internal(what: str, value: str) -> str:
+    """Return `value` unless a directory of that name would be taken for bookkeeping."""
+    if is_internal(f"data/{value}"):
         raise ValidationError(
-            f"the data name {name!r} is reserved for the datastore's own files",
-            hint="Choose another name.",
+            f"the {what} {value!r} is reserved for the datastore's own files",
+            hint=f"Choose another {what}.",
         )
-    return name
+    return value
 
 
 def check_namespace(slug: str) -> str:
@@ -139,8 +147,14 @@ def normalise_type(raw: str) -> str:
         raise ValidationError(
             f"the model type {raw!r} is empty", hint="Name a type such as aws/ec2 or @acme/probe."
         )
-    for segment in text.split("/"):
+    segments = text.split("/")
+    for segment in segments:
         check_segment("model type", segment)
+    if len(segments) > MAX_TYPE_SEGMENTS or len(text.encode()) > MAX_TYPE_BYTES:
+        raise ValidationError(
+            f"the model type {text[:40]!r}... is too long",
+            hint=f"Use at most {MAX_TYPE_SEGMENTS} segments and {MAX_TYPE_BYTES} bytes.",
+        )
     return text
 
 
@@ -153,7 +167,8 @@ class ModelRef(NamedTuple):
     @classmethod
     def of(cls, model_type: str, model_id: str) -> ModelRef:
         """Return the checked address of a model of any spelling of its type."""
-        return cls(normalise_type(model_type), check_segment("model id", model_id))
+        checked = check_segment("model id", model_id)
+        return cls(normalise_type(model_type), _check_not_internal("model id", checked))
 
     @classmethod
     def parse(cls, text: str) -> ModelRef:
@@ -203,6 +218,21 @@ class DataRef(NamedTuple):
         return f"{self.model} {self.name}"
 
 
+_BRACKETS = r"\[([!^]?)(.[^]]*)\]"
+
+
+def _bracket_regex(negation: str, members: str) -> str:
+    """Translate `[a-z_]` or `[!a-z_]`, neither of which ever stands for a slash."""
+    body = "".join(
+        f"{re.escape(low)}-{re.escape(high or low)}"
+        for low, high in re.findall(r"(.)(?:-(.))?", members, re.DOTALL)
+        if low <= (high or low)
+    )
+    if not body:
+        return "[^/]" if negation else "(?!)"
+    return f"(?!/)[{'^' if negation else ''}{body}]"
+
+
 def _pattern_regex(pattern: str) -> str:
     """Translate one exclude pattern, anchored to the whole relative path."""
     out: list[str] = []
@@ -220,10 +250,9 @@ def _pattern_regex(pattern: str) -> str:
         elif pattern[at] == "?":
             out.append("[^/]")
             at += 1
-        elif pattern[at] == "[" and (end := pattern.find("]", at + 2)) > 0:
-            body = pattern[at + 1 : end].replace("\\", "\\\\")
-            out.append(f"[^{body[1:]}]" if body[0] in "!^" else f"[{body}]")
-            at = end + 1
+        elif found := re.match(_BRACKETS, pattern[at:], re.DOTALL):
+            out.append(_bracket_regex(found[1], found[2]))
+            at += found.end()
         else:
             out.append(re.escape(pattern[at]))
             at += 1
@@ -246,7 +275,10 @@ class Routing:
         self.subdirs = tuple(name for name in chosen if name not in ALWAYS_LOCAL_SUBDIRS)
         self.exclude = tuple(exclude)
         self._rules = [
-            (re.compile(_pattern_regex(text.removeprefix("!").strip("/"))), text.startswith("!"))
+            (
+                re.compile(_pattern_regex(text.removeprefix("!").strip("/")), re.DOTALL),
+                text.startswith("!"),
+            )
             for pattern in exclude
             if (text := pattern.strip()) and not text.startswith("#")
         ]

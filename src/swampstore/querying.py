@@ -35,7 +35,7 @@ def run_query(
 
     rows = query.run(repo.catalog.rows, load)
     if repo.ephemeral:
-        rows = query.merge(query.run(repo.ephemeral_catalog.rows, load), rows)
+        rows = query.merge(query.run(repo.ephemeral.catalog.rows, load), rows)
     found = [repo.artifact(row) for row in rows]
     if project is None:
         return Results(found, predicate=predicate, limit=limit, unhydrated=unhydrated)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from swampstore import config as configuration
 from swampstore.artifact import Artifact
 from swampstore.artifacts.content import ContentSource, DiskContent
-from swampstore.artifacts.ephemeral import EphemeralStore
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.name_locks import NameLocks
-from swampstore.artifacts.store import ArtifactStore
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database, MemoryDatabase
 from swampstore.catalog.schema import Row
@@ -27,13 +26,24 @@ from swampstore.config import Config
 from swampstore.errors import ModelNotFoundError, NotFoundError, ValidationError
 from swampstore.files import Announce, Tree
 from swampstore.layout import DataRef, ModelRef, check_segment
-from swampstore.results import Results
-from swampstore.writing import Artifacts
+
+if TYPE_CHECKING:
+    from swampstore.artifacts.ephemeral import EphemeralStore
+    from swampstore.artifacts.store import ArtifactStore
+    from swampstore.results import Results
+    from swampstore.writing import Artifacts
 
 CATALOG = "swampstore.db"
 MAX_RENAME_HOPS = 5
 _LISTED = 12
 _REQUIRED: Any = object()
+
+
+class Ephemeral(NamedTuple):
+    """Where data without a tomorrow is, and its catalog."""
+
+    store: EphemeralStore
+    catalog: Catalog
 
 
 class Repo:
@@ -58,16 +68,43 @@ class Repo:
         )
         locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
-        self.store = ArtifactStore(self.mutations, clock, prune_on_write=config.auto_gc)
-        self.ephemeral_catalog = Catalog(MemoryDatabase(), config.namespace)
-        self.ephemeral = EphemeralStore(self.ephemeral_catalog, clock, config.ephemeral_budget)
-        self.artifacts = Artifacts(self)
+        self._ephemeral: Ephemeral | None = None
         self._content = DiskContent(self.tree, self.refresh)
+
+    @cached_property
+    def artifacts(self) -> Artifacts:
+        """Everything that changes artifacts."""
+        from swampstore.writing import Artifacts
+
+        return Artifacts(self)
+
+    @cached_property
+    def store(self) -> ArtifactStore:
+        """Artifacts by address and metadata, below the words of `artifacts`."""
+        from swampstore.artifacts.store import ArtifactStore
+
+        return ArtifactStore(self.mutations, self.clock, prune_on_write=self.config.auto_gc)
+
+    @property
+    def ephemeral(self) -> Ephemeral | None:
+        """Data that ends with this object, None as long as there is none."""
+        return self._ephemeral
+
+    def start_ephemeral(self) -> Ephemeral:
+        """Return the place for ephemeral data, made on first use."""
+        if self._ephemeral is None:
+            from swampstore.artifacts.ephemeral import EphemeralStore
+
+            catalog = Catalog(MemoryDatabase(), self.config.namespace)
+            store = EphemeralStore(catalog, self.clock, self.config.ephemeral_budget)
+            self._ephemeral = Ephemeral(store, catalog)
+        return self._ephemeral
 
     def close(self) -> None:
         """Release the catalog; ephemeral data is gone."""
         self.catalog.close()
-        self.ephemeral_catalog.close()
+        if self._ephemeral:
+            self._ephemeral.catalog.close()
 
     def __enter__(self) -> Self:
         return self
@@ -164,8 +201,8 @@ class Repo:
         ref = self.model(model)
         self._ready(complete=True)
         rows = {row.data_name: row for row in reversed(self.catalog.latest_of(ref))}
-        if self.ephemeral:
-            rows |= {row.data_name: row for row in self.ephemeral_catalog.latest_of(ref)}
+        if self._ephemeral:
+            rows |= {row.data_name: row for row in self._ephemeral.catalog.latest_of(ref)}
         live = [row for row in rows.values() if not row.is_deleted]
         if not live and not self.catalog.has_model(ref):
             raise self._no_model(ref)
@@ -237,11 +274,18 @@ class Repo:
         if not self.catalog.is_populated:
             self.refresh(ref)
 
+    def holder(self, ref: DataRef) -> Ephemeral | None:
+        """Return the place for ephemeral data if it holds this name."""
+        found = self._ephemeral
+        return found if found and found.store.holds(ref) else None
+
     def _catalog_of(self, ref: DataRef) -> Catalog:
-        return self.ephemeral_catalog if self.ephemeral.holds(ref) else self.catalog
+        held = self.holder(ref)
+        return held.catalog if held else self.catalog
 
     def _source_of(self, ref: DataRef) -> ContentSource:
-        return self.ephemeral.content if self.ephemeral.holds(ref) else self._content
+        held = self.holder(ref)
+        return held.store.content if held else self._content
 
     def artifact(self, row: Row) -> Artifact:
         """Return the artifact that a row of the catalog describes."""
@@ -250,9 +294,9 @@ class Repo:
     def _lookup(
         self, ref: DataRef, find: Callable[[Catalog, DataRef], Row | None]
     ) -> Artifact | None:
-        if self.ephemeral.holds(ref):
-            row = find(self.ephemeral_catalog, ref)
-            return Artifact(row, self.ephemeral.content) if row else None
+        if held := self.holder(ref):
+            row = find(held.catalog, ref)
+            return Artifact(row, held.store.content) if row else None
         self.mutations.recover()
         row = find(self.catalog, ref)
         if row is None and not self.catalog.is_populated:

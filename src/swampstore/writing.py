@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
+from swampstore.artifacts.media_types import guess_content_type
 from swampstore.artifacts.metadata import (
     DEFAULT_LIFETIME,
     DEFAULT_POLICY,
     Draft,
     Metadata,
     Owner,
-    guess_content_type,
 )
 from swampstore.artifacts.store import Deleted, to_json_bytes
 from swampstore.errors import NotFoundError, ValidationError
@@ -72,7 +72,7 @@ class Artifacts:
         )
         if lifetime == EPHEMERAL:
             data = stream.read() if stream is not None else data
-            return self._at(ref, self._repo.ephemeral.save(ref, data, draft))
+            return self._at(ref, self._repo.start_ephemeral().store.save(ref, data, draft))
         if stream is None:
             return self._at(ref, self._repo.store.save(ref, data, draft))
         with self._repo.store.open_writer(ref, draft) as writer:
@@ -111,8 +111,8 @@ class Artifacts:
         """Add to the latest version, which must have been saved with `streaming`."""
         ref = self._repo.ref(model, name)
         content = data.encode() if isinstance(data, str) else data
-        if self._repo.ephemeral.holds(ref):
-            return self._at(ref, self._repo.ephemeral.append(ref, content))
+        if held := self._repo.holder(ref):
+            return self._at(ref, held.store.append(ref, content))
         return self._at(ref, self._repo.store.append(ref, content))
 
     def deferring(self) -> Deferral:
@@ -124,8 +124,8 @@ class Artifacts:
     def delete(self, model: str | ModelRef, name: str, *, version: int | None = None) -> Deleted:
         """Delete one version, or the name with all of them; raise NotFoundError without any."""
         ref = self._repo.ref(model, name)
-        if self._repo.ephemeral.holds(ref):
-            return Deleted(self._repo.ephemeral.delete(ref), 0)
+        if held := self._repo.holder(ref):
+            return Deleted(held.store.delete(ref), 0)
         if version is not None:
             self._repo.version(ref.model, name, version)
             return self._repo.store.delete_versions(ref, [version])
@@ -155,7 +155,7 @@ class Artifacts:
         return Owner(type=found.row.owner_type, ref=found.row.owner_ref)
 
 
-def _content(content: Content) -> tuple[BinaryIO | None, bytes, str]:
+def _content(content: Any) -> tuple[BinaryIO | None, bytes, str]:
     """Return (stream, bytes, guessed content type); one of the first two holds the content."""
     if isinstance(content, bytes | bytearray | memoryview):
         return None, bytes(content), "application/octet-stream"

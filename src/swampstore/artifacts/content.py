@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
-from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.metadata import Metadata, is_json, is_text
+from swampstore.artifacts.media_types import is_json, is_text
 from swampstore.errors import ContentMissingError
 from swampstore.files import Tree, disk_errors
 from swampstore.layout import RAW, DataRef
+
+if TYPE_CHECKING:
+    from swampstore.artifacts.metadata import Metadata
 
 
 class ContentSource(Protocol):
@@ -53,6 +55,8 @@ class DiskContent:
 
     def metadata(self, ref: DataRef, version: int) -> Metadata:
         """Read a version's `metadata.yaml`."""
+        from swampstore.artifacts import versions as on_disk
+
         metadata = on_disk.read_metadata(self._tree, ref, version)
         if metadata is None:
             raise self._missing(ref, version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -56,6 +57,10 @@ class Deferral:
         writer = self._store.open_writer(ref, draft, deferred=True)
         self._writers.append(writer)
         return writer
+
+    def adopt(self, receipts: Iterable[Receipt]) -> None:
+        """Take over versions that another process deferred."""
+        self._saved.extend(receipts)
 
     def commit(self) -> None:
         """Make every version the latest of its name."""

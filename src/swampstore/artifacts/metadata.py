@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swampstore import yaml_dialect
+from swampstore.artifacts.media_types import is_json
 from swampstore.artifacts.retention.durations import normalise_lifetime, normalise_policy
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
 
@@ -25,32 +26,25 @@ _OWNER_FIELDS = (
     ("source", "source"),
 )
 _KNOWN = frozenset(
-    ["id", "name", "version", "contentType", "lifetime", "garbageCollection", "streaming", "tags", "ownerDefinition", "createdAt", "size", "checksum", "lifecycle", "renamedTo"]
+    [
+        "id",
+        "name",
+        "version",
+        "contentType",
+        "lifetime",
+        "garbageCollection",
+        "streaming",
+        "tags",
+        "ownerDefinition",
+        "createdAt",
+        "size",
+        "checksum",
+        "lifecycle",
+        "renamedTo",
+    ]
 )
 _KNOWN_OWNER = frozenset(["ownerType", "ownerRef", *(key for _, key in _OWNER_FIELDS)])
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
-_TEXT_TYPES = frozenset({"application/json", "application/yaml", "application/x-yaml"})
-
-
-def is_json(content_type: str) -> bool:
-    """Whether content of this type is a JSON document."""
-    return content_type.partition(";")[0].strip().lower() == "application/json"
-
-
-def is_text(content_type: str) -> bool:
-    """Whether content of this type can be shown as text."""
-    kind = content_type.partition(";")[0].strip().lower()
-    return kind.startswith("text/") or kind in _TEXT_TYPES
-
-
-def guess_content_type(file_name: str) -> str:
-    """Return the content type that a file's name suggests."""
-    if file_name.endswith((".yaml", ".yml")):
-        return "application/yaml"
-    import mimetypes
-
-    guessed, encoding = mimetypes.guess_type(file_name)
-    return guessed if guessed and not encoding else "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from swampstore.artifacts import recovery
 from swampstore.artifacts.name_locks import NameLocks
-from swampstore.artifacts.versions import StoredVersion
 from swampstore.errors import CatalogError, DiskError, SwampstoreError
 from swampstore.files import Change, Tree
 from swampstore.layout import DataRef
+from swampstore.notices import notice
 
-log = logging.getLogger("swampstore.artifacts")
-_ROUNDS = 3
+if TYPE_CHECKING:
+    from swampstore.artifacts.versions import StoredVersion
+
+_PAUSE = 0.005
 
 
 class Ledger(Protocol):
@@ -71,15 +72,15 @@ class Mutations:
     ) -> Iterator[list[Change]]:
         """Lock and announce several names together."""
         rels = [ref.rel for ref in refs]
-        try:
-            with self._held_and_healed(rels):
-                action = json.dumps({"op": op, **details})
-                self.ledger.intend(dict.fromkeys(rels, action))
+        with self._held_and_healed(rels):
+            action = json.dumps({"op": op, **details})
+            self.ledger.intend(dict.fromkeys(rels, action))
+            try:
                 with contextlib.ExitStack() as stack:
                     yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
-        except BaseException:
-            self.recover()
-            raise
+            except BaseException:
+                self._heal(rels)
+                raise
 
     def record(
         self,
@@ -108,38 +109,52 @@ class Mutations:
         try:
             yield
         except (CatalogError, DiskError) as error:
-            log.warning("%s was changed, its catalog rows follow later: %s", ref, error.message)
+            notice("%s was changed, its catalog rows follow later: %s", ref, error.message)
 
-    def recover(self) -> int:
-        """Finish or undo what dead processes left unfinished; return how many changes.
+    def recover(self) -> None:
+        """Finish or undo what dead processes left unfinished, unless somebody is at it already.
 
         Costs one read of a table that is nearly always empty.
         """
-        healed = 0
+        for path, action in self.ledger.pending():
+            rels = [path, *json.loads(action).get("with", ())]
+            with self._locks.try_hold(*rels) as held:
+                if held:
+                    self._heal(rels)
+
+    def _heal(self, rels: Sequence[str]) -> bool:
+        """Heal these paths, whose locks are held; return whether nothing is left to heal."""
         for path, action in self.ledger.pending():
             details = json.loads(action)
-            with self._locks.try_hold(*recovery.paths_of(path, details)) as held:
-                if not held or (path, action) not in self.ledger.pending():
-                    continue
-                try:
-                    recovery.recover(self.tree, self.ledger, path, details)
-                    healed += 1
-                except (SwampstoreError, OSError) as error:
-                    log.warning("an interrupted change of %s cannot be healed yet: %s", path, error)
-        return healed
+            if path not in rels:
+                continue
+            if not set(details.get("with", ())).issubset(rels):
+                return False
+            from swampstore.artifacts.recovery import recover
+
+            try:
+                recover(self.tree, self.ledger, path, details)
+            except (SwampstoreError, OSError) as error:
+                notice("an interrupted change of %s cannot be healed yet: %s", path, error)
+                return False
+        return True
 
     @contextlib.contextmanager
     def _held_and_healed(self, rels: Sequence[str]) -> Iterator[None]:
-        for _ in range(_ROUNDS):
-            self.recover()
+        deadline = time.monotonic() + self._locks.timeout
+        while True:
             with self._locks.hold(*rels):
-                if not any(path in rels for path, _ in self.ledger.pending()):
+                if self._heal(rels):
                     yield
                     return
-        raise DiskError(
-            f"an interrupted change of {rels[0]} could not be healed",
-            hint="Run `swampstore doctor` to see why; nothing was changed.",
-        )
+            # A change of several names needs all of their locks to be healed.
+            self.recover()
+            if time.monotonic() > deadline:
+                raise DiskError(
+                    f"an interrupted change of {rels[0]} could not be healed",
+                    hint="Run `swampstore doctor` to see why; nothing was changed.",
+                )
+            time.sleep(_PAUSE)
 
     @contextlib.contextmanager
     def holding(self, ref: DataRef) -> Iterator[None]:

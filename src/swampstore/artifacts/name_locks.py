@@ -26,7 +26,7 @@ class NameLocks:
 
     def __init__(self, directory: str, timeout: float = 60.0) -> None:
         self._directory = directory
-        self._timeout = timeout
+        self.timeout = timeout
 
     @contextlib.contextmanager
     def hold(self, *rels: str) -> Iterator[None]:
@@ -59,7 +59,7 @@ class NameLocks:
 
     @contextlib.contextmanager
     def _held(self, stripes: Iterable[int], what: str) -> Iterator[None]:
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self.timeout
         fds: list[int] = []
         try:
             # One order for everybody, so that two holders of several locks never wait in a ring.
@@ -76,7 +76,7 @@ class NameLocks:
         while not _try_lock(fd):
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
-                    f"{what} is being changed by another process for over {self._timeout:g} s",
+                    f"{what} is being changed by another process for over {self.timeout:g} s",
                     hint="Wait for it, or stop it; SWAMP_LOCK_TIMEOUT_MS sets how long to wait.",
                 )
             time.sleep(pause)

@@ -29,11 +29,6 @@ def ref_of(path: str) -> DataRef:
     return DataRef(ModelRef("/".join(parts[1:-2]), parts[-2]), parts[-1])
 
 
-def paths_of(path: str, details: Mapping[str, Any]) -> Sequence[str]:
-    """Return every path that must be held to recover a change."""
-    return [path, *details.get("with", ())]
-
-
 def recover(tree: Tree, rows: Rows, path: str, details: Mapping[str, Any]) -> None:
     """Bring one announced path to the state before or after its change. Its lock is held."""
     ref = ref_of(path)

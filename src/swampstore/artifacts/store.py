@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode, is_json
+from swampstore.artifacts.media_types import is_json
+from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.publish import (
     check_owner,
@@ -30,8 +30,7 @@ from swampstore.clock import Clock, to_iso
 from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
 from swampstore.files import Change
 from swampstore.layout import METADATA, RAW, DataRef, check_data_name
-
-log = logging.getLogger("swampstore.artifacts")
+from swampstore.notices import notice
 
 
 class Deleted(NamedTuple):
@@ -191,7 +190,7 @@ class ArtifactStore:
                 self.delete_versions(ref, excess)
         except SwampstoreError as error:
             # The save itself is done; the next one, or `data gc`, prunes again.
-            log.warning("old versions of %s stay for now: %s", ref, error.message)
+            notice("old versions of %s stay for now: %s", ref, error.message)
 
 
 def _missing_content(ref: DataRef, version: int) -> ContentMissingError:

@@ -42,8 +42,8 @@ def sweep(store: ArtifactStore, older_than: float = DEFAULT_AGE, *, dry_run: boo
     for directory, parts in _directories(store):
         if not dry_run:
             temps += remove_old_temps(directory, before)
-        found = _leftover(directory, parts, before)
-        if found is None:
+        found = leftover_at(directory, parts, before)
+        if found is None or _is_finalised(store, found):
             continue
         leftovers.append(found)
         if not dry_run:
@@ -68,7 +68,8 @@ def _directories(store: ArtifactStore) -> Iterator[tuple[str, tuple[str, ...]]]:
                 continue
 
 
-def _leftover(directory: str, parts: tuple[str, ...], before: float) -> Leftover | None:
+def leftover_at(directory: str, parts: tuple[str, ...], before: float) -> Leftover | None:
+    """Return what was abandoned in a directory, whose place below `data/` is `parts`, if it was."""
     version = parse_version(parts[-1]) if len(parts) >= 4 else None
     if version is None:
         return None
@@ -90,6 +91,12 @@ def _leftover(directory: str, parts: tuple[str, ...], before: float) -> Leftover
     return Leftover(ref, version, deferred)
 
 
+def _is_finalised(store: ArtifactStore, found: Leftover) -> bool:
+    """Whether the rest of the version is in the other tier, where an exclude pattern sent it."""
+    metadata = store.tree.path(found.ref.file_rel(found.version, METADATA))
+    return not found.deferred and os.path.lexists(metadata)
+
+
 def _remove(store: ArtifactStore, found: Leftover, before: float) -> None:
     rel = found.ref.version_rel(found.version)
     if found.deferred:
@@ -97,6 +104,6 @@ def _remove(store: ArtifactStore, found: Leftover, before: float) -> None:
         return
     with store.mutations.changing(found.ref, "claim") as change:
         parts = tuple(rel.split("/")[1:])
-        if _leftover(store.tree.path(rel), parts, before) == found:
+        if leftover_at(store.tree.path(rel), parts, before) == found:
             change.discard_claim(rel)
         store.mutations.ledger.settle([found.ref.rel])

@@ -6,7 +6,6 @@ Nothing here writes. The rules are those every client follows: a version exists 
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Container, Iterator
 from typing import NamedTuple
@@ -15,8 +14,7 @@ from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.layout import DEFERRED, METADATA, DataRef, parse_version
-
-log = logging.getLogger("swampstore.artifacts")
+from swampstore.notices import notice
 
 
 class StoredVersion(NamedTuple):
@@ -84,7 +82,7 @@ def stored_versions(tree: Tree, ref: DataRef) -> Iterator[StoredVersion]:
         try:
             metadata = read_metadata(tree, ref, version)
         except MetadataError as error:
-            log.warning("%s", error.message)
+            notice("%s", error.message)
             continue
         if metadata is not None:
             yield StoredVersion(metadata, is_deferred(tree, ref, version))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -17,8 +16,8 @@ from swampstore.clock import Clock, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, WriterClosedError
 from swampstore.files import disk_errors
 from swampstore.layout import RAW, DataRef
+from swampstore.notices import notice
 
-log = logging.getLogger("swampstore.artifacts")
 _CHUNK = 1 << 20
 
 
@@ -137,7 +136,7 @@ class VersionWriter:
                 self._mutations.ledger.settle([self.ref.rel])
         except SwampstoreError as error:
             # What led here matters more; the sweep removes the claim when it is old enough.
-            log.warning("the claim of %s stays for now: %s", self.ref, error.message)
+            notice("the claim of %s stays for now: %s", self.ref, error.message)
 
     def _check_open(self) -> None:
         if self._fd < 0:

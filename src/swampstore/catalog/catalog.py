@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
 
-from swampstore.artifacts.versions import StoredVersion
 from swampstore.catalog.database import Rows
-from swampstore.catalog.schema import COLUMNS, INSERT, Row, row_of
+from swampstore.catalog.schema import COLUMNS, INSERT, Row
 from swampstore.layout import DataRef, ModelRef
+
+if TYPE_CHECKING:
+    from swampstore.artifacts.versions import StoredVersion
 
 _NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
 _MODEL = "namespace = ? AND type_normalized = ? AND model_id = ?"
@@ -44,6 +48,11 @@ NAMES_PAGE = (
     "SELECT type_normalized, model_id, data_name, max(version) FROM catalog"
     " WHERE namespace = ? AND (type_normalized, model_id, data_name) > (?, ?, ?)"
     " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?"
+)
+VERSIONS_PAGE = (
+    f"SELECT {COLUMNS} FROM catalog"
+    " WHERE namespace = ? AND (type_normalized, model_id, data_name, version) > (?, ?, ?, ?)"
+    " ORDER BY type_normalized, model_id, data_name, version LIMIT ?"
 )
 PENDING = "SELECT path, action FROM intent"
 POINT_LOOKUPS = {
@@ -141,6 +150,8 @@ class Catalog:
         return count
 
     def _row(self, ref: DataRef, version: StoredVersion) -> Row:
+        from swampstore.catalog.rows import row_of
+
         return row_of(self.namespace, ref, version.metadata, deferred=version.deferred)
 
     def _key(self, ref: DataRef) -> tuple[str, str, str, str]:
@@ -275,6 +286,17 @@ class Catalog:
         return self.rows.read(
             lambda db: db.execute(NAMES_PAGE, (self.namespace, *last, _PAGE)).fetchall()
         )
+
+    def by_name(self) -> Iterator[list[Row]]:
+        """Yield the rows of one data name after the other, ascending, reading a page at a time."""
+        for _, rows in groupby(self._every_row(), key=lambda row: row[:4]):
+            yield list(rows)
+
+    def _every_row(self) -> Iterator[Row]:
+        last: tuple[object, ...] = ("", "", "", 0)
+        while page := self._all(VERSIONS_PAGE, (self.namespace, *last, _PAGE)):
+            yield from page
+            last = page[-1][1:5]
 
     def _one(self, sql: str, key: tuple[object, ...]) -> Row | None:
         found = self.rows.read(lambda db: db.execute(sql, key).fetchone())

@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
-from urllib.parse import quote
 
 from swampstore.catalog.schema import DDL, SCHEMA_VERSION
 from swampstore.errors import CatalogError, DiskError
@@ -33,6 +31,10 @@ _DISK = frozenset(
 
 def _primary_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+class _ReplacedError(sqlite3.Error):
+    """The file at the path is another one now; open it again."""
 
 
 class Rows(Protocol):
@@ -70,8 +72,7 @@ class Database:
         """
 
         def transaction(db: sqlite3.Connection) -> T:
-            level = "FULL" if flush and self._durable else "NORMAL"
-            db.execute(f"PRAGMA synchronous = {level}")
+            db.execute(f"PRAGMA synchronous = {self._level(flush=flush)}")
             db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(db)
@@ -86,6 +87,11 @@ class Database:
             # A file deleted since has taken the commit with it; the new one must get it too.
             if self._is_current():
                 return result
+
+    def _level(self, *, flush: bool) -> str:
+        if not self._durable:
+            return "OFF"
+        return "FULL" if flush else "NORMAL"
 
     def close(self) -> None:
         """Close the connections of every thread."""
@@ -108,9 +114,13 @@ class Database:
 
     def _after_failure(self, error: sqlite3.Error, attempt: int) -> None:
         code = _primary_code(error)
+        if isinstance(error, _ReplacedError):
+            return
         if code in _DAMAGED:
             self._quarantine()
         elif code in _BUSY:
+            import random
+
             time.sleep(0.1 * 2**attempt + random.uniform(0, 0.05))  # noqa: S311 - only jitter
         elif not self._is_current():
             self._forget()
@@ -178,6 +188,8 @@ class Database:
 
     def _connect_read_only(self) -> sqlite3.Connection:
         """On media that cannot be written, use the catalog that is there or one in memory."""
+        from urllib.parse import quote
+
         self._local.file = self._file_id()
         if self._local.file is not None:
             connection = _open_file(f"file:{quote(self.path)}?immutable=1", uri=True)
@@ -195,6 +207,7 @@ class Database:
                 self._bring_to_schema(connection)
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA synchronous = {self._level(flush=False)}")
 
     def _bring_to_schema(self, connection: sqlite3.Connection) -> None:
         version = _schema_version(connection)
@@ -203,7 +216,7 @@ class Database:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             # Another schema, older or newer: keep it out of the way, start afresh.
             self._move_aside(f"schema-{version}")
-            raise sqlite3.DatabaseError("the catalog was replaced")
+            raise _ReplacedError
         # Switching the journal mode takes an exclusive lock, so it happens once per file.
         connection.execute("PRAGMA journal_mode = WAL")
         create_schema(connection)

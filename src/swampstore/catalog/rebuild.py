@@ -6,7 +6,6 @@ older than the files it describes; between batches everybody goes on. Memory hol
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 from collections.abc import Callable
@@ -19,8 +18,8 @@ from swampstore.artifacts.walk import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.files import Tree
 from swampstore.layout import METADATA, DataRef
+from swampstore.notices import notice
 
-log = logging.getLogger("swampstore.catalog")
 BATCH_NAMES = 200
 _HUGE = 2000
 Progress = Callable[[int, int], None]
@@ -46,7 +45,7 @@ def rebuild(catalog: Catalog, mutations: Mutations, progress: Progress | None = 
 
     def complain(place: str, error: OSError) -> None:
         unreadable.append(place)
-        log.warning("%s cannot be read: %s", place, error.strerror)
+        notice("%s cannot be read: %s", place, error.strerror)
 
     names = versions = 0
     found = data_names(mutations.tree, complain)

@@ -1,12 +1,10 @@
-"""The catalog's tables, and the mapping between a version's metadata and its row."""
+"""The catalog's tables, and a row as the record that people ask about."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from swampstore.artifacts.metadata import Metadata
 from swampstore.layout import DataRef, ModelRef
 
 SCHEMA_VERSION = 1
@@ -62,44 +60,36 @@ INSERT = f"INSERT INTO catalog ({COLUMNS}) VALUES ({', '.join('?' * len(Row._fie
 _INTEGERS = {"version", "is_latest", "deferred", "streaming", "size"}
 
 
-def row_of(namespace: str, ref: DataRef, metadata: Metadata, *, deferred: bool) -> Row:
-    """Return the row of a version; whether it is a latest one is settled when it is stored."""
-    owner, tags = metadata.owner, metadata.tags
-    return Row(
-        namespace=namespace,
-        type_normalized=ref.model.type,
-        model_id=ref.model.id,
-        data_name=ref.name,
-        version=metadata.version,
-        id=metadata.id,
-        is_latest=0,
-        deferred=int(deferred),
-        lifecycle=metadata.lifecycle or ACTIVE,
-        renamed_to=metadata.renamed_to,
-        model_name=tags.get("modelName", ""),
-        spec_name=tags.get("specName", ""),
-        data_type=tags.get("type", ""),
-        content_type=metadata.content_type,
-        lifetime=metadata.lifetime,
-        garbage_collection=str(metadata.garbage_collection),
-        owner_type=owner.type,
-        streaming=int(metadata.streaming),
-        size=metadata.size or 0,
-        checksum=metadata.checksum or "",
-        created_at=metadata.created_at,
-        tags=_tags_json(tags),
-        owner_ref=owner.ref,
-        workflow_id=owner.workflow_id,
-        workflow_run_id=owner.workflow_run_id,
-        workflow_name=owner.workflow_name,
-        job_name=owner.job_name,
-        step_name=owner.step_name,
-        source=owner.source,
-    )
-
-
-def _tags_json(tags: Mapping[str, Any]) -> str:
-    return json.dumps(tags, ensure_ascii=False, separators=(",", ":"))
+def record_of(row: Row) -> dict[str, Any]:
+    """Return a row as the record that predicates and projections see, without its content."""
+    return {
+        "id": row.id,
+        "name": row.data_name,
+        "version": row.version,
+        "isLatest": bool(row.is_latest),
+        "createdAt": row.created_at,
+        "namespace": row.namespace,
+        "ns": row.namespace,
+        "tags": json.loads(row.tags),
+        "modelName": row.model_name,
+        "modelId": row.model_id,
+        "modelType": row.type_normalized,
+        "specName": row.spec_name,
+        "dataType": row.data_type,
+        "contentType": row.content_type,
+        "lifetime": row.lifetime,
+        "ownerType": row.owner_type,
+        "streaming": bool(row.streaming),
+        "size": row.size,
+        "checksum": row.checksum,
+        "ownerRef": row.owner_ref,
+        "workflowId": row.workflow_id,
+        "workflowRunId": row.workflow_run_id,
+        "workflowName": row.workflow_name,
+        "jobName": row.job_name,
+        "stepName": row.step_name,
+        "source": row.source,
+    }
 
 
 def _table() -> str:

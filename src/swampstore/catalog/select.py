@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -10,43 +9,11 @@ from typing import Any
 from swampstore.catalog.database import MemoryDatabase, Rows
 from swampstore.catalog.query import matcher, order_by
 from swampstore.catalog.query import plan as plan_query
-from swampstore.catalog.schema import COLUMNS, INSERT, Row
+from swampstore.catalog.schema import COLUMNS, INSERT, Row, record_of
 from swampstore.errors import QueryError
 
 # Returns (attributes, content) of a row; both None if the content is not on this machine.
 LoadContent = Callable[[Row], tuple[Any, Any]]
-
-
-def record_of(row: Row) -> dict[str, Any]:
-    """Return a row as the record that predicates and projections see, without its content."""
-    return {
-        "id": row.id,
-        "name": row.data_name,
-        "version": row.version,
-        "isLatest": bool(row.is_latest),
-        "createdAt": row.created_at,
-        "namespace": row.namespace,
-        "ns": row.namespace,
-        "tags": json.loads(row.tags),
-        "modelName": row.model_name,
-        "modelId": row.model_id,
-        "modelType": row.type_normalized,
-        "specName": row.spec_name,
-        "dataType": row.data_type,
-        "contentType": row.content_type,
-        "lifetime": row.lifetime,
-        "ownerType": row.owner_type,
-        "streaming": bool(row.streaming),
-        "size": row.size,
-        "checksum": row.checksum,
-        "ownerRef": row.owner_ref,
-        "workflowId": row.workflow_id,
-        "workflowRunId": row.workflow_run_id,
-        "workflowName": row.workflow_name,
-        "jobName": row.job_name,
-        "stepName": row.step_name,
-        "source": row.source,
-    }
 
 
 class Query:

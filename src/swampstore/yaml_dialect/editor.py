@@ -83,9 +83,9 @@ class _Editor:
         self._what = what
 
     def root_changes(self, before: dict[str, Any], changes: Mapping[str, Any]) -> Iterator[_Splice]:
-        from ruamel.yaml import YAML
+        from swampstore.yaml_dialect.full_reader import compose
 
-        root = YAML(typ="safe", pure=True).compose(self._text)
+        root = compose(self._text)
         after = _merged(before, changes)
         end = self._content_end(root, 0)
         if root.flow_style:
@@ -125,7 +125,7 @@ class _Editor:
             return
         colon = self._text.index(":", key.end_mark.index)
         lines = mapping_lines({"k": after}, " " * key.start_mark.column)
-        yield (colon + 1, end, "\n".join(lines).lstrip().removeprefix("k:"))
+        yield (colon + 1, end, "\n".join(lines).lstrip(" ").removeprefix("k:"))
 
     def _content_end(self, node: _Node, after: int) -> int:
         """Where the last character of a value is followed by space or comment.
@@ -137,7 +137,7 @@ class _Editor:
         if isinstance(node.value, list) and node.value and not node.flow_style:
             last = node.value[-1]
             return self._content_end(last[-1] if isinstance(last, tuple) else last, after)
-        return len(self._text[: node.end_mark.index].rstrip())
+        return len(self._text[: node.end_mark.index].rstrip(" \t\r\n"))
 
     def _line_end(self, position: int) -> int:
         """Where the next line starts."""

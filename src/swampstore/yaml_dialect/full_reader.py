@@ -53,12 +53,10 @@ _SHOW_BREAKS = str.maketrans(_STAND_INS, _FORMER_LINE_BREAKS)
 
 def read_fully(text: str, *, what: str) -> Any:
     """Return the only document in `text`, None if there is none; raise `YamlError` otherwise."""
-    hiding = any(character in text for character in _FORMER_LINE_BREAKS)
-    if hiding:
-        text = text.translate(_HIDE_BREAKS)
-    builder = _Builder(what, _SHOW_BREAKS if hiding else {})
+    hidden = text.translate(_HIDE_BREAKS)
+    builder = _Builder(what, {} if hidden == text else _SHOW_BREAKS)
     try:
-        for event in YAML(typ="safe", pure=True).parse(text):
+        for event in YAML(typ="safe", pure=True).parse(hidden):
             builder.accept(event)
     except YamlError:
         raise
@@ -72,6 +70,13 @@ def read_fully(text: str, *, what: str) -> Any:
     except (YAMLError, ValueError, OverflowError) as error:
         raise _refusal(what, None, str(error)) from error
     return builder.document
+
+
+def compose(text: str) -> Any:
+    """Return ruamel's tree of nodes for a text that `read_fully` accepts, with their places."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.composer.warn_double_anchors = False
+    return yaml.compose(text.translate(_HIDE_BREAKS))
 
 
 def _refusal(what: str, line: int | None, problem: str) -> YamlError:

@@ -20,7 +20,7 @@ _DOUBLE = r"[^\x00-\x1f\x7f\"\\]"
 _COMMENT = r"\#[^\x00-\x1f\x7f]*+"
 _ROW = re.compile(
     rf"""^([ ]*+(?:-[ ]++)?+)                       # lead: indentation, and dash if any
-    (?=[^ \n])
+    (?=[^ \n\#])
     (?:(?:([A-Za-z_$][A-Za-z0-9_./$-]{{0,99}}+)     # key
          |('{_SINGLE}{{0,99}}+'|"{_DOUBLE}{{0,99}}+")  # key in quotes
        ):(?:[ ]++|(?=\n)))?+
@@ -33,7 +33,7 @@ _ROW = re.compile(
        |-[0-9.]++
        |\{{\}}|\[\])
       |)
-    (?:\n|[ ]++(?:{_COMMENT})?+\n)""",
+    (?:\n|[ ]*+(?:(?<=[ ]){_COMMENT})?+\n)""",
     re.VERBOSE | re.MULTILINE,
 )
 _EMPTY_ROW = re.compile(rf"^[ ]*+(?:{_COMMENT})?+\n", re.VERBOSE | re.MULTILINE)

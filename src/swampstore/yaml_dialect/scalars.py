@@ -22,18 +22,21 @@ KEYWORDS: dict[str, bool | float | None] = {
 _DECIMAL = re.compile(r"[-+]?(?:[0-9]++(?:(\.)[0-9]*+)?|(\.)[0-9]++)(?:([eE])[-+]?[0-9]++)?")
 _OCTAL_OR_HEXADECIMAL = re.compile(r"0(?:o[0-7]++|x[0-9a-fA-F]++)")
 
-# Text that no YAML 1.1 or 1.2 reader takes for anything else when it stands without quotes.
+_YAML_1_1_BOOLEANS = frozenset(
+    spelling
+    for word in ("y", "n", "yes", "no", "on", "off")
+    for spelling in (word, word.capitalize(), word.upper())
+)
+# Keywords aside: text that no YAML 1.1 or 1.2 reader takes for anything else without quotes.
 _CERTAINLY_TEXT = re.compile(
-    r"""(?!(?i:y|n|yes|no|on|off|true|false|null|\.inf|\.nan)\Z)
-        (?!\.?[0-9][0-9_.,:]*(?:[eE][-+]?[0-9_]*)?\Z)       # decimal, float, base 60
+    r"""(?!\.?[0-9_][0-9_.,:]*(?:[eE][-+]?[0-9_]*)?\Z)       # decimal, float, base 60
         (?!0[xXoObB][0-9a-fA-F_]*\Z)
         (?![0-9]{4}-[0-9][0-9]?-)                           # dates and times
         \.?[\w/$][\w/$.@+~=%,()-]*+
         (?:(?:[ ](?=[\w/$(])|:(?=[\w/]))[\w/$.@+~=%,()-]*+)*+""",
     re.VERBOSE,
 )
-_NEEDS_ESCAPE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
-_ESCAPED = re.compile(r'["\\]|' + _NEEDS_ESCAPE.pattern)
+_ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]')
 _SHORT_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\0": "\\0", '"': '\\"', "\\": "\\\\"}
 
 
@@ -77,11 +80,12 @@ def not_writable(value: Any) -> ValidationError:
 
 
 def _string_text(text: str) -> str:
-    if _CERTAINLY_TEXT.fullmatch(text):
+    is_keyword = text in KEYWORDS or text in _YAML_1_1_BOOLEANS
+    if not is_keyword and _CERTAINLY_TEXT.fullmatch(text):
         return text
-    if _NEEDS_ESCAPE.search(text):
-        return f'"{_ESCAPED.sub(_escape, text)}"'
-    return "'" + text.replace("'", "''") + "'"
+    if text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return f'"{_ESCAPED.sub(_escape, text)}"'
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -46,8 +46,9 @@ class Renderer:
     def _leveled(self, expr: Expr) -> tuple[int, str]:
         match expr:
             case Unary(operator, operand):
-                # The operand binds tighter, so that the minus of `-(-1)` is not read as `--1`.
-                return _UNARY, operator + self.render(operand, _PRIMARY)
+                text = self.render(operand, _PRIMARY)
+                # A minus right before a digit would become part of the number.
+                return _UNARY, f"{operator}({text})" if text[0].isdigit() else operator + text
             case Binary(operator, left, right):
                 level = binary_level(operator)
                 sides = self.render(left, level), self.render(right, level + 1)

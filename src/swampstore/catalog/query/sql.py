@@ -272,9 +272,8 @@ def _starts_with(column: Sql, prefix: str) -> Sql:
 
 
 def _ends_with(text: Sql, suffix: str) -> Sql:
-    if not suffix:
-        return _derived("{} >= ''", "bool", text)
-    # Of bytes rather than characters, because substr() stops at a NUL character.
-    ending = suffix.encode()
-    template = f"substr(CAST({{}} AS BLOB), -{len(ending)}) = {{}}"
+    # Bytes rather than characters, because substr() stops at a NUL character; and both ends one
+    # byte longer, because it turns an empty value to NULL.
+    ending = f"{suffix}.".encode()
+    template = f"substr(CAST({{}} || '.' AS BLOB), -{len(ending)}) = {{}}"
     return _derived(template, "bool", text, _parameter(ending, "bytes"))

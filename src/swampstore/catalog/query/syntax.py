@@ -30,7 +30,7 @@ from swampstore.errors import QueryError
 MAX_LENGTH = 32_768
 """The longest query in characters; every value of one still fits in one SQL statement."""
 
-MAX_DEPTH = 40
+MAX_DEPTH = 32
 """How deep a query may nest; less than any recursion limit it meets later."""
 
 KEYWORDS = frozenset({"true", "false", "null", "in"})
@@ -238,8 +238,7 @@ class _Parser:
         items: list[Expr] = []
         while not self._accept(closing):
             items.append(self._expression())
-            # A list may end with a comma, the arguments of a call may not.
-            if not self._accept(",") or (closing == ")" and self._is(")")):
+            if not self._accept(","):
                 self._expect(closing)
                 break
         return tuple(items)

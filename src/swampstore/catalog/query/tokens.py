@@ -90,7 +90,9 @@ def _number(source: str, found: re.Match[str]) -> Token:
     if found["double"]:
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise complaint(f"The number {text} is too large", source, at, hint="Use a smaller one")
+            raise complaint(
+                f"The number {text} is too large", source, at, hint="Use a smaller one."
+            )
         return Token("double", text, at, value)
     digits = found["int"]
     # Beyond any 64-bit number, and beyond what Python converts, there is no need to look closer.
@@ -139,12 +141,11 @@ def _pieces(
 def _unescaped(source: str, escape: re.Match[str], *, as_bytes: bool) -> str | bytes:
     if character := escape["char"]:
         return _CHARACTERS.get(character, character)
-    number = escape["byte"] or escape["short"] or escape["long"]
-    code = int(number, 16) if number else int(escape["octal"] or "110000", 8)
-    is_byte = bool(escape["byte"] or escape["octal"])
-    if as_bytes and is_byte:
+    octal, byte = escape["octal"], escape["byte"]
+    code = int(octal, 8) if octal else int(byte or escape["short"] or escape["long"] or "-1", 16)
+    if as_bytes and (octal or byte):
         return bytes([code])
-    if escape["wrong"] is None and not as_bytes and _is_character(code):
+    if not as_bytes and _is_character(code):
         return chr(code)
     raise complaint(
         f"{escape[0]} stands for no character",
@@ -155,4 +156,4 @@ def _unescaped(source: str, escape: re.Match[str], *, as_bytes: bool) -> str | b
 
 
 def _is_character(code: int) -> bool:
-    return code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF
+    return 0 <= code <= 0x10FFFF and not 0xD800 <= code <= 0xDFFF

@@ -1,0 +1,160 @@
+"""Lookups and queries in a catalog of a million artifacts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+import sample
+from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
+from swampstore import Repo, init_repo, open_repo
+from swampstore.catalog.rows import row_of
+from swampstore.catalog.schema import INSERT, Row
+
+ARTIFACTS = 1_000_000
+LOOKUPS = 10_000
+ROWS = 50
+QUERY_LIMIT_MS = 5
+_NAMES = 100
+_BATCH = 10_000
+_REPETITIONS = 40
+_PASSES = 3
+_PATIENCE = 4.0  # seconds for the repetitions of one slow query
+
+
+class Kind(NamedTuple):
+    """A kind of query; `predicate` makes up another one of the kind at every call."""
+
+    what: str
+    predicate: Callable[[], str | None]
+    order: str | None = None
+
+
+def measure(setting: Setting) -> Iterator[Line]:
+    """Fill a catalog without any files, then ask."""
+    shape = sample.Shape(setting.scaled(ARTIFACTS // _NAMES), _NAMES, versions=3, every=10)
+    place = f"{setting.directory}/repo"
+    say(f"filling a catalog with {shape.artifacts:,} artifacts")
+    with init_repo(place) as repo:
+        took = seconds(_fill, repo, shape)
+    say(f"filled in {took:.0f} s")
+    with open_repo(place) as repo:
+        yield from _lookups(repo, shape, setting.scaled(LOOKUPS))
+        yield from _queries(repo, shape)
+
+
+def _fill(repo: Repo, shape: sample.Shape) -> None:
+    rows = (
+        row_of("", ref, metadata, deferred=False)._replace(is_latest=int(metadata is versions[-1]))
+        for ref, versions in sample.artifacts(shape)
+        for metadata in versions
+    )
+    repo.catalog.rows.read(lambda db: db.execute("PRAGMA cache_size = -1000000"))
+    while batch := list(islice(rows, _BATCH)):
+        _store(repo, batch)
+    repo.catalog.mark_populated()
+
+
+def _store(repo: Repo, batch: list[Row]) -> None:
+    repo.catalog.rows.write(lambda db: db.executemany(INSERT, batch))
+
+
+def _lookups(repo: Repo, shape: sample.Shape, count: int) -> Iterator[Line]:
+    chance = random.Random(1)
+    names = sample.names(shape)
+
+    def look_up() -> float:
+        model = str(sample.model_ref(shape, chance.randrange(shape.models)))
+        name = chance.choice(names)
+        return seconds(repo.latest, model, name)
+
+    for _ in range(count // 5):
+        look_up()
+    passes = [[look_up() for _ in range(count)] for _ in range(_PASSES)]
+    what = f"repo.latest(), one of {shape.artifacts:,} artifacts"
+    note = f"{count:,} random lookups, warm, best of {_PASSES} passes"
+    yield Line(f"{what}, p50", min(map(median_ms, passes)), "ms", 0.2, note)
+    yield Line(f"{what}, p99", min(percentile_ms(times, 99) for times in passes), "ms", 1.0, note)
+
+
+def _queries(repo: Repo, shape: sample.Shape) -> Iterator[Line]:
+    worst = Line("", 0, "ms")
+    for kind in _kinds(shape):
+        by = f", by {kind.order}" if kind.order else ""
+        line = _timed(f"query {kind.what}{by}", partial(_ask, repo, kind))
+        worst = max(worst, line, key=lambda line: line.value)
+        yield line
+    chance = random.Random(3)
+    yield _timed(
+        "find_by_tag",
+        lambda: repo.find_by_tag("ticket", f"OPS-{chance.randrange(shape.tickets)}"),
+    )
+    yield Line("worst query", worst.value, "ms", QUERY_LIMIT_MS, worst.what.removeprefix("query "))
+
+
+def _ask(repo: Repo, kind: Kind) -> Sized:
+    return repo.query(kind.predicate(), order=kind.order, limit=ROWS)
+
+
+def _timed(what: str, ask: Callable[[], Sized]) -> Line:
+    """Return the median time of a question that is asked again and again."""
+    counts: list[int] = []
+    times: list[float] = []
+    ask()
+    while len(times) < _REPETITIONS and (len(times) < 3 or sum(times) < _PATIENCE):
+        times.append(seconds(lambda: counts.append(len(ask()))))
+    note = f"{sorted(counts)[len(counts) // 2]} rows, slowest {max(times) * 1000:.1f} ms"
+    return Line(what, median_ms(times), "ms", QUERY_LIMIT_MS, note)
+
+
+def _kinds(shape: sample.Shape) -> list[Kind]:
+    chance = random.Random(2)
+
+    def model() -> int:
+        return chance.randrange(shape.models)
+
+    def model_type() -> str:
+        return chance.choice(sample.TYPES)
+
+    def a_day() -> str:
+        day = chance.random() * (sample.DAYS - 1)
+        return f'createdAt >= "{sample.moment(day)}" && createdAt < "{sample.moment(day + 1)}"'
+
+    def two_specs() -> str:
+        one, other = chance.sample(sample.SPECS, 2)
+        return f'specName in ["{one}", "{other}"]'
+
+    recent = "createdAt desc"
+    return [
+        Kind("modelName ==", lambda: f'modelName == "{sample.model_name(model())}"'),
+        Kind(
+            "tags.env == (half of all) && modelType ==",
+            lambda: f'tags.env == "prod" && modelType == "{model_type()}"',
+        ),
+        Kind(
+            "tags.env == (1 of 200) && modelType ==",
+            lambda: f'tags.env == "canary" && modelType == "{model_type()}"',
+        ),
+        Kind("tags.ticket == (50)", lambda: f'tags.ticket == "OPS-{model() % shape.tickets}"'),
+        Kind("name.startsWith (1 of 20)", lambda: 'name.startsWith("disk-")'),
+        Kind("name.startsWith (1 of 100)", lambda: f'name.startsWith("state-00{model() % 5}")'),
+        Kind("createdAt in a day", a_day, recent),
+        Kind("dataType == (7 of 10)", lambda: 'dataType == "resource"'),
+        Kind("dataType == (1 of 100)", lambda: 'dataType == "report"'),
+        Kind("size > (half of all)", lambda: "size > 3000"),
+        Kind("size > (1 of 400)", lambda: "size > 800000"),
+        Kind(
+            "workflowRunId ==",
+            lambda: f'workflowRunId == "{sample.run_id(chance.randrange(shape.runs))}"',
+        ),
+        Kind("specName in [two]", two_specs),
+        Kind("everything (data search)", lambda: None, recent),
+        Kind("dataType == (7 of 10)", lambda: 'dataType == "resource"', recent),
+        Kind("dataType == (1 of 100)", lambda: 'dataType == "report"', recent),
+        Kind("modelName ==", lambda: f'modelName == "{sample.model_name(model())}"', recent),
+        Kind("tags.env == (half of all)", lambda: 'tags.env == "prod"', recent),
+        Kind("tags.env == (1 of 200)", lambda: 'tags.env == "canary"', recent),
+    ]

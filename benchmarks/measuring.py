@@ -1,0 +1,62 @@
+"""What a benchmark reports, and the few ways it measures."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, ParamSpec
+
+P = ParamSpec("P")
+
+
+class Line(NamedTuple):
+    """One measurement; with a `limit` it is a promise, kept if the value is not above it."""
+
+    what: str
+    value: float
+    unit: str
+    limit: float | None = None
+    note: str = ""
+
+    @property
+    def is_kept(self) -> bool | None:
+        """Whether the promise is kept; None if nothing was promised."""
+        return None if self.limit is None else self.value <= self.limit
+
+
+class Setting(NamedTuple):
+    """Where a benchmark may put its files, and by how much it cuts its counts down."""
+
+    directory: str
+    divisor: int = 1
+
+    def scaled(self, count: int) -> int:
+        """Return a count cut down for a quick run."""
+        return max(1, count // self.divisor)
+
+
+Benchmark = Callable[[Setting], Iterator[Line]]
+
+
+def say(text: str) -> None:
+    """Tell on standard error what takes so long."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def seconds(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float:
+    """Return how long one call takes."""
+    start = time.perf_counter()
+    work(*args, **kwargs)
+    return time.perf_counter() - start
+
+
+def median_ms(times: Sequence[float]) -> float:
+    """Return the median of times in seconds as milliseconds."""
+    return statistics.median(times) * 1000
+
+
+def percentile_ms(times: Sequence[float], percent: int) -> float:
+    """Return a percentile of times in seconds as milliseconds."""
+    return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] * 1000

@@ -1,0 +1,75 @@
+"""The commands there are: their names, where they are, and what help says about them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from swampstore.cli.command import Entry, Group
+from swampstore.cli.running import PROGRAM
+
+
+def _print_version(context: click.Context, _option: click.Parameter, value: Any) -> None:
+    from swampstore import __version__
+
+    if value and not context.resilient_parsing:
+        click.echo(f"{PROGRAM} {__version__}")
+        context.exit()
+
+
+_version = click.Option(
+    ["--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+
+root = Group(
+    PROGRAM,
+    "Versioned artifacts on local disk, with a catalog, a query language and retention.",
+    {
+        "init": Entry("init:init", "Make a directory a repository."),
+        "data": Entry("app:data", "Save, read, find and delete artifacts."),
+        "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
+        "run": Entry("app:run", "Look after the records of runs."),
+        "doctor": Entry("doctor:doctor", "Check the repository, and repair what can be repaired."),
+        "completion": Entry("completion:completion", "Print the completion script of a shell."),
+    },
+    params=[_version],
+)
+
+data = Group(
+    "data",
+    root.entries["data"].summary,
+    {
+        "put": Entry("data_put:put", "Save content as the next version of a data name."),
+        "get": Entry("data_get:get", "Show a version of a data name and its content."),
+        "list": Entry("data_list:list_data", "List the data names of a model."),
+        "versions": Entry("data_list:versions", "List the versions of a data name, newest first."),
+        "query": Entry("data_query:query", "Find artifacts by a predicate in CEL."),
+        "search": Entry("data_search:search", "Find artifacts by a word and by filters."),
+        "delete": Entry("data_delete:delete", "Delete a data name, one version, or many names."),
+        "rename": Entry("data_rename:rename", "Give a data name another name."),
+        "gc": Entry("retention:gc", "Delete expired data and versions beyond their policy."),
+        "prune": Entry("retention:prune", "Delete the data of models that no longer exist."),
+    },
+)
+
+catalog = Group(
+    "catalog",
+    root.entries["catalog"].summary,
+    {
+        "status": Entry("catalog:status", "Show the state of the catalog."),
+        "rebuild": Entry("catalog:rebuild", "Make the catalog equal to what is on disk."),
+        "compact": Entry("catalog:compact", "Give the unused space of the catalog back."),
+    },
+)
+
+run = Group(
+    "run",
+    root.entries["run"].summary,
+    {"gc": Entry("retention:run_gc", "Delete the records of runs that ended long ago.")},
+)

@@ -1,0 +1,87 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from swampstore.repo import Repo
+
+_OFFERED = 1000
+
+
+class TagParam(click.ParamType[tuple[str, str]]):
+    """A tag written as key=value; becomes a pair."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Split at the first equals sign."""
+        if isinstance(value, tuple):
+            return value
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            self.fail(f"{value!r} is not a tag, write key=value", param, ctx)
+        return key, text
+
+
+def _complete_model(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
+    def candidates(repo: Repo) -> Iterable[str]:
+        yield from map(str, repo.catalog.models(_OFFERED, like=start.rpartition("/")[0]))
+        yield from repo.catalog.known_model_names(_OFFERED)
+
+    return _complete(context, start, candidates)
+
+
+def complete_name(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
+    """Return the data names of the model given before that begin with `start`."""
+    from swampstore.layout import ModelRef
+
+    model = context.params["model"]
+
+    def candidates(repo: Repo) -> Iterable[str]:
+        # Not `repo.model`, which would fill a catalog that is not complete yet.
+        known = repo.catalog.models_named(model) or [ModelRef.parse(model)]
+        return repo.catalog.names(known[0])
+
+    return _complete(context, start, candidates)
+
+
+def _complete(
+    context: click.Context, start: str, candidates: Callable[[Repo], Iterable[str]]
+) -> list[str]:
+    """Return the candidates that begin with `start`; whoever presses Tab wants no errors."""
+    session = context.find_root().ensure_object(Session)
+    try:
+        with session.open_repo() as repo:
+            return [found for found in candidates(repo) if found.startswith(start)]
+    except Exception:  # noqa: BLE001 - see above
+        return []
+
+
+model_argument = click.argument(
+    "model", shell_complete=_complete_model, help="TYPE/ID, or the name of a model."
+)
+name_argument = click.argument("name", shell_complete=complete_name, help="A data name.")
+optional_name_argument = click.argument(
+    "name", required=False, shell_complete=complete_name, help="A data name."
+)
+version_option = click.option(
+    "--version", type=click.IntRange(min=1), metavar="N", help="This version, not the latest."
+)
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=0), metavar="N", help="Show at most this many."
+)
+tag_option = click.option(
+    "--tag", "tags", type=TagParam(), multiple=True, help="A tag; may be repeated."
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, help="Do not ask.")

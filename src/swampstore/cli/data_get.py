@@ -1,0 +1,194 @@
+"""`swampstore data get`."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from swampstore.artifacts.content import parse_content
+from swampstore.artifacts.media_types import is_json, is_text
+from swampstore.cli.arguments import model_argument, name_argument, version_option
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.describing import description
+from swampstore.cli.rendering import fields, size_text
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from swampstore.artifact import Artifact
+
+_CHUNK = 1 << 20
+STDOUT = "-"
+
+
+@command(
+    examples="""
+    swampstore data get aws/ec2/i-123 state
+    swampstore data get web-server state --version 2 --json
+    swampstore data get web-server log --raw | grep ERROR
+    swampstore data get web-server backup -o backup.tar.gz
+    """
+)
+@model_argument
+@name_argument
+@version_option
+@click.option("--raw", is_flag=True, help="Print exactly the bytes, nothing else.")
+@click.option(
+    "-o", "--output", metavar="FILE", type=click.Path(), help="Write the bytes to a file."
+)
+@click.option("--no-content", is_flag=True, help="Leave the content out.")
+@pass_session
+def get(
+    session: Session,
+    model: str,
+    name: str,
+    version: int | None,
+    raw: bool,
+    output: str | None,
+    no_content: bool,
+) -> None:
+    """Show a version of a data name and its content."""
+    _check_combination(raw, output, no_content, as_json=session.json)
+    if output == STDOUT:
+        raw, output = True, None
+    with session.open_repo() as repo:
+        artifact = (
+            repo.latest(model, name) if version is None else repo.version(model, name, version)
+        )
+        if raw:
+            _write_raw(artifact)
+        elif output is not None:
+            _write_file(artifact, output)
+            session.show(
+                {**description(repo, artifact), "output": output},
+                lambda: f"Wrote {size_text(artifact.size)} to {output}.",
+            )
+        elif session.json:
+            content = {} if no_content else {"content": _json_content(artifact)}
+            session.show({**description(repo, artifact), **content}, str)
+        else:
+            click.echo(_block(description(repo, artifact), artifact))
+            if not no_content:
+                _print_content(artifact)
+
+
+def _check_combination(raw: bool, output: str | None, no_content: bool, *, as_json: bool) -> None:
+    chosen = [
+        option
+        for option, given in (
+            ("--raw", raw),
+            ("--output", output is not None),
+            ("--no-content", no_content),
+        )
+        if given
+    ]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} cannot be used together.")
+    if raw and as_json:
+        raise click.UsageError("--raw and --json cannot be used together.")
+
+
+def _json_content(artifact: Artifact) -> Any:
+    """Return parsed JSON, text, or None for anything else."""
+    if not is_text(artifact.content_type):
+        return None
+    return parse_content(artifact.content_type, artifact.bytes())[1]
+
+
+def _block(described: dict[str, Any], artifact: Artifact) -> str:
+    owner = described["ownerDefinition"]
+    latest = " (latest)" if artifact.is_latest else ""
+    return fields(
+        {
+            "model": artifact.model,
+            "modelName": described["modelName"],
+            "name": described["name"],
+            "version": f"{artifact.version}{latest}",
+            "contentType": described["contentType"],
+            "size": size_text(artifact.size),
+            "createdAt": described["createdAt"],
+            "lifetime": described["lifetime"],
+            "garbageCollection": described["garbageCollection"],
+            "streaming": "yes" if described["streaming"] else "",
+            "tags": _pairs(described["tags"]),
+            "owner": _pairs(owner),
+            "checksum": described.get("checksum"),
+            "lifecycle": described.get("lifecycle"),
+            "renamedTo": described.get("renamedTo"),
+            "id": described["id"],
+            "path": described["contentPath"],
+        }
+    )
+
+
+def _pairs(members: dict[str, Any]) -> str:
+    return "  ".join(f"{key}={value}" for key, value in members.items())
+
+
+def _print_content(artifact: Artifact) -> None:
+    if not is_text(artifact.content_type):
+        click.echo(
+            f"\n({size_text(artifact.size)} that are not text;"
+            " --raw prints them, -o FILE writes them to a file)"
+        )
+        return
+    click.echo()
+    if is_json(artifact.content_type):
+        content = _json_content(artifact)
+        if not isinstance(content, str):
+            click.echo(json.dumps(content, ensure_ascii=False, indent=2))
+            return
+    with artifact.open() as file:
+        _print_text(file)
+
+
+def _print_text(file: BinaryIO) -> None:
+    """Print text of any size, a piece at a time."""
+    import io
+
+    last = ""
+    with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
+        while piece := text.read(_CHUNK):
+            click.echo(piece, nl=False)
+            last = piece
+    if last and not last.endswith("\n"):
+        click.echo()
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    while chunk := source.read(_CHUNK):
+        target.write(chunk)
+
+
+def _write_raw(artifact: Artifact) -> None:
+    with artifact.open() as file:
+        _copy(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+
+
+def _write_file(artifact: Artifact, output: str) -> None:
+    """Write the bytes to a file that is either complete or not there."""
+    from uuid import uuid4
+
+    from swampstore.files import disk_errors
+
+    path = os.path.realpath(output)
+    with artifact.open() as file, disk_errors(output):
+        if os.path.lexists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+            # A pipe or a device is written to, not replaced; a directory is refused here.
+            with open(path, "wb") as target:
+                _copy(file, target)
+            return
+        temp = f"{os.path.dirname(path)}/.{uuid4()}.tmp"
+        try:
+            with open(temp, "xb") as target:
+                _copy(file, target)
+            os.replace(temp, path)
+        except BaseException:
+            if os.path.lexists(temp):
+                os.unlink(temp)
+            raise

@@ -1,0 +1,167 @@
+"""`swampstore data put`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from swampstore.cli.arguments import model_argument, name_argument, tag_option
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.describing import description
+from swampstore.cli.rendering import printable, size_text
+from swampstore.cli.session import Session
+from swampstore.errors import ValidationError
+
+if TYPE_CHECKING:
+    from swampstore.artifact import Artifact
+    from swampstore.repo import Repo
+
+_APPEND_CHUNK = 8 << 20
+STDIN = "-"
+
+
+@command(
+    examples="""
+    swampstore data put aws/ec2/i-123 state state.json --tag env=prod
+    swampstore data put web-server facts --json-value '{"cpus": 4}'
+    pg_dump app | swampstore data put web-server dump - --lifetime 30d --gc 5
+    tail -n 100 app.log | swampstore data put web-server log --append
+    """
+)
+@model_argument
+@name_argument
+@click.argument(
+    "file", required=False, type=click.Path(), help="What to save; `-` is standard input."
+)
+@click.option("--json-value", metavar="TEXT", help="Save this JSON document.")
+@click.option("--content-type", metavar="TYPE", help="A MIME type.  [default: by the file name]")
+@tag_option
+@click.option("--spec", metavar="NAME", help="The tag specName.")
+@click.option("--model-name", metavar="NAME", help="The tag modelName.")
+@click.option(
+    "--lifetime",
+    metavar="LIFETIME",
+    help="infinite, workflow, job, or a duration such as 30d.  [default: infinite]",
+)
+@click.option(
+    "--gc",
+    "policy",
+    metavar="POLICY",
+    help="How many versions to keep, or how long, such as 90d.  [default: 10]",
+)
+@click.option("--streaming", is_flag=True, help="Allow to append to this version.")
+@click.option("--append", is_flag=True, help="Add to the latest version, a streaming one.")
+@pass_session
+def put(
+    session: Session,
+    /,
+    model: str,
+    name: str,
+    file: str | None,
+    json_value: str | None,
+    append: bool,
+    **details: Any,
+) -> None:
+    """Save content as the next version of a data name."""
+    if json_value is None and file is None and not sys.stdin.isatty():
+        file = STDIN
+    if (json_value is None) == (file is None):
+        raise click.UsageError("Give one of FILE, `-` for standard input, and --json-value.")
+    if append and any(details.values()):
+        raise click.UsageError("--append adds bytes only; the version keeps its details.")
+    wanted = _details(**details)
+    with session.open_repo() as repo:
+        if repo.catalog.models_named(model):
+            # Whoever says the model's name means to find the data under it again.
+            wanted["tags"].setdefault("modelName", model)
+        if append:
+            artifact = _append(repo, model, name, file, json_value)
+        elif json_value is not None:
+            wanted["content_type"] = wanted["content_type"] or "application/json"
+            artifact = repo.artifacts.save(model, name, _json_bytes(json_value), **wanted)
+        elif file == STDIN:
+            artifact = _save_stdin(repo, model, name, wanted)
+        else:
+            artifact = repo.artifacts.save_file(model, name, str(file), **wanted)
+        described = description(repo, artifact)
+    session.show(
+        described,
+        lambda: (
+            f"Saved {printable(artifact.ref)} version {artifact.version}"
+            f" ({size_text(artifact.size)}) at {printable(described['contentPath'])}."
+        ),
+    )
+
+
+def _details(
+    *,
+    content_type: str | None,
+    tags: tuple[tuple[str, str], ...],
+    spec: str | None,
+    model_name: str | None,
+    lifetime: str | None,
+    policy: str | None,
+    streaming: bool,
+) -> dict[str, Any]:
+    """Return what was asked for in the words of the library."""
+    if lifetime == "ephemeral":
+        raise ValidationError(
+            "ephemeral data would end with this command",
+            hint="Use another lifetime, such as 1h; or save it from a program.",
+        )
+    chosen = dict(tags)
+    if spec is not None:
+        chosen["specName"] = spec
+    if model_name is not None:
+        chosen["modelName"] = model_name
+    wanted: dict[str, Any] = {"content_type": content_type, "tags": chosen, "streaming": streaming}
+    if lifetime is not None:
+        wanted["lifetime"] = lifetime
+    if policy is not None:
+        is_count = policy.isascii() and policy.isdigit()
+        wanted["garbage_collection"] = int(policy) if is_count else policy
+    return wanted
+
+
+def _json_bytes(text: str) -> bytes:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    from swampstore.artifacts.store import to_json_bytes
+
+    try:
+        return to_json_bytes(json.loads(text, parse_constant=refuse))
+    except (ValueError, RecursionError) as error:
+        raise ValidationError(
+            f"the value of --json-value is not a JSON document: {error}",
+            hint="Quote it for the shell, for example --json-value '{\"cpus\": 4}'.",
+        ) from error
+
+
+def _save_stdin(repo: Repo, model: str, name: str, wanted: dict[str, Any]) -> Artifact:
+    from swampstore.artifacts.media_types import guess_content_type
+
+    wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
+    return repo.artifacts.save(model, name, sys.stdin.buffer, **wanted)
+
+
+def _append(
+    repo: Repo, model: str, name: str, file: str | None, json_value: str | None
+) -> Artifact:
+    if json_value is not None:
+        return repo.artifacts.append(model, name, _json_bytes(json_value))
+    if file == STDIN:
+        return _append_from(repo, model, name, sys.stdin.buffer)
+    with open(str(file), "rb") as source:
+        return _append_from(repo, model, name, source)
+
+
+def _append_from(repo: Repo, model: str, name: str, source: BinaryIO) -> Artifact:
+    """Append what a file holds, whatever its size."""
+    artifact = repo.artifacts.append(model, name, source.read(_APPEND_CHUNK))
+    while chunk := source.read(_APPEND_CHUNK):
+        artifact = repo.artifacts.append(model, name, chunk)
+    return artifact

@@ -1,0 +1,33 @@
+"""`swampstore init`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.session import Session
+
+
+@command(
+    examples="""
+    swampstore init
+    swampstore init ~/inventory --json
+    """
+)
+@click.argument(
+    "directory", required=False, metavar="[DIR]", help="Default: --repo, else this directory."
+)
+@pass_session
+def init(session: Session, directory: str | None) -> None:
+    """Make a directory a repository."""
+    from swampstore.repo import init_repo
+
+    where = directory or session.repo_dir or os.environ.get("SWAMP_REPO_DIR") or "."
+    with init_repo(where) as repo:
+        config = repo.config
+        session.show(
+            {"repoDir": config.repo_dir, "repoId": config.repo_id, "datastore": config.base},
+            lambda: f"Made {config.repo_dir} a repository; its id is {config.repo_id}.",
+        )

@@ -1,0 +1,140 @@
+"""How results look as text: tables, blocks of fields, sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swampstore.artifact import Artifact
+
+_UNITS = ("KB", "MB", "GB")
+_WIDE = 100_000
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes for people: 212 B, 1.5 KB, 3.0 GB."""
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in _UNITS:
+        amount /= 1024
+        if amount < 1023.95 or unit == _UNITS[-1]:
+            break
+    return f"{amount:.1f} {unit}"
+
+
+def printable(value: object) -> str:
+    """Write a value so that no character in it can move the cursor or colour the terminal."""
+    return str(value).translate(_CONTROLS)
+
+
+def fields(members: Mapping[str, object]) -> str:
+    """Return a block of names and values, one per line; empty values are left out."""
+    shown = {name: printable(value) for name, value in members.items() if value not in ("", None)}
+    width = max(map(len, shown), default=0)
+    return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
+) -> str:
+    """Return a bordered table; the columns named in `right` are aligned to the right.
+
+    On a terminal it fits the width, elsewhere nothing is cut or wrapped.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table()
+    for column in columns:
+        drawn.add_column(
+            printable(column), justify="right" if column in right else "left", overflow="fold"
+        )
+    for row in rows:
+        drawn.add_row(*(Text(printable(value)) for value in row))
+    console = Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else _WIDE,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    with console.capture() as capture:
+        console.print(drawn)
+    return capture.get().rstrip("\n")
+
+
+def counted(number: int, noun: str) -> str:
+    """Write `1 version`, `2 versions`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def footer_text(total: int, *, limited: bool) -> str:
+    """Say how many results there are, and whether a limit may have kept others away."""
+    return f"{total} result(s)" + (", limited; there may be more" if limited else "")
+
+
+def records_text(artifacts: Sequence[Artifact], footer: str, is_namespaced: bool) -> str:
+    """Return the table of what a query or a search found, if anything, and the footer."""
+    if not artifacts:
+        return footer
+    columns = ["name", "modelName", "specName", "dataType", "version", "size"]
+    rows = [
+        [
+            row.data_name,
+            row.model_name,
+            row.spec_name,
+            row.data_type,
+            row.version,
+            size_text(row.size),
+        ]
+        for row in (artifact.row for artifact in artifacts)
+    ]
+    if is_namespaced and any(artifact.row.namespace for artifact in artifacts):
+        columns.insert(0, "namespace")
+        for line, artifact in zip(rows, artifacts, strict=True):
+            line.insert(0, artifact.row.namespace)
+    return f"{table(columns, rows, right=('version', 'size'))}\n{footer}"
+
+
+def values_text(values: Sequence[object]) -> str:
+    """Return projected values; the first one that is not null decides on their shape.
+
+    Maps become a table with the keys of that map, lists one with numbered columns, anything
+    else is one value per line.
+    """
+    first = next((value for value in values if value is not None), None)
+    if isinstance(first, dict):
+        keys = list(first)
+        cells = [
+            [row.get(key) for key in keys] if isinstance(row, dict) else [row] for row in values
+        ]
+        return table([str(key) for key in keys], [_cells(row, len(keys)) for row in cells])
+    if isinstance(first, list):
+        lists = [value if isinstance(value, list) else [value] for value in values]
+        width = max(map(len, lists))
+        numbers = [str(number + 1) for number in range(width)]
+        return table(numbers, [_cells(row, width) for row in lists])
+    return "\n".join(_cell(value, indent=2) for value in values)
+
+
+def _cells(values: Sequence[object], width: int) -> list[str]:
+    return [_cell(value) for value in values] + [""] * (width - len(values))
+
+
+def _cell(value: object, *, indent: int | None = None) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,150 @@
+"""Running a command and turning whatever goes wrong into a message and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from swampstore.cli.session import Session, write_json
+from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, SwampstoreError
+
+PROGRAM = "swampstore"
+COMPLETE = "_SWAMPSTORE_COMPLETE"
+EXIT_USAGE = 2
+EXIT_BROKEN_PIPE = 141  # what shells report of any program that a closed pipe ended
+_OFF = ("", "0", "off", "false", "no")
+
+
+class Failure(NamedTuple):
+    """What is told about an error."""
+
+    status: int
+    code: str
+    message: str
+    hint: str | None = None
+
+
+def run(root: click.Command, args: Sequence[str] | None = None) -> int:
+    """Run `root` with `args` and return the exit status; nothing is raised."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    _accept_any_character()
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, PROGRAM, COMPLETE, instruction)
+    try:
+        return _run(root, arguments)
+    except BrokenPipeError:
+        return EXIT_BROKEN_PIPE
+    finally:
+        _finish_output()
+
+
+def _run(root: click.Command, arguments: list[str]) -> int:
+    session = Session()
+    try:
+        with root.make_context(PROGRAM, arguments, obj=session) as context:
+            root.invoke(context)
+        _flush()
+    except BrokenPipeError:
+        raise
+    except click.exceptions.Exit as request:
+        return request.exit_code
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error becomes a message
+        if isinstance(error, click.UsageError):
+            # Parsing stopped before it told the session.
+            session.json |= "--json" in _before_operands(arguments)
+        failure = _failure_of(error)
+        _report(failure, as_json=session.json)
+        return failure.status
+    return 0
+
+
+def _before_operands(arguments: list[str]) -> list[str]:
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _failure_of(error: BaseException) -> Failure:
+    match error:
+        case KeyboardInterrupt() | click.Abort():
+            failure = Failure(EXIT_INTERRUPTED, "interrupted", "interrupted")
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx else PROGRAM
+            failure = Failure(EXIT_USAGE, "usage", error.format_message(), f"See `{path} --help`.")
+        case SwampstoreError():
+            failure = Failure(error.exit_status, error.code, error.message, error.hint)
+        case OSError():
+            where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+            failure = Failure(EXIT_ERROR, "disk_error", f"{where}{error.strerror or error}")
+        case UnicodeEncodeError():
+            failure = Failure(
+                EXIT_ERROR,
+                "validation_failed",
+                f"{error.object!r} is not valid UTF-8",
+                "Give it as UTF-8 text.",
+            )
+        case _:
+            failure = Failure(
+                EXIT_ERROR,
+                "internal_error",
+                f"{type(error).__name__}: {error}",
+                "This is a defect. Run it again with SWAMP_DEBUG=1 to see where it happened.",
+            )
+    return failure
+
+
+def _report(failure: Failure, *, as_json: bool) -> None:
+    """Tell about a failure, within the `except` block that caught it."""
+    stack = _stack() if os.environ.get("SWAMP_DEBUG", "").lower() not in _OFF else None
+    if as_json:
+        members = {
+            "error": failure.message,
+            "code": failure.code,
+            "hint": failure.hint,
+            "stack": stack,
+        }
+        write_json({key: value for key, value in members.items() if value}, err=True)
+        return
+    if stack:
+        click.echo(stack, err=True)
+    click.echo(f"{_coloured('error:', 'red')} {failure.message}", err=True)
+    if failure.hint:
+        click.echo(f"{_coloured('hint:', 'yellow')} {failure.hint}", err=True)
+
+
+def _stack() -> str:
+    import traceback
+
+    return traceback.format_exc().rstrip()
+
+
+def _coloured(word: str, colour: str) -> str:
+    if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+        return word
+    return click.style(word, fg=colour)
+
+
+def _accept_any_character() -> None:
+    """Let no character that the locale cannot show end the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _finish_output() -> None:
+    """Keep the interpreter from complaining at exit about output that nobody can take."""
+    try:
+        _flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -1,0 +1,95 @@
+"""What every command is given: the global options, the repository, and a place for results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.errors import SwampstoreError
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+
+
+class ConfirmationError(SwampstoreError):
+    """A person should be asked now, but there is none."""
+
+    code = "confirmation_required"
+
+
+class Session:
+    """One run of the command line.
+
+    Results go to standard output, as text or with `--json` as one document; notes, questions
+    and errors go to standard error.
+    """
+
+    def __init__(self) -> None:
+        self.json = False
+        self.repo_dir: str | None = None
+        self.datastore: str | None = None
+
+    def open_repo(self) -> Repo:
+        """Open the repository that the options, the environment or the directory name."""
+        from swampstore.repo import open_repo
+
+        return open_repo(self.repo_dir, datastore=self.datastore)
+
+    def show(self, document: Any, text: Callable[[], str]) -> None:
+        """Print the result: `document` with `--json`, else what `text` returns."""
+        if self.json:
+            write_json(document)
+        else:
+            click.echo(text())
+
+    def note(self, message: str) -> None:
+        """Tell something that is not part of the result."""
+        click.echo(message, err=True)
+
+    def confirm(self, question: str, *, yes: bool) -> bool:
+        """Ask before something is lost; True without asking if `yes`, or with `--json`.
+
+        Raises ConfirmationError if there is nobody to ask. After a no, `show_cancelled`.
+        """
+        if yes or self.json:
+            return True
+        if not sys.stdin.isatty():
+            raise ConfirmationError(
+                f"nobody is there to be asked: {question}",
+                hint="Pass -y to go ahead, or --dry-run to see what would be deleted.",
+            )
+        try:
+            return click.confirm(question, err=True)
+        except click.Abort:
+            self.note("")
+            return False
+
+    def show_cancelled(self) -> None:
+        """Print the result of a command that was not confirmed."""
+        self.show({"cancelled": True}, lambda: "Cancelled, nothing was changed.")
+
+
+def write_json(document: Any, *, err: bool = False) -> None:
+    """Print a JSON document as UTF-8, whatever the locale says."""
+    try:
+        text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_without_nan(document), ensure_ascii=False, indent=2)
+    # A lone surrogate, left of bytes that were not UTF-8, becomes the JSON escape of itself.
+    click.echo(text.encode("utf-8", "backslashreplace"), err=err)
+
+
+def _without_nan(value: Any) -> Any:
+    """Replace the numbers that JSON cannot hold, though Python reads them, by null."""
+    match value:
+        case dict():
+            return {key: _without_nan(item) for key, item in value.items()}
+        case list():
+            return [_without_nan(item) for item in value]
+        case float() if value - value != 0:
+            return None
+    return value

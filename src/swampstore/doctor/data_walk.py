@@ -1,0 +1,143 @@
+"""One pass over the data: finds the names, and whatever does not belong where it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from swampstore.artifacts.sweep import leftover_at
+from swampstore.doctor import checks
+from swampstore.doctor.findings import Check
+from swampstore.files import Tree
+from swampstore.layout import (
+    DEFERRED,
+    LATEST,
+    METADATA,
+    RAW,
+    DataRef,
+    ModelRef,
+    is_internal,
+    is_temp,
+    parse_version,
+)
+
+Complain = Callable[[Check, str], None]
+_MAX_DEPTH = 64
+_VERSION_FILES = frozenset({METADATA, RAW, DEFERRED})
+
+
+class _Listing(NamedTuple):
+    directories: list[str]
+    files: set[str]
+
+
+class DataWalk:
+    """Walks `data/` in both tiers; memory holds the listings of one path from the top.
+
+    `before` is the time before which an unfinished write counts as abandoned.
+    """
+
+    def __init__(self, tree: Tree, before: float, complain: Complain) -> None:
+        self._tree = tree
+        self._before = before
+        self._complain = complain
+
+    def names(self) -> Iterator[DataRef]:
+        """Yield every data name; what is wrong around them is complained about on the way."""
+        yield from self._visit(())
+
+    def _visit(self, parts: tuple[str, ...]) -> Iterator[DataRef]:
+        rel = "/".join(("data", *parts))
+        found = self._list(rel)
+        versions = [name for name in found.directories if self._is_version(parts, rel, name)]
+        if versions:
+            self._check_name(rel, found)
+            yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
+            for version in versions:
+                self._check_version(f"{rel}/{version}", (*parts, version))
+        else:
+            self._check_branch(rel, parts, found)
+        if len(parts) < _MAX_DEPTH:
+            for child in found.directories:
+                if child not in versions:
+                    yield from self._visit((*parts, child))
+
+    def _is_version(self, parts: tuple[str, ...], rel: str, name: str) -> bool:
+        """Whether a child is a finalised version: `207333/` may as well be a numeric data name."""
+        if len(parts) < 3 or parse_version(name) is None:
+            return False
+        return os.path.lexists(self._tree.path(f"{rel}/{name}/{METADATA}"))
+
+    def _check_name(self, rel: str, found: _Listing) -> None:
+        if LATEST in found.directories:
+            self._stranger(f"{rel}/{LATEST}", "is a directory, not a file")
+        for name in sorted(found.files - {LATEST}):
+            self._stranger(f"{rel}/{name}", "is a file between versions")
+
+    def _check_version(self, rel: str, parts: tuple[str, ...]) -> None:
+        found = self._list(rel)
+        for name in found.directories:
+            self._stranger(f"{rel}/{name}", "is a directory within a version")
+        if DEFERRED in found.files:
+            self._check_abandoned(rel, parts)
+
+    def _check_branch(self, rel: str, parts: tuple[str, ...], found: _Listing) -> None:
+        """Check a directory that is no data name: only directories belong here, or a claim."""
+        files = found.files
+        if LATEST in files:
+            self._complain(checks.MARKERS, f"{self._tree.path(rel)}/{LATEST} has no version at all")
+            files = files - {LATEST}
+        if len(parts) >= 4 and parse_version(parts[-1]) is not None:
+            self._check_abandoned(rel, parts)
+            files = files - _VERSION_FILES
+        for name in sorted(files):
+            self._stranger(f"{rel}/{name}", "is a file where only directories belong")
+
+    def _check_abandoned(self, rel: str, parts: tuple[str, ...]) -> None:
+        for place in self._tree.places(rel):
+            if leftover_at(place, parts, self._before) is not None:
+                self._complain(checks.LEFTOVERS, f"{place} was begun and never finished")
+
+    def _stranger(self, rel: str, why: str) -> None:
+        self._complain(checks.STRANGERS, f"{self._tree.path(rel)} {why}")
+
+    def _list(self, rel: str) -> _Listing:
+        """Return what is in a directory, in both tiers, except temporary files and links."""
+        directories: set[str] = set()
+        files: set[str] = set()
+        for place in self._tree.places(rel):
+            try:
+                with os.scandir(place) as entries:
+                    for entry in entries:
+                        if self._is_odd(entry):
+                            continue
+                        if entry.is_dir(follow_symlinks=False):
+                            directories.add(entry.name)
+                        elif not is_internal(f"{rel}/{entry.name}") or entry.name == DEFERRED:
+                            files.add(entry.name)
+                            self._check_tier(f"{rel}/{entry.name}", entry.path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._complain(checks.UNREADABLE, f"{place}: {error.strerror}")
+        return _Listing(sorted(directories), files)
+
+    def _is_odd(self, entry: os.DirEntry[str]) -> bool:
+        """Whether an entry is a temporary file or a link, which are told apart from all else."""
+        if is_temp(entry.name):
+            try:
+                if entry.stat(follow_symlinks=False).st_mtime <= self._before:
+                    self._complain(checks.LEFTOVERS, f"{entry.path} is a temporary file")
+            except FileNotFoundError:
+                pass
+            return True
+        # Clients of old made `latest` a link; it is read like the file it should be.
+        if entry.is_symlink() and entry.name != LATEST:
+            self._complain(checks.LINKS, entry.path)
+            return True
+        return False
+
+    def _check_tier(self, rel: str, path: str) -> None:
+        if self._tree.path(rel) != path:
+            self._complain(checks.TIERS, path)

@@ -1,0 +1,49 @@
+"""Files outside the data that lie in the tier where nothing looks for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from swampstore.files import Tree
+from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS, is_internal
+
+_RUN_INDEX = ".runs-index.json"
+
+
+def misplaced_files(tree: Tree) -> Iterator[str]:
+    """Yield the paths that the routing rules put elsewhere; the walk of the data sees its own."""
+    if tree.base == tree.local:
+        return
+    for subdir in DATASTORE_SUBDIRS:
+        if subdir in ALWAYS_LOCAL_SUBDIRS:
+            continue
+        right = tree.places(subdir)
+        for tier in (tree.base, tree.local):
+            place = f"{tier}/{subdir}"
+            if place in right and (subdir == "data" or len(right) == 1):
+                continue
+            for path in _files(place):
+                rel = path.removeprefix(f"{tier}/")
+                if tree.path(rel) != path and not _may_be_local(rel):
+                    yield path
+
+
+def local_only_files(tree: Tree) -> Iterator[str]:
+    """Yield the files in the datastore that must stay on this machine."""
+    if tree.base != tree.local:
+        for subdir in sorted(ALWAYS_LOCAL_SUBDIRS):
+            yield from _files(f"{tree.base}/{subdir}")
+
+
+def _may_be_local(rel: str) -> bool:
+    """Whether clients keep such a file on this machine, whatever the rules say."""
+    is_log = rel.endswith(".log") and rel.startswith(("outputs/", "workflow-runs/"))
+    return is_log or is_internal(rel) or rel.endswith(f"/{_RUN_INDEX}")
+
+
+def _files(directory: str) -> Iterator[str]:
+    for where, directories, files in os.walk(directory):
+        directories.sort()
+        for name in sorted(files):
+            yield f"{where}/{name}"

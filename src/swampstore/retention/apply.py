@@ -1,0 +1,92 @@
+"""Carrying plans out: every name is looked at again, under its lock, before anything goes.
+
+A plan comes from the catalog, which is only a cache, and may be as old as a person took to say
+yes. Whatever is not exactly as planned any more stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.mutation import Mutations
+from swampstore.errors import SwampstoreError
+from swampstore.files import Change, Tree, disk_errors
+from swampstore.layout import DataRef
+
+# Names of a batch are announced together, which spares all but one of the waits for the disk.
+BATCH_NAMES = 20
+
+
+class Target(NamedTuple):
+    """Versions of one name that are to go, and how to tell from the disk that they still are.
+
+    `versions` is None if the name itself goes.
+    """
+
+    ref: DataRef
+    versions: tuple[int, ...] | None
+    is_still_due: Callable[[], bool]
+
+
+def carry_out(mutations: Mutations, targets: Sequence[Target]) -> list[str | None]:
+    """Remove the targets; return for each, in order, why it is still there, None if it is not."""
+    outcome = [_obstacle(mutations.tree, target.ref) for target in targets]
+    clear = [index for index, reason in enumerate(outcome) if reason is None]
+    for start in range(0, len(clear), BATCH_NAMES):
+        batch = clear[start : start + BATCH_NAMES]
+        reasons = _remove_batch(mutations, [targets[index] for index in batch])
+        for index, reason in zip(batch, reasons, strict=True):
+            outcome[index] = reason
+    return outcome
+
+
+def _obstacle(tree: Tree, ref: DataRef) -> str | None:
+    """Return why a change of a name must not even be announced, as nobody could finish it."""
+    try:
+        tree.check_inside(ref.rel)
+    except SwampstoreError as error:
+        return f"{ref} stays: {error.message}"
+    return None
+
+
+def _remove_batch(mutations: Mutations, batch: Sequence[Target]) -> list[str | None]:
+    try:
+        with mutations.changing_many([target.ref for target in batch], "delete") as changes:
+            return [
+                _remove(mutations, target, change)
+                for target, change in zip(batch, changes, strict=True)
+            ]
+    except SwampstoreError as error:
+        if len(batch) == 1:
+            return [f"{batch[0].ref} stays: {error.message}"]
+    # A name that is busy or in trouble must not keep the others of its batch.
+    return [reason for target in batch for reason in _remove_batch(mutations, [target])]
+
+
+def _remove(mutations: Mutations, target: Target, change: Change) -> str | None:
+    ref, tree = target.ref, mutations.tree
+    try:
+        with disk_errors(tree.path(ref.rel)):
+            if not target.is_still_due():
+                stored = on_disk.stored_versions(tree, ref)
+                mutations.ledger.replace(ref, stored, on_disk.effective_marker(tree, ref))
+                return f"{ref} stays: it is not what the catalog said it was"
+            _remove_due(mutations, target, change)
+    except SwampstoreError as error:
+        # The intent is still there, so the next change or read brings files and rows together.
+        return f"{ref} stays: {error.message}"
+    return None
+
+
+def _remove_due(mutations: Mutations, target: Target, change: Change) -> None:
+    ref = target.ref
+    if target.versions is None:
+        change.remove_tree(ref.rel)
+        mutations.record_gone(ref)
+        return
+    for version in target.versions:
+        change.remove_tree(ref.version_rel(version))
+    marker = on_disk.effective_marker(mutations.tree, ref)
+    mutations.record(ref, removed=target.versions, marker=marker)

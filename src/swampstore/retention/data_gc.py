@@ -1,0 +1,175 @@
+"""`data gc`: expired data and superfluous versions go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.retention.doubts import Doubts
+from swampstore.artifacts.retention.plan import GcPlan, Removal, plan_gc
+from swampstore.artifacts.sweep import sweep
+from swampstore.catalog.compact import Checkpoint, checkpoint
+from swampstore.errors import SwampstoreError
+from swampstore.layout import DataRef, ModelRef
+from swampstore.notices import notice
+from swampstore.retention.apply import Target, carry_out
+from swampstore.retention.collect import (
+    facts_of_names,
+    name_facts,
+    require_datastore,
+    rows_on_disk,
+    run_exists,
+)
+
+if TYPE_CHECKING:
+    from swampstore.catalog.schema import Row
+    from swampstore.repo import Repo
+
+_NO_CHECKPOINT = Checkpoint(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GcReport:
+    """What went, or would go, and everything that was kept in doubt or failed.
+
+    `abandoned` counts versions that were begun and never finished.
+    """
+
+    plan: GcPlan
+    dry_run: bool
+    warnings: tuple[str, ...] = ()
+    abandoned: int = 0
+    checkpoint: Checkpoint = _NO_CHECKPOINT
+
+    def to_json(self) -> dict[str, object]:
+        """Return the result document; `warnings` is a member only if there are any."""
+        pages, moved = self.checkpoint
+        document = self.plan.to_json(
+            dry_run=self.dry_run, wal_pages_total=pages, wal_pages_checkpointed=moved
+        )
+        document["abandonedVersions"] = self.abandoned
+        if self.warnings:
+            document["warnings"] = list(self.warnings)
+        return document
+
+
+class DataGc:
+    """One garbage collection of a repository: planned at once, carried out when asked for."""
+
+    def __init__(self, repo: Repo) -> None:
+        require_datastore(repo.config)
+        repo.ready(complete=True)
+        self._repo = repo
+        self._now = repo.clock()
+        self.plan = _plan(repo, repo.catalog.by_name(), self._now)
+
+    def preview(self) -> GcReport:
+        """Return what `run` would do; change nothing."""
+        abandoned, failures = self._sweep(dry_run=True)
+        return GcReport(
+            self.plan, dry_run=True, warnings=self.plan.warnings + failures, abandoned=abandoned
+        )
+
+    def run(self) -> GcReport:
+        """Remove what was planned, sweep up after dead writers, checkpoint the catalog."""
+        done, kept = _apply(self._repo, self.plan, self._now)
+        abandoned, failures = self._sweep(dry_run=False)
+        return GcReport(
+            GcPlan(done),
+            dry_run=False,
+            warnings=self.plan.warnings + kept + failures,
+            abandoned=abandoned,
+            checkpoint=checkpoint(self._repo.catalog.rows),
+        )
+
+    def _sweep(self, *, dry_run: bool) -> tuple[int, tuple[str, ...]]:
+        try:
+            return len(sweep(self._repo.store, dry_run=dry_run).leftovers), ()
+        except SwampstoreError as error:
+            return 0, (f"abandoned versions stay: {error.message}",)
+
+
+def gc(repo: Repo, *, dry_run: bool = False) -> GcReport:
+    """Remove expired data and versions beyond their policy, or tell what would go.
+
+    A name that cannot be removed, or is not on disk what the catalog says, stays and is named in
+    the warnings. Raises DiskError if the datastore is not there.
+    """
+    collection = DataGc(repo)
+    return collection.preview() if dry_run else collection.run()
+
+
+def auto_gc_model(repo: Repo, model: str | ModelRef) -> GcPlan:
+    """After a run, collect the data of one model if `autoGc` is on; return what went.
+
+    Never raises: the run is over and must not fail because of housekeeping.
+    """
+    if not repo.config.auto_gc:
+        return GcPlan(())
+    try:
+        require_datastore(repo.config)
+        now = repo.clock()
+        plan = _plan(repo, _names_of(repo, repo.model(model)), now)
+        done, kept = _apply(repo, plan, now)
+    except Exception as error:  # noqa: BLE001 - see above: whatever it was, the run went well
+        notice("old data of %s stays for now: %s", model, error)
+        return GcPlan(())
+    for warning in plan.warnings + kept:
+        notice("%s", warning)
+    return GcPlan(done, plan.warnings + kept)
+
+
+def _names_of(repo: Repo, model: ModelRef) -> Iterator[Sequence[Row]]:
+    """Yield the rows of each name of a model; filling the catalog would be too much for one."""
+    repo.ready()
+    if repo.catalog.is_populated:
+        for name in repo.catalog.names(model):
+            yield repo.catalog.versions(DataRef(model, name))[::-1]
+        return
+    for name in sorted(repo.tree.subdirs(model.rel)):
+        if rows := rows_on_disk(repo.tree, repo.config.namespace, DataRef(model, name)):
+            yield rows
+
+
+def _plan(repo: Repo, names: Iterable[Sequence[Row]], now: datetime) -> GcPlan:
+    doubts = Doubts("data name")
+    plan = plan_gc(facts_of_names(names, doubts), now, partial(run_exists, repo.tree))
+    return GcPlan(plan.removals, plan.warnings + doubts.warnings())
+
+
+def _apply(repo: Repo, plan: GcPlan, now: datetime) -> tuple[tuple[Removal, ...], tuple[str, ...]]:
+    """Return the removals that were carried out, and why the others were not."""
+    targets = [_target(repo, removal, now) for removal in plan.removals]
+    outcome = list(zip(plan.removals, carry_out(repo.mutations, targets), strict=True))
+    done = tuple(removal for removal, reason in outcome if reason is None)
+    return done, tuple(reason for _, reason in outcome if reason is not None)
+
+
+def _target(repo: Repo, removal: Removal, now: datetime) -> Target:
+    ref = DataRef(ModelRef(removal.model_type, removal.model_id), removal.name)
+    versions = tuple(version.version for version in removal.versions)
+    return Target(
+        ref,
+        None if removal.whole_name else versions,
+        partial(_is_still_due, repo, ref, removal, now),
+    )
+
+
+def _is_still_due(repo: Repo, ref: DataRef, removal: Removal, now: datetime) -> bool:
+    """Whether the files alone lead to the same decision. The name's lock is held."""
+    if removal.whole_name:
+        # Claims of writers at work are no versions yet, but would go with the name.
+        present = on_disk.version_numbers(repo.tree, ref)
+        if present != [version.version for version in removal.versions]:
+            return False
+    try:
+        facts = name_facts(rows_on_disk(repo.tree, repo.config.namespace, ref))
+    except ValueError:
+        return False
+    if facts is None:
+        return False
+    return plan_gc([facts], now, partial(run_exists, repo.tree)).removals == (removal,)

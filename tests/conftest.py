@@ -1,0 +1,49 @@
+"""Fixtures: a repository in a temporary directory, and a clock that tests set themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from swampstore import Repo, init_repo, open_repo
+
+
+class FakeClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 5, 14, 20, 19, 51, 42000, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, **amount: float) -> None:
+        self.now += timedelta(**amount)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(autouse=True)
+def no_swamp_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Keep the settings of whoever runs the tests out of them."""
+    for name in ("SWAMP_DATASTORE", "SWAMP_REPO_DIR", "SWAMP_NAMESPACE", "SWAMP_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def repo_dir(tmp_path: Path) -> Path:
+    init_repo(tmp_path / "repo").close()
+    return tmp_path / "repo"
+
+
+@pytest.fixture
+def repo(repo_dir: Path, clock: FakeClock) -> Iterator[Repo]:
+    """A fresh repository that does not wait for the disk."""
+    with open_repo(repo_dir, durable=False, clock=clock) as repo:
+        yield repo

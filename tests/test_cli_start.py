@@ -1,0 +1,205 @@
+"""What only a process of its own can show: start-up, imports, signals, pipes."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swampstore import Repo, __version__
+from tests.command_line import environment, run_process
+
+MODEL = "aws/ec2/i-1"
+ALLOWED_MILLISECONDS = 120
+HEAVY = {
+    *("pyspark", "pyarrow", "pandas", "polars", "numpy", "obstore", "cel", "ruamel", "rich"),
+    *("asyncio", "http", "email", "ssl", "socket", "logging", "multiprocessing", "concurrent"),
+    *("mimetypes", "hashlib", "shutil", "tempfile", "subprocess", "urllib", "msgspec", "pydantic"),
+}
+
+
+@pytest.fixture
+def filled(repo: Repo, repo_dir: Path) -> Path:
+    """A repository whose catalog is complete."""
+    tags = {"modelName": "web", "env": "prod"}
+    repo.artifacts.save(MODEL, "state", {"ip": "10.0.0.1"}, tags=tags)
+    repo.artifacts.save(MODEL, "log", "line\n" * 400_000, tags=tags)
+    repo.rebuild_catalog()
+    return repo_dir
+
+
+# Cost ------------------------------------------------------------------------------------------
+
+
+def _cpu_milliseconds(command: list[str], env: dict[str, str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return spent * 1000
+
+
+def test_get_costs_little_more_than_starting_python(filled: Path, tmp_path: Path) -> None:
+    # Processor time, and the best of some runs: a busy machine must not decide.
+    env = environment(filled) | {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
+    get = [sys.executable, "-m", "swampstore.cli", "data", "get", MODEL, "state"]
+    nothing = [sys.executable, "-c", "pass"]
+    _cpu_milliseconds(get, env)  # compiles
+    least = min(_cpu_milliseconds(get, env) for _ in range(8))
+    base = min(_cpu_milliseconds(nothing, env) for _ in range(8))
+    assert least - base < ALLOWED_MILLISECONDS
+
+
+def _imported_by(repo: Path, *args: str) -> set[str]:
+    """Return the top-level modules in a process after it ran a command."""
+    program = (
+        "import sys; from swampstore.cli import main; status = main(sys.argv[1:])\n"
+        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args],
+        env=environment(repo),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return set(done.stderr.decode().splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["get", MODEL, "state"],
+        ["get", "web", "state", "--json"],
+        ["get", MODEL, "log", "--raw"],
+        ["list", "web", "--json"],
+        ["versions", "web", "state", "--json"],
+        ["search", "stat", "--tag", "env=prod", "--since", "7d", "--model", "web", "--json"],
+        ["query", 'modelName == "web" && size > 1 && name.startsWith("s")', "--json"],
+        ["query", 'tags.env == "prod"', "--select", "attributes.ip", "--limit", "1"],
+    ],
+    ids=" ".join,
+)
+def test_reading_imports_nothing_heavy(filled: Path, command: list[str]) -> None:
+    assert _imported_by(filled, "data", *command) & HEAVY == set()
+
+
+def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
+    program = (
+        "import sys; from swampstore.cli import main; main(['data', '--help'])\n"
+        "print(*(name for name in sys.modules if name.startswith('swampstore')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(repo_dir), capture_output=True, check=True
+    )
+    assert set(done.stderr.decode().split()) == {
+        "swampstore",
+        "swampstore.errors",
+        *(f"swampstore.cli{name}" for name in ("", ".app", ".command", ".running", ".session")),
+    }
+
+
+# The outside world -----------------------------------------------------------------------------
+
+
+def test_the_version_is_told(repo_dir: Path) -> None:
+    outcome = run_process("--version", repo=repo_dir)
+    assert (outcome.status, outcome.out) == (0, f"swampstore {__version__}\n")
+
+
+def test_the_installed_command_is_this_one(repo_dir: Path) -> None:
+    script = Path(sys.executable).parent / "swampstore"
+    done = subprocess.run([script, "--version"], capture_output=True, check=True)
+    assert done.stdout.decode() == f"swampstore {__version__}\n"
+
+
+@pytest.mark.parametrize("options", [["--raw"], [], ["--json"]])
+def test_a_pipe_that_closes_early_ends_the_command_quietly(
+    filled: Path, options: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", "data", "get", MODEL, "log", *options],
+        env=environment(filled),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        complaints = process.stderr.read()
+    assert (process.returncode, complaints) == (141, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error(filled: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "swampstore.cli", "data", "list", "web", "--json"],
+            env=environment(filled),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 4
+    assert b"No space left on device" in done.stderr
+
+
+def test_closed_standard_output_is_no_reason_to_crash(filled: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m swampstore.cli data list web --json >&-"],
+        env=environment(filled),
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupted_put_leaves_nothing_behind(repo: Repo, repo_dir: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "log", "-"],
+        env=environment(repo_dir),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"x" * 100_000)
+        process.stdin.flush()
+        claimed = repo_dir / ".swamp/data/aws/ec2/i-1/log/1"
+        deadline = time.monotonic() + 10
+        while not claimed.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        complaints = process.stderr.read()
+        process.wait()
+    assert (process.returncode, complaints) == (130, b"error: interrupted\n")
+    assert repo.list_versions(MODEL, "log") == []
+
+
+def test_a_name_in_latin_1_is_refused_without_a_crash(repo_dir: Path) -> None:
+    outcome = run_process("data", "get", "a/b", b"caf\xe9", "--json", repo=repo_dir)
+    assert outcome.error["code"] == "validation_failed"
+    assert outcome.error["error"] == r"the data name 'caf\udce9' is not valid UTF-8"
+
+
+def test_documents_are_utf8_whatever_the_locale_says(repo: Repo, repo_dir: Path) -> None:
+    repo.artifacts.save(MODEL, "x", {"smile": "\U0001f600"})
+    env = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    outcome = run_process("data", "get", MODEL, "x", "--json", repo=repo_dir, env=env)
+    assert outcome.json["content"] == {"smile": "\U0001f600"}
+    text = run_process("data", "get", MODEL, "x", repo=repo_dir, env=env)
+    assert r"\U0001f600" in text.out
+
+
+def test_a_command_leaves_nothing_open(filled: Path) -> None:
+    env = {"PYTHONDEVMODE": "1"}
+    outcome = run_process("data", "get", MODEL, "state", repo=filled, env=env)
+    assert (outcome.status, outcome.err) == (0, "")
