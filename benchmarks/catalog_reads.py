@@ -127,9 +127,14 @@ def _kinds(shape: sample.Shape) -> list[Kind]:
         one, other = chance.sample(sample.SPECS, 2)
         return f'specName in ["{one}", "{other}"]'
 
+    def one_history() -> str:
+        name = chance.choice(sample.names(shape)[::10])
+        return f'modelName == "{sample.model_name(model())}" && name == "{name}" && version >= 1'
+
     recent = "createdAt desc"
     return [
         Kind("modelName ==", lambda: f'modelName == "{sample.model_name(model())}"'),
+        Kind("modelType == (1 of 40)", lambda: f'modelType == "{model_type()}"'),
         Kind(
             "tags.env == (half of all) && modelType ==",
             lambda: f'tags.env == "prod" && modelType == "{model_type()}"',
@@ -146,11 +151,13 @@ def _kinds(shape: sample.Shape) -> list[Kind]:
         Kind("dataType == (1 of 100)", lambda: 'dataType == "report"'),
         Kind("size > (half of all)", lambda: "size > 3000"),
         Kind("size > (1 of 400)", lambda: "size > 800000"),
+        Kind("size > (none)", lambda: "size > 1000000000000"),
         Kind(
             "workflowRunId ==",
             lambda: f'workflowRunId == "{sample.run_id(chance.randrange(shape.runs))}"',
         ),
         Kind("specName in [two]", two_specs),
+        Kind("modelName == && name == && version >= 1 (history)", one_history),
         Kind("everything (data search)", lambda: None, recent),
         Kind("dataType == (7 of 10)", lambda: 'dataType == "resource"', recent),
         Kind("dataType == (1 of 100)", lambda: 'dataType == "report"', recent),

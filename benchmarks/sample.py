@@ -145,10 +145,10 @@ class _Writer:
     def _tags(self, model: int, spec: str) -> dict[str, str]:
         chance = self._chance
         tags = {
-            "type": chance.choices(DATA_TYPES, (70, 20, 9, 1))[0],
+            "type": chance.choices(DATA_TYPES, cum_weights=(70, 90, 99, 100))[0],
             "modelName": model_name(model),
             "specName": spec,
-            "env": chance.choices(ENVIRONMENTS, (50, 25, 24.5, 0.5))[0],
+            "env": chance.choices(ENVIRONMENTS, cum_weights=(50, 75, 99.5, 100))[0],
             "region": chance.choice(REGIONS),
         }
         if chance.random() < _TICKETED:

@@ -6,12 +6,10 @@ import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
-from swampstore import Draft, ModelRef, Owner, Repo, init_repo, open_repo
+from swampstore import Metadata, ModelRef, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.metadata import encode
-from swampstore.clock import to_iso
 from swampstore.layout import METADATA, RAW
 
 SIZE = 1024
@@ -76,9 +74,7 @@ class BareFiles:
     def __init__(self, model_dir: str) -> None:
         os.mkdir(model_dir)
         self._model_dir = model_dir
-        draft = Draft("application/octet-stream", tags=_TAGS, owner=Owner(ref="i-0")).checked()
-        now = to_iso(datetime.now(UTC))
-        self._metadata = encode(draft.metadata("state", 1, now, SIZE, "0" * 64))
+        self._metadata = _metadata_like_that_of_a_save()
 
     def save(self, name: str, version: int, content: bytes) -> None:
         """Write the files of a version as durably as a save does."""
@@ -94,6 +90,25 @@ class BareFiles:
         _sync_dir(name_dir)
         _replace(f"{name_dir}/latest", b"%d" % version)
         _sync_dir(name_dir)
+
+
+def _metadata_like_that_of_a_save() -> bytes:
+    return encode(
+        Metadata(
+            id="0f8fad5b-d9cb-469f-a165-70867728950e",
+            name="state",
+            version=1,
+            content_type="application/octet-stream",
+            lifetime="infinite",
+            garbage_collection=10,
+            streaming=False,
+            tags=_TAGS,
+            owner=Owner("manual", "i-0123456789abcdef0"),
+            created_at="2026-05-14T08:00:00.000Z",
+            size=SIZE,
+            checksum="0" * 64,
+        )
+    )
 
 
 def _write(path: str, data: bytes) -> None:

@@ -488,7 +488,7 @@ def test_later_layers_of_tags_win() -> None:
 
 
 def test_varied_names_are_composed_from_inputs() -> None:
-    inputs = {"host": "web/1", "node": {"name": "n1", "x": 1}, "raw": {"x": 1}, "n": 3, "up": "../x"}
+    inputs = {"host": "web/1", "node": {"name": "n1"}, "raw": {"x": 1}, "n": 3, "up": "../x"}
     assert varied_name("result", ["host", "n"], inputs) == "result-web--1-3"
     assert varied_name("result", ["node"], inputs) == "result-n1"
     assert varied_name("result", ["raw"], inputs) == 'result-{"x":1}'

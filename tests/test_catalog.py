@@ -18,7 +18,7 @@ from swampstore.artifacts.deferred import Deferral
 from swampstore.artifacts.walk import data_names
 from swampstore.catalog.catalog import POINT_LOOKUPS, Catalog
 from swampstore.catalog.database import MemoryDatabase
-from swampstore.errors import SwampstoreError
+from swampstore.errors import ContentMissingError, SwampstoreError
 from swampstore.files import Tree
 
 MODEL = "aws/ec2/i-1"
@@ -64,8 +64,8 @@ steps = st.sampled_from(["", "scan", "report"])
 class WrittenThroughEqualsRebuilt(RuleBasedStateMachine):
     """Whatever is done in whatever order, the rows are those a rebuild would give."""
 
-    @initialize(base=st.uuids())
-    def open(self, base: Any) -> None:
+    @initialize()
+    def open(self) -> None:
         import tempfile
 
         self.directory = tempfile.TemporaryDirectory()
@@ -202,6 +202,34 @@ def test_latest_follows_the_marker_that_another_client_moved(repo: Repo) -> None
     assert repo.latest(MODEL, "a").version == 1
 
 
+def test_a_query_over_missing_content_ends_and_counts_each_row_once(repo: Repo) -> None:
+    for name in "abcd":
+        repo.artifacts.save(MODEL, name, {"ip": name})
+    for name in "abc":
+        repo.latest(MODEL, name).path.unlink()
+    found = repo.query('attributes.ip == "d" || name == "a"')
+    assert [one.name for one in found] == ["a", "d"]
+    assert found.unhydrated == 3
+    assert len(repo.query()) == 4
+
+
+def test_a_version_removed_behind_our_back_is_forgotten_when_it_is_read(repo: Repo) -> None:
+    import shutil
+
+    repo.artifacts.save(MODEL, "a", b"1")
+    second = repo.artifacts.save(MODEL, "a", b"2")
+    shutil.rmtree(second.path.parent)
+    with pytest.raises(ContentMissingError):
+        repo.latest(MODEL, "a").bytes()
+    assert repo.list_versions(MODEL, "a") == [1]
+
+
+def test_a_model_addressed_by_its_name_keeps_it(repo: Repo) -> None:
+    repo.artifacts.save(MODEL, "a", b"1", tags={"modelName": "web"})
+    repo.artifacts.save("web", "a", b"2")
+    assert repo.latest("web", "a").bytes() == b"2"
+
+
 class TestHealing:
     def test_a_missing_catalog_is_rebuilt_by_the_first_query(self, repo: Repo) -> None:
         repo.artifacts.save(MODEL, "a", b"1")
@@ -211,9 +239,7 @@ class TestHealing:
         with open_repo(repo.config.repo_dir) as fresh:
             assert [found.name for found in fresh.query()] == ["a"]
 
-    def test_a_point_lookup_never_walks(
-        self, repo: Repo, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_point_lookup_never_walks(self, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
         repo.artifacts.save(MODEL, "a", b"1")
         repo.close()
         Path(f"{repo.config.local_dir}/swampstore.db").unlink()
@@ -316,7 +342,7 @@ class TestHealing:
             repo.artifacts.save(MODEL, "a", b"1")
         expected = rows(repo.catalog)
         repo.catalog.rows.write(
-            lambda db: db.execute("UPDATE catalog SET version = 900, is_latest = 1 WHERE version = 3")
+            lambda db: db.execute("UPDATE catalog SET version = 900 WHERE version = 3")
         )
         repo.rebuild_catalog()
         assert rows(repo.catalog) == expected

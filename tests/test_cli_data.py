@@ -541,6 +541,7 @@ def test_a_batch_goes_on_after_a_failure_and_reports_it(
         ["keep", "--all"],
         ["keep", "--prefix", "k"],
         ["--all", "--prefix", "k"],
+        ["--prefix", ""],
         ["--all", "--version", "1"],
         ["keep", "--dry-run"],
     ],

@@ -138,6 +138,17 @@ def test_arguments_that_are_not_utf8_are_refused(cli: CommandLine, arguments: li
     assert cli(*arguments).status == 1
 
 
+def test_errors_send_no_escape_sequences_to_the_terminal(cli: CommandLine) -> None:
+    outcome = cli("data", "get", "a/\x1b[2J", "x")
+    assert outcome.err.startswith(r"error: the model a/\x1b[2J has no data")
+
+
+def test_the_place_of_a_mistake_in_a_predicate_is_shown_on_lines_of_its_own(
+    cli: CommandLine,
+) -> None:
+    assert len(cli("data", "query", "name == ").err.splitlines()) > 2
+
+
 def test_a_file_whose_name_is_not_utf8_is_saved(repo_dir: Path, tmp_path: Path) -> None:
     path = bytes(tmp_path) + b"/caf\xe9.txt"
     with open(path, "wb") as file:

@@ -137,5 +137,5 @@ def test_the_help_of_a_group_lists_every_command_with_its_summary(cli: CommandLi
     for group, path in _groups():
         out = cli(*path, "--help").out
         for name, entry in group.entries.items():
-            assert f"  {name} " in out
-            assert entry.summary in out
+            assert f"\n  {name} " in out
+            assert entry.summary in " ".join(out.split())

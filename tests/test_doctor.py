@@ -551,6 +551,16 @@ def test_what_interrupted_writes_left_behind_is_found_and_swept_up(
     assert (data / "latest").read_text() == "3"
 
 
+def test_versions_that_nobody_committed_are_found_and_swept_up(
+    repo: Repo, data: Path, clock: Clock
+) -> None:
+    repo.store.save(STATE, b"later", Draft(owner=Owner(ref="i-1")), deferred=True)
+    make_old(clock, *(data / "4").iterdir(), data / "4")
+    assert failures(examine(repo)) == {"leftovers"}
+    assert examine(repo, repair=True).ok
+    assert repo.list_versions(MODEL, "state") == [1, 2, 3]
+
+
 def test_writes_that_may_still_go_on_are_left_alone(repo: Repo, data: Path, clock: Clock) -> None:
     with repo.artifacts.writer(MODEL, "state") as writer:
         writer.write(b"x")

@@ -1,194 +1,39 @@
 """A process killed at any line leaves the old state or the new one, on disk and in the catalog.
 
-Each operation runs in a forked child that kills itself at its n-th executed line, for every n
-until it gets through. What the next process sees must be the state before or after.
+`SWAMPSTORE_KILL_VISITS` says how many visits of each line are worth a kill (default: the first).
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import signal
+import subprocess
 import sys
-from collections import Counter
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
-from swampstore import Draft, Owner, Repo, init_repo, open_repo
-from swampstore.artifacts.deferred import Deferral, Receipt
+from tests.killing import OPERATIONS
 
-MODEL = "aws/ec2/i-1"
-# The modules that change something, and how often a repeated line of them is worth a kill.
-IMPURE = frozenset(
-    f"{name}.py"
-    for name in "files publish store writer deferred rename mutation catalog".split()
-)
-VISITS = int(os.environ.get("SWAMPSTORE_KILL_VISITS", "1"))
-Operation = Callable[[Repo], Any]
+# What a kill leaves behind is not a matter of the disk, and memory is much faster.
+MEMORY = "/dev/shm"
+ROOT = Path(__file__).parent.parent
 
 
-def seed(repo: Repo) -> None:
-    repo.artifacts.save(MODEL, "state", {"n": 1}, tags={"env": "prod"})
-    repo.artifacts.save(MODEL, "state", {"n": 2}, tags={"env": "prod"})
-    repo.artifacts.save(MODEL, "log", b"one\n", content_type="text/plain", streaming=True)
-    repo.artifacts.save(MODEL, "other", b"untouched")
-
-
-def stream(repo: Repo) -> None:
-    with repo.artifacts.writer(MODEL, "state", Draft(owner=Owner(ref="i-1"))) as writer:
-        writer.write(b"part one, ")
-        writer.write(b"part two")
-
-
-def defer(repo: Repo, versions: dict[str, int]) -> Deferral:
-    """A group that already holds these versions."""
-    group = repo.artifacts.deferring()
-    group.adopt(Receipt(repo.ref(MODEL, name), version) for name, version in versions.items())
-    return group
-
-
-OPERATIONS: dict[str, Operation] = {
-    "save": lambda repo: repo.artifacts.save(MODEL, "state", {"n": 3}),
-    "save a new name": lambda repo: repo.artifacts.save(MODEL, "fresh", b"x"),
-    "stream": stream,
-    "append": lambda repo: repo.artifacts.append(MODEL, "log", b"two\n"),
-    "delete the latest version": lambda repo: repo.artifacts.delete(MODEL, "state", version=2),
-    "delete an old version": lambda repo: repo.artifacts.delete(MODEL, "state", version=1),
-    "delete a name": lambda repo: repo.artifacts.delete(MODEL, "state"),
-    "rename": lambda repo: repo.artifacts.rename(MODEL, "state", "status"),
-    "mark deleted": lambda repo: repo.artifacts.mark_deleted(MODEL, "state", method="destroy"),
-}
-
-
-def observed(directory: Path) -> dict[str, Any]:
-    """Everything a user can see, through the API of a fresh process."""
-    with open_repo(directory, durable=False) as repo:
-        seen: dict[str, Any] = {}
-        for name in ("state", "log", "other", "fresh", "status"):
-            latest = repo.latest(MODEL, name, default=None)
-            seen[name] = (
-                [
-                    (one.version, one.is_latest, one.is_deleted, _stable(one.bytes()))
-                    for one in repo.versions(MODEL, name)
-                ],
-                latest and (latest.name, latest.version),
-            )
-        seen["query"] = sorted((found.name, found.version) for found in repo.query())
-        written_through = rows(repo)
-        repo.rebuild_catalog()
-        assert rows(repo) == written_through, "the catalog did not agree with the files"
-        assert repo.catalog.pending() == []
-        return seen
-
-
-def rows(repo: Repo) -> list[Any]:
-    return repo.catalog.rows.read(
-        lambda db: db.execute(
-            "SELECT * FROM catalog ORDER BY namespace, type_normalized, model_id, data_name, version"
-        ).fetchall()
-    )
-
-
-def _stable(content: bytes) -> bytes:
-    """Tombstones hold the time they were written; everything else is compared as it is."""
-    return b"tombstone" if b"deletedAt" in content or b"renamedAt" in content else content
-
-
-def killed_at(directory: Path, operation: Operation, line: int) -> bool:
-    """Run the operation in a child that dies at its n-th line; return whether it died."""
-    child = os.fork()
-    if child == 0:
-        try:
-            _run_traced(directory, operation, line)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the operation failed in the child"
-    return False
-
-
-def _run_traced(directory: Path, operation: Operation, line: int) -> None:
-    repo = open_repo(directory, durable=False)
-    count = 0
-    visits: Counter[tuple[str, int]] = Counter()
-
-    def trace(frame: FrameType, event: str, arg: object) -> Any:
-        nonlocal count
-        file = os.path.basename(frame.f_code.co_filename)
-        if file not in IMPURE:
-            return None
-        if event == "line":
-            visits[file, frame.f_lineno] += 1
-            if visits[file, frame.f_lineno] <= VISITS:
-                count += 1
-                if count == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
-        return trace
-
-    sys.settrace(trace)
-    operation(repo)
-    sys.settrace(None)
-    os._exit(0)
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("template") / "repo"
-    with init_repo(directory):
-        pass
-    with open_repo(directory, durable=False) as repo:
-        seed(repo)
-        repo.rebuild_catalog()
-    return directory
-
-
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_kill_at_any_line_leaves_the_old_state_or_the_new_one(
-    name: str, template: Path, tmp_path: Path
+    operation: str,
 ) -> None:
-    check_every_kill(template, OPERATIONS[name], tmp_path)
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as scratch:
+        _check(operation, scratch)
 
 
-def test_a_kill_during_a_commit_leaves_all_of_it_or_nothing(
-    template: Path, tmp_path: Path
-) -> None:
-    start = tmp_path / "deferred"
-    shutil.copytree(template, start)
-    with open_repo(start, durable=False) as repo:
-        group = repo.artifacts.deferring()
-        draft = Draft(content_type="application/json", owner=Owner(ref="i-1"))
-        group.save(repo.ref(MODEL, "state"), b'{"n": 3}', draft)
-        group.save(repo.ref(MODEL, "fresh"), b'{"n": 1}', draft)
-    check_every_kill(start, lambda repo: defer(repo, {"state": 3, "fresh": 1}).commit(), tmp_path)
-
-
-def check_every_kill(template: Path, operation: Operation, tmp_path: Path) -> None:
-    before = observed(template)
-    finished = tmp_path / "finished"
-    shutil.copytree(template, finished)
-    with open_repo(finished, durable=False) as repo:
-        operation(repo)
-    after = observed(finished)
-    assert before != after
-    outcomes = set()
-    line = 0
-    while True:
-        line += 1
-        directory = tmp_path / str(line)
-        shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
-        died = killed_at(directory, operation, line)
-        seen = observed(directory)
-        assert seen in (before, after), f"killed at line {line}"
-        outcomes.add(seen == after)
-        shutil.rmtree(directory)
-        if not died:
-            break
-    assert line > 30
-    assert outcomes == {False, True}
+def _check(operation: str, scratch: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.killing", operation, scratch],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ def test_racing_saves_of_one_name_all_get_their_own_version(repo_dir: Path) -> N
 
 def test_racing_mixed_changes_leave_files_and_catalog_in_agreement(repo_dir: Path) -> None:
     def work(number: int) -> None:
-        rng = random.Random(number)  # noqa: S311 - reproducible
+        rng = random.Random(number)
         with open_repo(repo_dir, durable=False) as repo:
             for _ in range(40):
                 _random_change(repo, rng)
@@ -103,7 +103,7 @@ def test_killed_writers_among_living_ones_lose_only_their_own_work(repo_dir: Pat
                     with open(f"{repo_dir}/acknowledged-{number}", "a") as log:
                         log.write(f"{saved.name} {saved.version} {number}-{turn}\n")
         children.append(child)
-    rng = random.Random(7)  # noqa: S311 - reproducible
+    rng = random.Random(7)
     while children and time.monotonic() < deadline:
         time.sleep(rng.uniform(0.1, 0.4))
         if len(children) > 1:

@@ -14,6 +14,7 @@ import pytest
 
 import swampstore
 from swampstore.artifacts.metadata import Owner
+from swampstore.doctor import examine
 from swampstore.errors import DiskError, PruneRefusedError
 from swampstore.files import Change
 from swampstore.layout import DataRef, ModelRef
@@ -318,6 +319,56 @@ def test_a_name_that_leads_out_of_the_datastore_does_not_keep_the_others(
     assert (outside / "1/raw").exists()
 
 
+def test_a_name_that_somebody_else_is_changing_does_not_keep_the_others(
+    repo: Repo, clock: FakeClock
+) -> None:
+    for name in ("busy", "free", "idle"):
+        save_versions(repo, clock, name, [9], lifetime="7d")
+    repo.ready(complete=True)
+    busy = DataRef(ModelRef("aws/ec2", "i-1"), "busy")
+    impatient = swampstore.open_repo(
+        repo.config.repo_dir, environ={"SWAMP_LOCK_TIMEOUT_MS": "20"}, clock=clock
+    )
+    with impatient, repo.mutations.holding(busy):
+        report = gc(impatient)
+    assert [removal.name for removal in report.plan.removals] == ["free", "idle"]
+    assert "i-1 busy stays" in report.warnings[0]
+    assert repo.list_versions(MODEL, "busy") == [1]
+
+
+def test_an_interrupted_collection_leaves_nothing_half_done(
+    repo: Repo, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        save_versions(repo, clock, name, [9, 8, 7], garbage_collection=1)
+    remove_tree = Change.remove_tree
+
+    def interrupt(change: Change, rel: str) -> None:
+        if rel.endswith("/b/2"):
+            raise KeyboardInterrupt
+        remove_tree(change, rel)
+
+    monkeypatch.setattr(Change, "remove_tree", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        gc(repo)
+    monkeypatch.undo()
+    with reopen(Path(repo.config.repo_dir), clock) as again:
+        versions = [again.list_versions(MODEL, name) for name in ("a", "b", "c")]
+        assert versions == [[3], [2, 3], [1, 2, 3]]
+        assert examine(again).ok
+        assert gc(again).plan.version_count == 3
+
+
+def test_names_that_span_pages_of_the_catalog_are_read_whole(
+    repo: Repo, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        save_versions(repo, clock, name, [3, 2, 1])
+    monkeypatch.setattr("swampstore.catalog.catalog._PAGE", 2)
+    found = [[(row.data_name, row.version) for row in rows] for rows in repo.catalog.by_name()]
+    assert found == [[(name, version) for version in (1, 2, 3)] for name in ("a", "b", "c")]
+
+
 def test_every_removal_is_announced(tmp_path: Path, clock: FakeClock) -> None:
     swampstore.init_repo(tmp_path, clock=clock).close()
     heard: list[str] = []
@@ -537,6 +588,7 @@ def test_definitions_behind_a_link_count(
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     define(elsewhere, "i-1")
     (elsewhere / "loop").symlink_to(elsewhere)
+    (elsewhere / "spiral").symlink_to(elsewhere)
     (tmp_path / "models").mkdir()
     (tmp_path / "models/linked").symlink_to(elsewhere)
     save(repo, MODEL)
@@ -747,6 +799,8 @@ def test_a_folded_log_name_of_a_huge_record_is_understood(repo: Repo, local: Pat
         ".swamp/outputs/../swampstore.db",
         ".swamp/outputs/link.log",
         ".swamp/outputs/directory.log",
+        ".swamp/outputs/other.yaml",
+        ".swamp/data/stray.log",
     ],
 )
 def test_a_log_that_is_no_log_of_ours_is_never_deleted(
@@ -759,6 +813,8 @@ def test_a_log_that_is_no_log_of_ours_is_never_deleted(
         (tmp_path / "outside.log").write_text("outside")
         (tmp_path / "repo/important.log").write_text("important")
         (local / "outputs/directory.log").mkdir(parents=True)
+        (local / "outputs/other.yaml").write_text(record("running"))
+        (local / "data/stray.log").write_text("stray")
         (local / "outputs/link.log").symlink_to(tmp_path / "outside.log")
         path = add_output(local, "a", record(log=named))
         report = run_gc(repo)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from swampstore.artifacts.content import ContentSource, parse_content
 from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
-from swampstore.errors import ContentMissingError, ValidationError
+from swampstore.errors import ValidationError
 from swampstore.layout import DataRef, ModelRef
 
 if TYPE_CHECKING:
@@ -140,10 +140,8 @@ class Artifact:
 
     def parsed(self) -> tuple[Any, Any]:
         """Return (attributes, content) as queries see them; None, None if it is not here."""
-        try:
-            return parse_content(self.content_type, self.bytes())
-        except ContentMissingError:
-            return None, None
+        data = self._source.read(self.ref, self.version)
+        return (None, None) if data is None else parse_content(self.content_type, data)
 
     def record(self, *, with_content: bool = False) -> dict[str, Any]:
         """Return the fields by the names that predicates use."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from swampstore import config as configuration
 from swampstore.artifact import Artifact
@@ -29,10 +29,12 @@ from swampstore.layout import DataRef, ModelRef, check_segment
 
 if TYPE_CHECKING:
     from swampstore.artifacts.ephemeral import EphemeralStore
+    from swampstore.artifacts.metadata import Metadata
     from swampstore.artifacts.store import ArtifactStore
     from swampstore.results import Results
     from swampstore.writing import Artifacts
 
+T = TypeVar("T")
 CATALOG = "swampstore.db"
 MAX_RENAME_HOPS = 5
 _LISTED = 12
@@ -160,7 +162,11 @@ class Repo:
 
     # Lookups -------------------------------------------------------------------------------
 
-    def latest(self, model: str | ModelRef, name: str, *, default: Any = _REQUIRED) -> Artifact:
+    @overload
+    def latest(self, model: str | ModelRef, name: str) -> Artifact: ...
+    @overload
+    def latest(self, model: str | ModelRef, name: str, *, default: T) -> Artifact | T: ...
+    def latest(self, model: str | ModelRef, name: str, *, default: Any = _REQUIRED) -> Any:
         """Return the latest version of a data name, following renames.
 
         Without one, return `default` if given, else raise NotFoundError saying what exists.
@@ -170,7 +176,7 @@ class Repo:
         if artifact is None:
             if default is _REQUIRED:
                 raise self._not_found(ref)
-            return default  # type: ignore[no-any-return]  # the caller's own
+            return default
         return artifact
 
     def version(self, model: str | ModelRef, name: str, version: int) -> Artifact:
@@ -313,6 +319,13 @@ class Repo:
                 return None
             ref = DataRef(ref.model, artifact.row.renamed_to)
         return None
+
+    def just_written(self, ref: DataRef, metadata: Metadata) -> Artifact:
+        """Return the artifact that a version became when it was written as the latest."""
+        from swampstore.catalog.rows import row_of
+
+        row = row_of(self.config.namespace, ref, metadata, deferred=False)
+        return Artifact(row._replace(is_latest=1), self._content)
 
     def require_name(self, ref: DataRef) -> None:
         """Raise NotFoundError, saying what exists, unless there is a version of the name."""

@@ -57,10 +57,13 @@ class Artifacts:
 
         Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
         streamed, whatever its size. The content type is guessed from that unless given. Without
-        an owner, whoever owns the name goes on owning it. Lifetime `ephemeral` keeps the data in
-        memory only.
+        an owner, whoever owns the name goes on owning it; a model addressed by its name keeps
+        that name. Lifetime `ephemeral` keeps the data in memory only.
         """
         ref = DataRef(self._repo.model(model), check_data_name(name))
+        if isinstance(model, str) and "/" not in model:
+            # Whoever says the model's name means to find the data under it again.
+            tags = {"modelName": model, **(tags or {})}
         stream, data, guessed = _content(content)
         draft = Draft(
             content_type=content_type or guessed,
@@ -68,13 +71,13 @@ class Artifacts:
             garbage_collection=garbage_collection,
             streaming=streaming,
             tags=tags or {},
-            owner=owner or self._owner_of(ref),
+            owner=owner,
         )
         if lifetime == EPHEMERAL:
             data = stream.read() if stream is not None else data
             return self._at(ref, self._repo.start_ephemeral().store.save(ref, data, draft))
         if stream is None:
-            return self._at(ref, self._repo.store.save(ref, data, draft))
+            return self._repo.just_written(ref, self._repo.store.save(ref, data, draft))
         with self._repo.store.open_writer(ref, draft) as writer:
             writer.copy_from(stream)
             return self._at(ref, writer.finalize())
@@ -104,7 +107,7 @@ class Artifacts:
     ) -> Iterator[VersionWriter]:
         """Claim the next version and yield a writer for it; it is visible when the block ends."""
         ref = DataRef(self._repo.model(model), check_data_name(name))
-        with self._repo.store.open_writer(ref, draft or Draft(owner=self._owner_of(ref))) as writer:
+        with self._repo.store.open_writer(ref, draft or Draft()) as writer:
             yield writer
 
     def append(self, model: str | ModelRef, name: str, data: bytes | str) -> Artifact:
@@ -113,7 +116,7 @@ class Artifacts:
         content = data.encode() if isinstance(data, str) else data
         if held := self._repo.holder(ref):
             return self._at(ref, held.store.append(ref, content))
-        return self._at(ref, self._repo.store.append(ref, content))
+        return self._repo.just_written(ref, self._repo.store.append(ref, content))
 
     def deferring(self) -> Deferral:
         """Return a group of versions that become latest together, for a `with` block."""
@@ -143,16 +146,10 @@ class Artifacts:
     def mark_deleted(self, model: str | ModelRef, name: str, *, method: str) -> Artifact:
         """Save a tombstone: the thing that the data describes was deleted by `method`."""
         ref = self._repo.ref(model, name)
-        return self._at(ref, self._repo.store.mark_deleted(ref, method))
+        return self._repo.just_written(ref, self._repo.store.mark_deleted(ref, method))
 
     def _at(self, ref: DataRef, metadata: Metadata) -> Artifact:
         return self._repo.version(ref.model, ref.name, metadata.version)
-
-    def _owner_of(self, ref: DataRef) -> Owner:
-        found = self._repo.latest(ref.model, ref.name, default=None)
-        if found is None:
-            return Owner(type="manual", ref=ref.model.id)
-        return Owner(type=found.row.owner_type, ref=found.row.owner_ref)
 
 
 def _content(content: Any) -> tuple[BinaryIO | None, bytes, str]:

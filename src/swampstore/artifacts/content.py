@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from swampstore.artifacts.media_types import is_json, is_text
 from swampstore.errors import ContentMissingError
 from swampstore.files import Tree, disk_errors
-from swampstore.layout import RAW, DataRef
+from swampstore.layout import METADATA, RAW, DataRef
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
@@ -22,6 +22,9 @@ class ContentSource(Protocol):
     def open(self, ref: DataRef, version: int) -> BinaryIO:
         """Open a version's bytes; raise ContentMissingError if they are not here."""
 
+    def read(self, ref: DataRef, version: int) -> bytes | None:
+        """Return a version's bytes, None if they are not here."""
+
     def path(self, ref: DataRef, version: int) -> str:
         """Return the file that holds a version's bytes."""
 
@@ -30,24 +33,34 @@ class ContentSource(Protocol):
 
 
 class DiskContent:
-    """Content as files. `on_missing` hears of versions that turn out to be gone."""
+    """Content as files. `on_gone` hears of versions that turn out not to exist any more."""
 
-    def __init__(self, tree: Tree, on_missing: Callable[[DataRef], None]) -> None:
+    def __init__(self, tree: Tree, on_gone: Callable[[DataRef], None]) -> None:
         self._tree = tree
-        self._on_missing = on_missing
+        self._on_gone = on_gone
 
     def open(self, ref: DataRef, version: int) -> BinaryIO:
         """Open a version's file."""
+        file = self._open(ref, version)
+        if file is None:
+            raise self._missing(ref, version)
+        return file
+
+    def read(self, ref: DataRef, version: int) -> bytes | None:
+        """Return what a version's file holds."""
+        file = self._open(ref, version)
+        if file is None:
+            return None
+        with file:
+            return file.read()
+
+    def _open(self, ref: DataRef, version: int) -> BinaryIO | None:
         path = self._tree.check_inside(ref.file_rel(version, RAW))
-        try:
-            with disk_errors(path):
+        with disk_errors(path):
+            try:
                 return open(path, "rb")
-        except ContentMissingError:
-            raise
-        except OSError as error:
-            if not isinstance(error.__cause__, FileNotFoundError | NotADirectoryError):
-                raise
-        raise self._missing(ref, version)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def path(self, ref: DataRef, version: int) -> str:
         """Return a version's file, whether it is there or not."""
@@ -63,7 +76,8 @@ class DiskContent:
         return metadata
 
     def _missing(self, ref: DataRef, version: int) -> ContentMissingError:
-        self._on_missing(ref)
+        if self._tree.size(ref.file_rel(version, METADATA)) is None:
+            self._on_gone(ref)
         return ContentMissingError(
             f"{ref} version {version} is not on this disk",
             hint="It was removed outside of swampstore; restore it from a backup.",
@@ -79,6 +93,10 @@ class MemoryContent:
     def open(self, ref: DataRef, version: int) -> BinaryIO:
         """Open a version's bytes."""
         return io.BytesIO(self._get(ref, version)[1])
+
+    def read(self, ref: DataRef, version: int) -> bytes:
+        """Return a version's bytes."""
+        return self._get(ref, version)[1]
 
     def path(self, ref: DataRef, version: int) -> str:
         """Ephemeral data has no file: always raises."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from swampstore.artifacts.content import MemoryContent
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Ledger
-from swampstore.artifacts.publish import check_owner
+from swampstore.artifacts.publish import owner_for
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import BudgetError, NotFoundError, NotStreamingError
@@ -45,12 +45,12 @@ class EphemeralStore:
         with self._guard:
             numbers = self._versions.get(ref, [])
             current = self.content.metadata(ref, numbers[-1]) if numbers else None
-            check_owner(ref, current, draft.owner)
+            owner = owner_for(ref, current, draft.owner)
             self._reserve(ref, len(content))
             version = numbers[-1] + 1 if numbers else 1
             checksum = hashlib.sha256(content).hexdigest()
             now = to_iso(self._clock())
-            metadata = draft.metadata(ref.name, version, now, len(content), checksum)
+            metadata = draft.metadata(ref.name, version, owner, now, len(content), checksum)
             self._versions[ref] = [*numbers, version]
             self._keep(ref, metadata, content)
         return metadata

@@ -123,14 +123,17 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a writer says about a new version; the store adds the rest."""
+    """What a writer says about a new version; the store adds the rest.
+
+    Without an owner, whoever owns the name goes on owning it.
+    """
 
     content_type: str = "application/octet-stream"
     lifetime: str = DEFAULT_LIFETIME
     garbage_collection: int | str = DEFAULT_POLICY
     streaming: bool = False
     tags: Mapping[str, str] = field(default_factory=dict)
-    owner: Owner = field(default_factory=Owner)
+    owner: Owner | None = None
     lifecycle: str = ""
     renamed_to: str = ""
     id: str = ""
@@ -144,12 +147,12 @@ class Draft:
             lifetime=normalise_lifetime(self.lifetime),
             garbage_collection=normalise_policy(self.garbage_collection),
             tags=_checked_tags(tags),
-            owner=_checked_owner(self.owner),
+            owner=self.owner and _checked_owner(self.owner),
             id=self.id or str(uuid.uuid4()),
         )
 
     def metadata(
-        self, name: str, version: int, created_at: str, size: int, checksum: str | None
+        self, name: str, version: int, owner: Owner, created_at: str, size: int, checksum: str
     ) -> Metadata:
         """Return the metadata of the version that this (checked) draft became."""
         return Metadata(
@@ -161,7 +164,7 @@ class Draft:
             garbage_collection=self.garbage_collection,
             streaming=self.streaming,
             tags=self.tags,
-            owner=self.owner,
+            owner=owner,
             created_at=created_at,
             size=size,
             checksum=checksum,
@@ -191,8 +194,10 @@ def _from_json(raw: dict[str, Any]) -> Metadata:
     if type(version) is not int or version < 1:
         raise _wrong("version", version, "a positive whole number")
     tags = raw.get("tags")
-    if type(tags) is not dict or not all(type(value) is str for value in tags.values()):
-        raise _wrong("tags", tags, "a mapping of strings")
+    if type(tags) is not dict or not all(
+        type(value) is str and "\0" not in value and "\0" not in key for key, value in tags.items()
+    ):
+        raise _wrong("tags", tags, "a mapping of strings without NUL")
     if "type" not in tags:
         raise _wrong("tags", tags, "a mapping with the key 'type'")
     created_at = _text(raw, "createdAt")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Metadata, Owner, encode
 from swampstore.errors import MetadataError, OwnershipError, VersionClaimError
@@ -12,24 +14,42 @@ CLAIM_ATTEMPTS = 100
 _NEARBY = 8
 
 
-def newest_known(tree: Tree, ref: DataRef, marker: int) -> Metadata | None:
-    """Return the metadata of the latest version, or of the newest one that can be decoded."""
-    if marker:
-        try:
-            return on_disk.read_metadata(tree, ref, marker)
-        except MetadataError:
-            pass
+class Current(NamedTuple):
+    """A name as it is: what its marker says, and the newest metadata that can be decoded."""
+
+    marker: int
+    newest: Metadata | None
+
+
+def current(tree: Tree, ref: DataRef) -> Current:
+    """Look at a name that is about to change. Costs two small reads, whatever its history."""
+    marker = on_disk.read_marker(tree, ref)
+    if marker is None:
+        if not tree.subdirs(ref.rel):
+            return Current(0, None)
+        marker = on_disk.top_committed(tree, ref)
+    try:
+        newest = on_disk.read_metadata(tree, ref, marker) if marker else None
+    except MetadataError:
+        newest = None
+    return Current(marker, newest or _newest(tree, ref))
+
+
+def _newest(tree: Tree, ref: DataRef) -> Metadata | None:
     stored = next(on_disk.stored_versions(tree, ref), None)
     return stored.metadata if stored else None
 
 
-def check_owner(ref: DataRef, current: Metadata | None, owner: Owner) -> None:
-    """Raise OwnershipError unless `owner` owns the name already, or nobody does."""
-    if current is None or current.owner.same_as(owner):
-        return
+def owner_for(ref: DataRef, newest: Metadata | None, wanted: Owner | None) -> Owner:
+    """Return who owns the next version; raise OwnershipError if the name is someone else's."""
+    if wanted is None:
+        held = newest.owner if newest else Owner(ref=ref.model.id)
+        return Owner(type=held.type, ref=held.ref)
+    if newest is None or newest.owner.same_as(wanted):
+        return wanted
     raise OwnershipError(
-        f"{ref} belongs to {current.owner.type} {current.owner.ref!r}, not to"
-        f" {owner.type} {owner.ref!r}",
+        f"{ref} belongs to {newest.owner.type} {newest.owner.ref!r}, not to"
+        f" {wanted.type} {wanted.ref!r}",
         hint="Save under another name, or as the same owner.",
     )
 

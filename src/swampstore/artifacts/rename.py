@@ -9,9 +9,8 @@ import uuid
 from dataclasses import replace
 from typing import NamedTuple
 
-from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Draft, Metadata
-from swampstore.artifacts.publish import claim_version, newest_known, publish
+from swampstore.artifacts.publish import claim_version, current, publish
 from swampstore.artifacts.store import ArtifactStore, to_json_bytes, tombstone_draft
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import to_iso
@@ -69,9 +68,9 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
 
 
 def _live(store: ArtifactStore, ref: DataRef) -> tuple[Metadata | None, int]:
-    marker = on_disk.effective_marker(store.tree, ref)
-    metadata = newest_known(store.tree, ref, marker) if marker else None
-    return (None if metadata is None or metadata.is_deleted else metadata), marker
+    marker, newest = current(store.tree, ref)
+    is_live = marker and newest is not None and not newest.is_deleted
+    return (newest if is_live else None), marker
 
 
 def _copy(
@@ -136,7 +135,7 @@ def _bury(
     draft: Draft = tombstone_draft(latest, renamed_to=new.name).checked()
     version = claim_version(store.tree, change, old, marker)
     checksum = hashlib.sha256(content).hexdigest()
-    tombstone = draft.metadata(old.name, version, now, len(content), checksum)
+    tombstone = draft.metadata(old.name, version, latest.owner, now, len(content), checksum)
     try:
         change.write_new(old.file_rel(version, RAW), content)
         marker = publish(change, old, tombstone, marker)

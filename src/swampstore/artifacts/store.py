@@ -18,9 +18,9 @@ from swampstore.artifacts.media_types import is_json
 from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.publish import (
-    check_owner,
     claim_version,
-    newest_known,
+    current,
+    owner_for,
     point_latest,
     publish,
 )
@@ -64,12 +64,11 @@ class ArtifactStore:
         draft = draft.checked()
         checksum = hashlib.sha256(content).hexdigest()
         with self.mutations.changing(ref, "save") as change:
-            marker = on_disk.effective_marker(self.tree, ref)
-            check_owner(ref, newest_known(self.tree, ref, marker), draft.owner)
+            marker, newest = current(self.tree, ref)
+            owner = owner_for(ref, newest, draft.owner)
             version = claim_version(self.tree, change, ref, marker)
-            metadata = draft.metadata(
-                ref.name, version, to_iso(self.clock()), len(content), checksum
-            )
+            now = to_iso(self.clock())
+            metadata = draft.metadata(ref.name, version, owner, now, len(content), checksum)
             try:
                 change.write_new(ref.file_rel(version, RAW), content)
                 marker = publish(change, ref, metadata, marker, deferred=deferred)

@@ -7,10 +7,9 @@ import os
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.metadata import Draft, Metadata
+from swampstore.artifacts.metadata import Draft, Metadata, Owner
 from swampstore.artifacts.mutation import Mutations
-from swampstore.artifacts.publish import check_owner, claim_version, newest_known, publish
+from swampstore.artifacts.publish import claim_version, current, owner_for, publish
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, WriterClosedError
@@ -51,8 +50,8 @@ class VersionWriter:
         writer = cls(mutations, clock, ref, draft, deferred=deferred)
         tree = mutations.tree
         with mutations.changing(ref, "claim") as change:
-            marker = on_disk.effective_marker(tree, ref)
-            check_owner(ref, newest_known(tree, ref, marker), draft.owner)
+            marker, newest = current(tree, ref)
+            owner_for(ref, newest, draft.owner)
             writer.version = claim_version(tree, change, ref, marker)
             writer._fd = change.create(ref.file_rel(writer.version, RAW))
             mutations.ledger.settle([ref.rel])
@@ -99,14 +98,12 @@ class VersionWriter:
 
     def _publish(self) -> Metadata:
         ref = self.ref
-        metadata = self._draft.metadata(
-            ref.name, self.version, to_iso(self._clock()), self._size, self._digest.hexdigest()
-        )
         with self._mutations.changing(ref, "save") as change:
             try:
                 self._check_still_there()
-                marker = on_disk.effective_marker(self._tree, ref)
-                check_owner(ref, newest_known(self._tree, ref, marker), self._draft.owner)
+                marker, newest = current(self._tree, ref)
+                owner = owner_for(ref, newest, self._draft.owner)
+                metadata = self._metadata(owner)
                 marker = publish(change, ref, metadata, marker, deferred=self._deferred)
             except BaseException:
                 change.discard_claim(ref.version_rel(self.version))
@@ -114,6 +111,10 @@ class VersionWriter:
             stored = StoredVersion(metadata, self._deferred)
             self._mutations.record(ref, stored=[stored], marker=marker)
         return metadata
+
+    def _metadata(self, owner: Owner) -> Metadata:
+        now, checksum = to_iso(self._clock()), self._digest.hexdigest()
+        return self._draft.metadata(self.ref.name, self.version, owner, now, self._size, checksum)
 
     def _check_still_there(self) -> None:
         if self._tree.size(self.ref.file_rel(self.version, RAW)) is None:

@@ -326,8 +326,8 @@ class Catalog:
     def counts(self) -> dict[str, int]:
         """Return how many rows, latest rows and unfinished changes there are."""
         sql = (
-            "SELECT (SELECT count(*) FROM catalog), (SELECT count(*) FROM catalog WHERE is_latest = 1),"
-            " (SELECT count(*) FROM intent)"
+            "SELECT (SELECT count(*) FROM catalog),"
+            " (SELECT count(*) FROM catalog WHERE is_latest = 1), (SELECT count(*) FROM intent)"
         )
         versions, latest, pending = self.rows.read(lambda db: db.execute(sql).fetchone())
         return {"versions": versions, "latest": latest, "pending": pending}

@@ -109,7 +109,7 @@ class Database:
                 self._after_failure(error, attempt)
         raise CatalogError(
             f"the catalog {self.path} stays busy or damaged",
-            hint="Stop other processes that use it, delete it, and run `swampstore catalog rebuild`.",
+            hint="Stop other processes that use it, delete it, and try again: it is rebuilt.",
         )
 
     def _after_failure(self, error: sqlite3.Error, attempt: int) -> None:

@@ -35,7 +35,9 @@ root = Group(
         "data": Entry("app:data", "Save, read, find and delete artifacts."),
         "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
         "run": Entry("app:run", "Look after the records of runs."),
-        "doctor": Entry("doctor:doctor", "Check the repository, and repair what can be repaired."),
+        "doctor": Entry(
+            "doctor:doctor", "Check the repository; the exit status is 1 if something is wrong."
+        ),
         "completion": Entry("completion:completion", "Print the completion script of a shell."),
     },
     params=[_version],
@@ -54,7 +56,9 @@ data = Group(
         "delete": Entry("data_delete:delete", "Delete a data name, one version, or many names."),
         "rename": Entry("data_rename:rename", "Give a data name another name."),
         "gc": Entry("retention:gc", "Delete expired data and versions beyond their policy."),
-        "prune": Entry("retention:prune", "Delete the data of models that no longer exist."),
+        "prune": Entry(
+            "retention:prune", "Delete the data of models that no definition stands for any more."
+        ),
     },
 )
 
@@ -71,5 +75,10 @@ catalog = Group(
 run = Group(
     "run",
     root.entries["run"].summary,
-    {"gc": Entry("retention:run_gc", "Delete the records of runs that ended long ago.")},
+    {
+        "gc": Entry(
+            "retention:run_gc",
+            "Delete the records and logs of workflow runs and outputs that ended long ago.",
+        )
+    },
 )

@@ -54,6 +54,8 @@ def delete(
     chosen = [name is not None, prefix is not None, everything]
     if chosen.count(True) != 1:
         raise click.UsageError("Give one of NAME, --prefix and --all.")
+    if prefix == "":
+        raise click.UsageError("--prefix is empty; --all deletes every name.")
     if name is None and version is not None:
         raise click.UsageError("--version needs a NAME.")
     if name is not None and dry_run:

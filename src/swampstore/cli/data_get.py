@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import sys
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -15,8 +14,8 @@ from swampstore.artifacts.media_types import is_json, is_text
 from swampstore.cli.arguments import model_argument, name_argument, version_option
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.describing import description
-from swampstore.cli.rendering import fields, size_text
-from swampstore.cli.session import Session
+from swampstore.cli.rendering import fields, printable, size_text
+from swampstore.cli.session import Session, write_output
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
@@ -65,13 +64,13 @@ def get(
             _write_file(artifact, output)
             session.show(
                 {**description(repo, artifact), "output": output},
-                lambda: f"Wrote {size_text(artifact.size)} to {output}.",
+                lambda: f"Wrote {size_text(artifact.size)} to {printable(output)}.",
             )
         elif session.json:
             content = {} if no_content else {"content": _json_content(artifact)}
             session.show({**description(repo, artifact), **content}, str)
         else:
-            click.echo(_block(description(repo, artifact), artifact))
+            write_output(f"{_block(description(repo, artifact), artifact)}\n")
             if not no_content:
                 _print_content(artifact)
 
@@ -131,16 +130,16 @@ def _pairs(members: dict[str, Any]) -> str:
 
 def _print_content(artifact: Artifact) -> None:
     if not is_text(artifact.content_type):
-        click.echo(
+        write_output(
             f"\n({size_text(artifact.size)} that are not text;"
-            " --raw prints them, -o FILE writes them to a file)"
+            " --raw prints them, -o FILE writes them to a file)\n"
         )
         return
-    click.echo()
+    write_output("\n")
     if is_json(artifact.content_type):
         content = _json_content(artifact)
         if not isinstance(content, str):
-            click.echo(json.dumps(content, ensure_ascii=False, indent=2))
+            write_output(json.dumps(content, ensure_ascii=False, indent=2) + "\n")
             return
     with artifact.open() as file:
         _print_text(file)
@@ -153,10 +152,10 @@ def _print_text(file: BinaryIO) -> None:
     last = ""
     with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
         while piece := text.read(_CHUNK):
-            click.echo(piece, nl=False)
+            write_output(piece)
             last = piece
     if last and not last.endswith("\n"):
-        click.echo()
+        write_output("\n")
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:
@@ -166,8 +165,8 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
 
 def _write_raw(artifact: Artifact) -> None:
     with artifact.open() as file:
-        _copy(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        while chunk := file.read(_CHUNK):
+            write_output(chunk)
 
 
 def _write_file(artifact: Artifact, output: str) -> None:

@@ -74,9 +74,6 @@ def put(
         raise click.UsageError("--append adds bytes only; the version keeps its details.")
     wanted = _details(**details)
     with session.open_repo() as repo:
-        if repo.catalog.models_named(model):
-            # Whoever says the model's name means to find the data under it again.
-            wanted["tags"].setdefault("modelName", model)
         if append:
             artifact = _append(repo, model, name, file, json_value)
         elif json_value is not None:
@@ -145,7 +142,9 @@ def _save_stdin(repo: Repo, model: str, name: str, wanted: dict[str, Any]) -> Ar
     from swampstore.artifacts.media_types import guess_content_type
 
     wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
-    return repo.artifacts.save(model, name, sys.stdin.buffer, **wanted)
+    # Without the buffer, which waits until it is full and may miss an interrupt meanwhile.
+    source = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+    return repo.artifacts.save(model, name, source, **wanted)
 
 
 def _append(

@@ -138,7 +138,11 @@ def _moment(repo: Repo, text: str) -> str:
 
 
 def _mentions(artifact: Artifact, word: str) -> bool:
+    """Whether a case-folded word is part of a name or a tag."""
     row = artifact.row
     if any(word in text.casefold() for text in (row.data_name, row.model_name, row.spec_name)):
         return True
+    # Most rows are done with here: what no key and no value holds, their JSON does not hold.
+    if word.isalnum() and word not in row.tags.casefold():
+        return False
     return any(word in f"{key}={value}".casefold() for key, value in artifact.tags.items())

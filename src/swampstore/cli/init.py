@@ -7,6 +7,7 @@ import os
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.rendering import printable
 from swampstore.cli.session import Session
 
 
@@ -29,5 +30,5 @@ def init(session: Session, directory: str | None) -> None:
         config = repo.config
         session.show(
             {"repoDir": config.repo_dir, "repoId": config.repo_id, "datastore": config.base},
-            lambda: f"Made {config.repo_dir} a repository; its id is {config.repo_id}.",
+            lambda: f"Made {printable(config.repo_dir)} a repository; its id is {config.repo_id}.",
         )

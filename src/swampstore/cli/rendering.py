@@ -36,6 +36,11 @@ def printable(value: object) -> str:
     return str(value).translate(_CONTROLS)
 
 
+def printable_lines(text: str) -> str:
+    """Do the same to each line of a text."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 def fields(members: Mapping[str, object]) -> str:
     """Return a block of names and values, one per line; empty values are left out."""
     shown = {name: printable(value) for name, value in members.items() if value not in ("", None)}

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import click
 
-from swampstore.cli.session import Session, write_json
+from swampstore.cli.rendering import printable_lines
+from swampstore.cli.session import Session, json_bytes
 from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, SwampstoreError
 
 PROGRAM = "swampstore"
@@ -107,13 +108,14 @@ def _report(failure: Failure, *, as_json: bool) -> None:
             "hint": failure.hint,
             "stack": stack,
         }
-        write_json({key: value for key, value in members.items() if value}, err=True)
+        told = {key: value for key, value in members.items() if value}
+        click.echo(json_bytes(told), nl=False, err=True)
         return
     if stack:
         click.echo(stack, err=True)
-    click.echo(f"{_coloured('error:', 'red')} {failure.message}", err=True)
+    click.echo(f"{_coloured('error:', 'red')} {printable_lines(failure.message)}", err=True)
     if failure.hint:
-        click.echo(f"{_coloured('hint:', 'yellow')} {failure.hint}", err=True)
+        click.echo(f"{_coloured('hint:', 'yellow')} {printable_lines(failure.hint)}", err=True)
 
 
 def _stack() -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.cli.rendering import printable_lines
 from swampstore.errors import SwampstoreError
 
 if TYPE_CHECKING:
@@ -42,13 +43,13 @@ class Session:
     def show(self, document: Any, text: Callable[[], str]) -> None:
         """Print the result: `document` with `--json`, else what `text` returns."""
         if self.json:
-            write_json(document)
+            write_output(json_bytes(document))
         else:
-            click.echo(text())
+            write_output(f"{text()}\n")
 
     def note(self, message: str) -> None:
         """Tell something that is not part of the result."""
-        click.echo(message, err=True)
+        click.echo(printable_lines(message), err=True)
 
     def confirm(self, question: str, *, yes: bool) -> bool:
         """Ask before something is lost; True without asking if `yes`, or with `--json`.
@@ -73,14 +74,28 @@ class Session:
         self.show({"cancelled": True}, lambda: "Cancelled, nothing was changed.")
 
 
-def write_json(document: Any, *, err: bool = False) -> None:
-    """Print a JSON document as UTF-8, whatever the locale says."""
+def write_output(data: str | bytes) -> None:
+    """Write to standard output, all of it."""
+    stream = sys.stdout
+    if stream is None:  # closed by whoever started us
+        return
+    if isinstance(data, str):
+        data = data.encode(stream.encoding, "backslashreplace")
+    stream.flush()
+    rest = memoryview(data)
+    while rest:
+        # Without a buffer (PYTHONUNBUFFERED) a stream may take less than it is given.
+        rest = rest[stream.buffer.write(rest) :]
+
+
+def json_bytes(document: Any) -> bytes:
+    """Return a JSON document as UTF-8, whatever the locale says, with a newline."""
     try:
         text = json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False)
     except ValueError:
         text = json.dumps(_without_nan(document), ensure_ascii=False, indent=2)
     # A lone surrogate, left of bytes that were not UTF-8, becomes the JSON escape of itself.
-    click.echo(text.encode("utf-8", "backslashreplace"), err=err)
+    return f"{text}\n".encode("utf-8", "backslashreplace")
 
 
 def _without_nan(value: Any) -> Any:

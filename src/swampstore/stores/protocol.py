@@ -1,0 +1,126 @@
+"""What the rest of the program knows about a remote object store: this file, and nothing else.
+
+A store maps keys (relative paths with forward slashes) to immutable bodies. It offers two ways
+to change an object safely when others change it too: create it only if it is absent, and replace
+it only if it is still the one that was read. Every method is synchronous, may be called from
+many threads, and raises only the errors of `swampstore.stores.errors`, ValidationError for a key
+that no store may hold, and DiskError for the local file of a transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import BinaryIO, NamedTuple, Protocol, Self
+
+
+class ObjectInfo(NamedTuple):
+    """What a store tells about an object without its content.
+
+    `etag` serves to notice changes: get, head, list and the writes all report the same one for
+    the same object, and `get_if_changed` takes it. `token` serves as condition of writes; it is
+    None where a listing does not tell it. On S3 and Azure both are the ETag. On S3 the ETag of
+    equal content is equal, so whoever relies on `token` to see *every* write must put something
+    unique (a sequence number, a nonce) into the content.
+    """
+
+    key: str
+    size: int
+    etag: str
+    token: str | None
+    last_modified: datetime
+
+
+class Fetched(NamedTuple):
+    """An object with its content."""
+
+    info: ObjectInfo
+    data: bytes
+
+
+class Written(NamedTuple):
+    """How the object just written is called; see ObjectInfo."""
+
+    etag: str
+    token: str
+
+
+class Capabilities(NamedTuple):
+    """What a store claims to be able to do; `swampstore.stores.probe` proves it."""
+
+    conditional_create: bool = True
+    conditional_update: bool = True
+    conditional_delete: bool = False
+    server_copy: bool = True
+
+
+class Store(Protocol):
+    """One bucket (or a directory, or a container) below one prefix."""
+
+    @property
+    def identity(self) -> str:
+        """Endpoint, bucket and prefix as one string: equal for equal places, stable for ever."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this store claims to be able to do."""
+
+    def get(self, key: str) -> Fetched:
+        """Return a small object; raise ObjectNotFoundError if there is none."""
+
+    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
+        """Return an object, or None (without transferring it) if its etag is still this one."""
+
+    def download(
+        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
+    ) -> ObjectInfo:
+        """Stream an object into an open file, replacing what the file holds.
+
+        Raises CorruptObjectError if the content has another size or SHA-256 (in hex) than given;
+        what was received stays in the file then.
+        """
+
+    def head(self, key: str) -> ObjectInfo:
+        """Describe an object; raise ObjectNotFoundError if there is none."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose key starts with `prefix`, page by page, in no promised order.
+
+        The prefix is a plain string. One that does not end at a segment's end (`data/ab`) may
+        cost a listing of everything in its parent (`data/`).
+        """
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        """Write an object, replacing what is there. A file is read from its start."""
+
+    def put_if_absent(self, key: str, data: bytes) -> Written:
+        """Create an object; raise PreconditionFailedError if there is one already."""
+
+    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        """Replace the object that has this token.
+
+        Raises PreconditionFailedError if the object is another one or gone.
+        """
+
+    def delete(self, key: str) -> None:
+        """Remove an object; it may be gone already."""
+
+    def delete_if_match(self, key: str, token: str) -> None:
+        """Remove the object that has this token; it may be gone already.
+
+        Raises PreconditionFailedError if there is another one in its place, and
+        UnsupportedOperationError where `capabilities.conditional_delete` is False.
+        """
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object inside the store, replacing the target."""
+
+    def clock(self) -> datetime:
+        """Ask the store what time it is. Good to a second; ages of objects are judged by it."""
+
+    def close(self) -> None:
+        """Give connections back. The store is not used afterwards."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc: object) -> None: ...

@@ -1,0 +1,180 @@
+"""The one layer that tries again, around any store.
+
+Reads, plain puts, copies and deletions have the same outcome however often they are done, so
+they are repeated after a transient failure. A conditional write is not: its answer may have been
+lost after the write was done, and repeating it would then report "somebody was faster" about
+ourselves. So after a failed conditional write the object is read back: if it holds our bytes we
+succeeded; if it is still what the condition asked for, the write can safely be repeated; only
+otherwise did somebody else win. Two writers of the very same bytes both succeed, so a writer
+that must be told apart (a lock, a commit) puts something unique into them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import BinaryIO, Self, TypeVar
+
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnreachableError,
+)
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often to try, and how long to wait in between: 0.5 s, 1.5 s, ... give or take 25 %."""
+
+    attempts: int = 3
+    first_delay: float = 0.5
+    factor: float = 3.0
+    jitter: float = 0.25
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = random.uniform
+
+    def pauses(self) -> Iterator[None]:
+        """Yield once per attempt, waiting before each one but the first."""
+        for attempt in range(self.attempts):
+            if attempt:
+                delay = self.first_delay * self.factor ** (attempt - 1)
+                self.sleep(delay * self.uniform(1 - self.jitter, 1 + self.jitter))
+            yield
+
+
+class RetryingStore:
+    """A store whose operations survive transient failures of the one inside."""
+
+    def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
+        self.inner = inner
+        self._policy = policy or RetryPolicy()
+
+    @property
+    def identity(self) -> str:
+        """See Store.identity."""
+        return self.inner.identity
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Store.capabilities."""
+        return self.inner.capabilities
+
+    def _repeat(self, operation: Callable[[], T]) -> T:
+        failure: StoreUnreachableError | None = None
+        for _ in self._policy.pauses():
+            try:
+                return operation()
+            except StoreUnreachableError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def get(self, key: str) -> Fetched:
+        """See Store.get."""
+        return self._repeat(lambda: self.inner.get(key))
+
+    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
+        """See Store.get_if_changed."""
+        return self._repeat(lambda: self.inner.get_if_changed(key, etag))
+
+    def download(
+        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
+    ) -> ObjectInfo:
+        """See Store.download."""
+        return self._repeat(lambda: self.inner.download(key, fd, size=size, sha256=sha256))
+
+    def head(self, key: str) -> ObjectInfo:
+        """See Store.head."""
+        return self._repeat(lambda: self.inner.head(key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list. Stores repeat failed pages themselves: only they know where they are."""
+        return self.inner.list(prefix)
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        """See Store.put."""
+        return self._repeat(lambda: self.inner.put(key, body))
+
+    def put_if_absent(self, key: str, data: bytes) -> Written:
+        """See Store.put_if_absent."""
+        return self._conditionally(
+            key, data, lambda: self.inner.put_if_absent(key, data), expected=None
+        )
+
+    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        """See Store.put_if_match."""
+        return self._conditionally(
+            key, data, lambda: self.inner.put_if_match(key, data, token), expected=token
+        )
+
+    def _conditionally(
+        self, key: str, data: bytes, write: Callable[[], Written], *, expected: str | None
+    ) -> Written:
+        failure: StoreUnreachableError | PreconditionFailedError | None = None
+        for _ in self._policy.pauses():
+            try:
+                return write()
+            except (StoreUnreachableError, PreconditionFailedError) as error:
+                failure = error
+            found = self._read_back(key, failure)
+            if found is not None and found.data == data:
+                assert found.info.token is not None
+                return Written(found.info.etag, found.info.token)
+            if (found.info.token if found else None) != expected:
+                raise _lost(failure) from failure
+            # Nobody won: the request got lost, or the server saw two at once and refused both.
+        assert failure is not None
+        raise failure
+
+    def _read_back(
+        self, key: str, failure: StoreUnreachableError | PreconditionFailedError
+    ) -> Fetched | None:
+        try:
+            return self.get(key)
+        except ObjectNotFoundError:
+            return None
+        except StoreUnreachableError as error:
+            raise StoreUnreachableError(
+                f"{failure.message}; whether {key} was written is unknown", hint=error.hint
+            ) from failure
+
+    def delete(self, key: str) -> None:
+        """See Store.delete."""
+        self._repeat(lambda: self.inner.delete(key))
+
+    def delete_if_match(self, key: str, token: str) -> None:
+        """See Store.delete_if_match. A lost answer is harmless: gone is gone."""
+        self._repeat(lambda: self.inner.delete_if_match(key, token))
+
+    def copy(self, source: str, target: str) -> None:
+        """See Store.copy."""
+        self._repeat(lambda: self.inner.copy(source, target))
+
+    def clock(self) -> datetime:
+        """See Store.clock."""
+        return self._repeat(self.inner.clock)
+
+    def close(self) -> None:
+        """See Store.close."""
+        self.inner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _lost(failure: StoreUnreachableError | PreconditionFailedError) -> PreconditionFailedError:
+    if isinstance(failure, PreconditionFailedError):
+        return failure
+    return PreconditionFailedError(
+        f"somebody else wrote the object meanwhile ({failure.message})",
+        hint="Read it again, apply the change to what is there now, and retry.",
+    )

@@ -1,0 +1,187 @@
+"""Run one operation again and again, killed at its n-th line, for every n until it gets through.
+
+A program of its own, because forking is cheap only where little is loaded:
+
+    python -m tests.killing OPERATION SCRATCH
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from swampstore import Draft, Owner, Repo, init_repo, open_repo
+from swampstore.artifacts.deferred import Receipt
+
+MODEL = "aws/ec2/i-1"
+# The modules that change something, and how often a repeated line of them is worth a kill.
+IMPURE = frozenset(
+    ["files.py", "publish.py", "store.py", "writer.py", "deferred.py", "rename.py", "mutation.py"]
+)
+VISITS = int(os.environ.get("SWAMPSTORE_KILL_VISITS", "1"))
+Operation = Callable[[Repo], Any]
+
+
+def seed(repo: Repo) -> None:
+    repo.artifacts.save(MODEL, "state", {"n": 1}, tags={"env": "prod"})
+    repo.artifacts.save(MODEL, "state", {"n": 2}, tags={"env": "prod"})
+    repo.artifacts.save(MODEL, "log", b"one\n", content_type="text/plain", streaming=True)
+    repo.artifacts.save(MODEL, "other", b"untouched")
+
+
+def stream(repo: Repo) -> None:
+    with repo.artifacts.writer(MODEL, "state", Draft(owner=Owner(ref="i-1"))) as writer:
+        writer.write(b"part one, ")
+        writer.write(b"part two")
+
+
+def commit(repo: Repo) -> None:
+    """Commit what `defer_two` deferred, in another process."""
+    group = repo.artifacts.deferring()
+    group.adopt([Receipt(repo.ref(MODEL, "state"), 3), Receipt(repo.ref(MODEL, "fresh"), 1)])
+    group.commit()
+
+
+def defer_two(repo: Repo) -> None:
+    group = repo.artifacts.deferring()
+    draft = Draft(content_type="application/json", owner=Owner(ref="i-1"))
+    group.save(repo.ref(MODEL, "state"), b'{"n": 3}', draft)
+    group.save(repo.ref(MODEL, "fresh"), b'{"n": 1}', draft)
+
+
+PREPARATIONS: dict[str, Operation] = {"commit two names": defer_two}
+OPERATIONS: dict[str, Operation] = {
+    "commit two names": commit,
+    "save": lambda repo: repo.artifacts.save(MODEL, "state", {"n": 3}),
+    "save a new name": lambda repo: repo.artifacts.save(MODEL, "fresh", b"x"),
+    "stream": stream,
+    "append": lambda repo: repo.artifacts.append(MODEL, "log", b"two\n"),
+    "delete the latest version": lambda repo: repo.artifacts.delete(MODEL, "state", version=2),
+    "delete an old version": lambda repo: repo.artifacts.delete(MODEL, "state", version=1),
+    "delete a name": lambda repo: repo.artifacts.delete(MODEL, "state"),
+    "rename": lambda repo: repo.artifacts.rename(MODEL, "state", "status"),
+    "mark deleted": lambda repo: repo.artifacts.mark_deleted(MODEL, "state", method="destroy"),
+}
+
+
+def observed(directory: Path) -> dict[str, Any]:
+    """Everything a user can see, through the API of a fresh process."""
+    with open_repo(directory, durable=False) as repo:
+        seen: dict[str, Any] = {}
+        for name in ("state", "log", "other", "fresh", "status"):
+            latest = repo.latest(MODEL, name, default=None)
+            seen[name] = (
+                [
+                    (one.version, one.is_latest, one.is_deleted, _stable(one.bytes()))
+                    for one in repo.versions(MODEL, name)
+                ],
+                None if latest is None else (latest.name, latest.version),
+            )
+        seen["query"] = sorted((found.name, found.version) for found in repo.query())
+        written_through = rows(repo)
+        repo.rebuild_catalog()
+        assert rows(repo) == written_through, "the catalog did not agree with the files"
+        assert repo.catalog.pending() == []
+        return seen
+
+
+def rows(repo: Repo) -> list[Any]:
+    return repo.catalog.rows.read(
+        lambda db: db.execute(
+            "SELECT * FROM catalog ORDER BY type_normalized, model_id, data_name, version"
+        ).fetchall()
+    )
+
+
+def _stable(content: bytes) -> bytes:
+    """Tombstones hold the time they were written; everything else is compared as it is."""
+    return b"tombstone" if b"deletedAt" in content or b"renamedAt" in content else content
+
+
+def killed_at(directory: Path, operation: Operation, line: int) -> bool:
+    """Run the operation in a child that dies at its n-th line; return whether it died."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _run_traced(directory, operation, line)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0, "the operation failed in the child"
+    return False
+
+
+def _run_traced(directory: Path, operation: Operation, line: int) -> None:
+    repo = open_repo(directory, durable=False)
+    count = 0
+    visits: Counter[tuple[str, int]] = Counter()
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        file = os.path.basename(frame.f_code.co_filename)
+        if file not in IMPURE:
+            return None
+        if event == "line":
+            visits[file, frame.f_lineno] += 1
+            if visits[file, frame.f_lineno] <= VISITS:
+                count += 1
+                if count == line:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    operation(repo)
+    sys.settrace(None)
+    os._exit(0)
+
+
+def make_template(directory: Path, operation: str) -> None:
+    """Make the repository that every run of an operation starts from."""
+    init_repo(directory).close()
+    with open_repo(directory, durable=False) as repo:
+        seed(repo)
+        repo.rebuild_catalog()
+        if operation in PREPARATIONS:
+            PREPARATIONS[operation](repo)
+
+
+def check_every_kill(template: Path, operation: Operation, tmp_path: Path) -> None:
+    """Assert that every kill leaves the old state or the new one, and that both occur."""
+    before = observed(template)
+    finished = tmp_path / "finished"
+    shutil.copytree(template, finished)
+    with open_repo(finished, durable=False) as repo:
+        operation(repo)
+    after = observed(finished)
+    assert before != after
+    outcomes = set()
+    line = 0
+    while True:
+        line += 1
+        directory = tmp_path / str(line)
+        shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
+        died = killed_at(directory, operation, line)
+        seen = observed(directory)
+        assert seen in (before, after), f"killed at line {line}"
+        outcomes.add(seen == after)
+        shutil.rmtree(directory)
+        if not died:
+            break
+    assert line > 30
+    assert outcomes == {False, True}
+
+
+if __name__ == "__main__":
+    scratch = Path(sys.argv[2])
+    make_template(scratch / "template", sys.argv[1])
+    check_every_kill(scratch / "template", OPERATIONS[sys.argv[1]], scratch)
