@@ -83,7 +83,9 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SWAMP")}
+    # Without bytecode, each of the many commands would compile what changed since it was installed.
+    dropped = ("SWAMP", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     programs = os.path.dirname(sys.executable)
     return kept | {
         "HOME": str(home),

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from swampstore import Draft, Owner, Repo, open_repo
 from swampstore.artifacts.metadata import decode
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.sweep import _remove, sweep
 from swampstore.artifacts.tags import WorkflowStep, instance_name, layer_tags, varied_name
 from swampstore.errors import (
     AlreadyExistsError,
@@ -417,7 +418,49 @@ class TestEphemeral:
             repo.artifacts.save(MODEL, "b", bytes(1024), lifetime="ephemeral")
 
 
+class TestPruningOnWrite:
+    @pytest.fixture
+    def pruning(self, repo_dir: Path, clock: FakeClock) -> Iterator[Repo]:
+        with (repo_dir / ".swamp.yaml").open("a") as marker:
+            marker.write("autoGc: true\n")
+        with open_repo(repo_dir, durable=False, clock=clock) as repo:
+            yield repo
+
+    def test_every_way_of_writing_keeps_the_number_of_versions(self, pruning: Repo) -> None:
+        ref = pruning.ref(MODEL, "a")
+        for _ in range(4):
+            pruning.artifacts.save(MODEL, "a", b"x", garbage_collection=2)
+        assert pruning.list_versions(MODEL, "a") == [3, 4]
+        with pruning.artifacts.writer(MODEL, "a", Draft(garbage_collection=2)) as writer:
+            writer.write(b"streamed")
+        assert pruning.list_versions(MODEL, "a") == [4, 5]
+        with pruning.artifacts.deferring() as group:
+            group.save(ref, b"deferred", Draft(garbage_collection=2))
+        assert pruning.list_versions(MODEL, "a") == [5, 6]
+
+    def test_versions_still_being_written_are_nobodys_excess(self, pruning: Repo) -> None:
+        ref = pruning.ref(MODEL, "a")
+        writer = pruning.store.open_writer(ref, Draft())
+        with pruning.artifacts.deferring() as group:
+            group.save(ref, b"deferred", Draft(garbage_collection=2))
+            for _ in range(4):
+                pruning.artifacts.save(MODEL, "a", b"x", garbage_collection=2)
+            writer.write(b"slow")
+            writer.finalize()
+        assert pruning.list_versions(MODEL, "a") == [5, 6]
+
+
 class TestSweeping:
+    def test_a_deferral_committed_late_is_not_swept(self, repo: Repo, clock: FakeClock) -> None:
+        clock.now = clock.now.now(clock.now.tzinfo)
+        group = repo.artifacts.deferring()
+        group.save(repo.ref(MODEL, "a"), b"late", Draft())
+        clock.advance(hours=25)
+        found = sweep(repo.store, dry_run=True).leftovers[0]
+        group.commit()
+        _remove(repo.store, found, clock.now.timestamp())
+        assert repo.latest(MODEL, "a").bytes() == b"late"
+
     def test_abandoned_claims_and_deferrals_go_when_they_are_old(
         self, repo: Repo, clock: FakeClock
     ) -> None:

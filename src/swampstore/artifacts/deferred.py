@@ -73,10 +73,14 @@ class Deferral:
         by_path = {ref.rel: versions[ref] for ref in refs}
         mutations = self._store.mutations
         with mutations.changing_many(refs, "commit", versions=by_path) as changes:
-            for ref, change in zip(refs, changes, strict=True):
+            committed = [
                 self._commit_name(change, ref, sorted(versions[ref]))
+                for ref, change in zip(refs, changes, strict=True)
+            ]
+        for ref, metadata in zip(refs, committed, strict=True):
+            self._store.prune_after(ref, metadata)
 
-    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> None:
+    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> Metadata:
         tree = self._store.tree
         stored = []
         for version in versions:
@@ -92,6 +96,7 @@ class Deferral:
         if versions[-1] > marker:
             marker = point_latest(change, ref, versions[-1])
         self._store.mutations.record(ref, stored=stored, marker=marker)
+        return stored[-1].metadata
 
     def rollback(self) -> None:
         """Remove every version of the group."""

@@ -72,6 +72,9 @@ class Mutations:
     ) -> Iterator[list[Change]]:
         """Lock and announce several names together."""
         rels = [ref.rel for ref in refs]
+        for rel in rels:
+            # An intent that nobody could ever carry out must not be written down.
+            self.tree.check_inside(rel)
         with self._held_and_healed(rels):
             action = json.dumps({"op": op, **details})
             self.ledger.intend(dict.fromkeys(rels, action))

@@ -77,8 +77,8 @@ class ArtifactStore:
                 raise
             stored = StoredVersion(metadata, deferred)
             self.mutations.record(ref, stored=[stored], marker=marker)
-        if self._prune_on_write and not deferred:
-            self._prune(ref, metadata)
+        if not deferred:
+            self.prune_after(ref, metadata)
         return metadata
 
     def open_writer(self, ref: DataRef, draft: Draft, *, deferred: bool = False) -> VersionWriter:
@@ -88,9 +88,12 @@ class ArtifactStore:
         exception there gives the claim up.
         """
         check_data_name(ref.name)
-        return VersionWriter.claim(
+        writer = VersionWriter.claim(
             self.mutations, self.clock, ref, draft.checked(), deferred=deferred
         )
+        if not deferred:
+            writer.on_published = self.prune_after
+        return writer
 
     def append(self, ref: DataRef, data: bytes) -> Metadata:
         """Add bytes to the latest version, which must be a streaming one."""
@@ -179,11 +182,13 @@ class ArtifactStore:
             raise NotFoundError(f"{ref} does not exist", hint="See `swampstore data list`.")
         return metadata
 
-    def _prune(self, ref: DataRef, metadata: Metadata) -> None:
+    def prune_after(self, ref: DataRef, metadata: Metadata) -> None:
+        """Once a version is published, remove those beyond its policy, if that is wanted."""
         keep = metadata.garbage_collection
-        if not isinstance(keep, int):
+        if not self._prune_on_write or not isinstance(keep, int):
             return
-        excess = on_disk.version_numbers(self.tree, ref)[:-keep]
+        # Claims and deferred versions are still being written; they are nobody's excess.
+        excess = on_disk.committed_versions(self.tree, ref)[:-keep]
         try:
             if excess:
                 self.delete_versions(ref, excess)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.store import ArtifactStore
 from swampstore.files import remove_old_temps
 from swampstore.layout import DEFERRED, METADATA, RAW, DataRef, ModelRef, is_temp, parse_version
@@ -98,12 +99,13 @@ def _is_finalised(store: ArtifactStore, found: Leftover) -> bool:
 
 
 def _remove(store: ArtifactStore, found: Leftover, before: float) -> None:
-    rel = found.ref.version_rel(found.version)
-    if found.deferred:
-        store.delete_versions(found.ref, [found.version])
-        return
-    with store.mutations.changing(found.ref, "claim") as change:
+    ref, rel = found.ref, found.ref.version_rel(found.version)
+    with store.mutations.changing(ref, "claim") as change:
         parts = tuple(rel.split("/")[1:])
+        # Since the walk, its writer may have come back to finish or to commit it.
+        gone = []
         if leftover_at(store.tree.path(rel), parts, before) == found:
             change.discard_claim(rel)
-        store.mutations.ledger.settle([found.ref.rel])
+            gone.append(found.version)
+        marker = on_disk.effective_marker(store.tree, ref)
+        store.mutations.record(ref, removed=gone, marker=marker)

@@ -91,12 +91,19 @@ def stored_versions(tree: Tree, ref: DataRef) -> Iterator[StoredVersion]:
 def top_committed(tree: Tree, ref: DataRef, without: Container[int] = ()) -> int:
     """Return the highest version that is finalised and committed, 0 if there is none."""
     for version in reversed(version_numbers(tree, ref)):
-        if version in without:
-            continue
-        path = tree.path(ref.file_rel(version, METADATA))
-        if os.path.lexists(path) and not is_deferred(tree, ref, version):
+        if version not in without and _is_committed(tree, ref, version):
             return version
     return 0
+
+
+def committed_versions(tree: Tree, ref: DataRef) -> list[int]:
+    """Return the versions that are finalised and committed, ascending."""
+    return [one for one in version_numbers(tree, ref) if _is_committed(tree, ref, one)]
+
+
+def _is_committed(tree: Tree, ref: DataRef, version: int) -> bool:
+    is_finalised = os.path.lexists(tree.path(ref.file_rel(version, METADATA)))
+    return is_finalised and not is_deferred(tree, ref, version)
 
 
 def effective_marker(tree: Tree, ref: DataRef) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import BinaryIO, Self
 
@@ -41,6 +42,7 @@ class VersionWriter:
         self._written_outside = False
         self.ref = ref
         self.version = 0
+        self.on_published: Callable[[DataRef, Metadata], None] | None = None
 
     @classmethod
     def claim(
@@ -110,6 +112,8 @@ class VersionWriter:
                 raise
             stored = StoredVersion(metadata, self._deferred)
             self._mutations.record(ref, stored=[stored], marker=marker)
+        if self.on_published:
+            self.on_published(ref, metadata)
         return metadata
 
     def _metadata(self, owner: Owner) -> Metadata:
