@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from swampstore.artifacts.content import ContentSource, parse_content
 from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
-from swampstore.errors import ValidationError
+from swampstore.errors import DiskError, ValidationError
 from swampstore.layout import DataRef, ModelRef
+from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -140,7 +141,11 @@ class Artifact:
 
     def parsed(self) -> tuple[Any, Any]:
         """Return (attributes, content) as queries see them; None, None if it is not here."""
-        data = self._source.read(self.ref, self.version)
+        try:
+            data = self._source.read(self.ref, self.version)
+        except (DiskError, ValidationError) as error:
+            notice("%s", error.message)
+            return None, None
         return (None, None) if data is None else parse_content(self.content_type, data)
 
     def record(self, *, with_content: bool = False) -> dict[str, Any]:

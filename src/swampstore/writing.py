@@ -116,6 +116,7 @@ class Artifacts:
         content = data.encode() if isinstance(data, str) else data
         if held := self._repo.holder(ref):
             return self._at(ref, held.store.append(ref, content))
+        self._repo.latest(ref.model, name)
         return self._repo.just_written(ref, self._repo.store.append(ref, content))
 
     def deferring(self) -> Deferral:

@@ -82,7 +82,7 @@ class Mutations:
                 with contextlib.ExitStack() as stack:
                     yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
             except BaseException:
-                self._heal(rels)
+                self._try_to_heal(rels)
                 raise
 
     def record(
@@ -123,10 +123,19 @@ class Mutations:
             rels = [path, *json.loads(action).get("with", ())]
             with self._locks.try_hold(*rels) as held:
                 if held:
-                    self._heal(rels)
+                    self._try_to_heal(rels)
+
+    def _try_to_heal(self, rels: Sequence[str]) -> None:
+        try:
+            self._heal(rels)
+        except DiskError as error:
+            notice("%s", error.message)
 
     def _heal(self, rels: Sequence[str]) -> bool:
-        """Heal these paths, whose locks are held; return whether nothing is left to heal."""
+        """Heal these paths, whose locks are held; return whether nothing is left to heal.
+
+        Raises DiskError, saying why, for a change that cannot be healed as things are.
+        """
         for path, action in self.ledger.pending():
             details = json.loads(action)
             if path not in rels:
@@ -138,8 +147,10 @@ class Mutations:
             try:
                 recover(self.tree, self.ledger, path, details)
             except (SwampstoreError, OSError) as error:
-                notice("an interrupted change of %s cannot be healed yet: %s", path, error)
-                return False
+                raise DiskError(
+                    f"an interrupted change of {path} cannot be healed yet: {error}",
+                    hint="Repair that and try again; `swampstore doctor` tells more.",
+                ) from error
         return True
 
     @contextlib.contextmanager
@@ -162,11 +173,11 @@ class Mutations:
     @contextlib.contextmanager
     def holding(self, ref: DataRef) -> Iterator[None]:
         """Hold one name without changing it, so that nobody else does."""
-        with self._locks.hold(ref.rel):
+        with self._locks.hold(ref.rel, only_reading=True):
             yield
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Hold every name, so that nothing changes meanwhile."""
-        with self._locks.hold_all():
+        with self._locks.hold_all(only_reading=True):
             yield

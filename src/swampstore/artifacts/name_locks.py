@@ -14,7 +14,8 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 
-from swampstore.errors import LockTimeoutError
+from swampstore.errors import DiskError, LockTimeoutError
+from swampstore.files import disk_errors
 
 STRIPES = 64
 _FIRST_WAIT = 0.0005
@@ -29,15 +30,18 @@ class NameLocks:
         self.timeout = timeout
 
     @contextlib.contextmanager
-    def hold(self, *rels: str) -> Iterator[None]:
-        """Hold the locks of these names; raise LockTimeoutError if they stay taken."""
-        with self._held({_stripe(rel) for rel in rels}, rels[0]):
+    def hold(self, *rels: str, only_reading: bool = False) -> Iterator[None]:
+        """Hold the locks of these names; raise LockTimeoutError if they stay taken.
+
+        Whoever is `only_reading` goes on without them on media that cannot be written.
+        """
+        with self._held({_stripe(rel) for rel in rels}, rels[0], only_reading):
             yield
 
     @contextlib.contextmanager
-    def hold_all(self) -> Iterator[None]:
+    def hold_all(self, *, only_reading: bool = False) -> Iterator[None]:
         """Hold every lock, so that no name changes meanwhile."""
-        with self._held(range(STRIPES), "every data name"):
+        with self._held(range(STRIPES), "every data name", only_reading):
             yield
 
     @contextlib.contextmanager
@@ -58,13 +62,19 @@ class NameLocks:
         return _try_lock(fds[-1])
 
     @contextlib.contextmanager
-    def _held(self, stripes: Iterable[int], what: str) -> Iterator[None]:
+    def _held(self, stripes: Iterable[int], what: str, only_reading: bool) -> Iterator[None]:
         deadline = time.monotonic() + self.timeout
         fds: list[int] = []
         try:
             # One order for everybody, so that two holders of several locks never wait in a ring.
             for stripe in sorted(stripes):
-                fds.append(self._open(stripe))
+                try:
+                    with disk_errors(self._directory):
+                        fds.append(self._open(stripe))
+                except DiskError:
+                    if only_reading:
+                        break
+                    raise
                 self._wait(fds[-1], deadline, what)
             yield
         finally:

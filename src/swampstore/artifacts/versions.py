@@ -6,6 +6,7 @@ Nothing here writes. The rules are those every client follows: a version exists 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Container, Iterator
 from typing import NamedTuple
@@ -60,7 +61,9 @@ def read_marker(tree: Tree, ref: DataRef) -> int | None:
     path = tree.path(ref.latest_rel)
     try:
         data = tree.read(ref.latest_rel)
-    except IsADirectoryError:
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.ELOOP):
+            raise
         data = _link_target(path)
     if data is None:
         # A link whose target is gone still says which version it meant.

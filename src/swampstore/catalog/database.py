@@ -72,6 +72,12 @@ class Database:
         """
 
         def transaction(db: sqlite3.Connection) -> T:
+            if flush and self._local.is_standin:
+                self._forget()  # the next attempt finds out whether the disk is well again
+                raise DiskError(
+                    f"the catalog {self.path} cannot be written",
+                    hint="Check free space and permissions; nothing was changed.",
+                )
             db.execute(f"PRAGMA synchronous = {self._level(flush=flush)}")
             db.execute("BEGIN IMMEDIATE")
             try:
@@ -125,6 +131,7 @@ class Database:
         elif not self._is_current():
             self._forget()
         elif code in _DISK:
+            self._forget()
             raise DiskError(
                 f"the catalog {self.path} cannot be written: {error}",
                 hint="Check free space and permissions; the data itself is not affected.",
@@ -179,27 +186,47 @@ class Database:
         connection = _open_file(self.path)
         try:
             self._prepare(connection)
-        except BaseException:
+        except BaseException as error:
             self._local.file = None
             connection.close()
+            if isinstance(error, sqlite3.Error) and _primary_code(error) in _DISK:
+                return self._connect_read_only()
             raise
         self._local.file = self._file_id()
+        self._local.is_standin = False
         return connection
 
     def _connect_read_only(self) -> sqlite3.Connection:
-        """On media that cannot be written, use the catalog that is there or one in memory."""
+        """On a disk that cannot be written, use the catalog as it is, or a stand-in in memory.
+
+        A stand-in may be filled for reading, but no change may begin with it.
+        """
+        self._local.file = self._file_id()
+        self._local.is_standin = True
+        found = self._open_as_it_is()
+        if found is not None and _is_populated(found):
+            return found
+        memory = _open_file(":memory:")
+        if found is None:
+            create_schema(memory)
+            return memory
+        with contextlib.closing(found):
+            found.backup(memory)
+        return memory
+
+    def _open_as_it_is(self) -> sqlite3.Connection | None:
+        """Open the file without writing a byte; None if that would not show all of it."""
         from urllib.parse import quote
 
-        self._local.file = self._file_id()
-        if self._local.file is not None:
-            connection = _open_file(f"file:{quote(self.path)}?immutable=1", uri=True)
-            with contextlib.suppress(sqlite3.DatabaseError):
-                if _schema_version(connection) == SCHEMA_VERSION:
-                    return connection
-            connection.close()
-        connection = _open_file(":memory:")
-        create_schema(connection)
-        return connection
+        log = f"{self.path}-wal"
+        if self._file_id() is None or (os.path.exists(log) and os.path.getsize(log)):
+            return None
+        connection = _open_file(f"file:{quote(self.path)}?immutable=1", uri=True)
+        with contextlib.suppress(sqlite3.DatabaseError):
+            if _schema_version(connection) == SCHEMA_VERSION:
+                return connection
+        connection.close()
+        return None
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         if _schema_version(connection) != SCHEMA_VERSION:
@@ -269,6 +296,11 @@ def _open_file(path: str, *, uri: bool = False) -> sqlite3.Connection:
 def _schema_version(connection: sqlite3.Connection) -> int:
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
+
+
+def _is_populated(connection: sqlite3.Connection) -> bool:
+    sql = "SELECT 1 FROM catalog_meta WHERE key = 'populated'"
+    return connection.execute(sql).fetchone() is not None
 
 
 def create_schema(connection: sqlite3.Connection) -> None:
