@@ -18,7 +18,7 @@ $(STAMP): requirements/dev.txt pyproject.toml
 	@touch $@
 
 demo: $(STAMP)  ## run the main job end to end on embedded defaults, with an account of it
-	@$(BIN)/python demo/run.py
+	@$(BIN)/python demo/demo.py
 
 test: $(STAMP)  ## run the whole test suite
 	@$(BIN)/pytest -n 2 --dist worksteal -q

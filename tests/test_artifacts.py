@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -269,6 +270,38 @@ class TestDeferring:
             for number in range(120):
                 group.save(repo.ref(MODEL, "a"), b"%d" % number, Draft())
         assert repo.latest(MODEL, "a").bytes() == b"119"
+
+
+class Spy:
+    """Looks at the repository from outside after every transaction of the catalog."""
+
+    def __init__(self, repo: Repo, look: Callable[[Repo], object]) -> None:
+        self.seen: list[object] = []
+        repo.ready(complete=True)
+        real = repo.catalog.rows.write
+
+        def write(work: Any, *, flush: bool = False) -> Any:
+            result = real(work, flush=flush)
+            with open_repo(repo.config.repo_dir, durable=False) as other:
+                self.seen.append(look(other))
+            return result
+
+        repo.catalog.rows.write = write  # type: ignore[method-assign]
+
+
+class TestSeenFromOutside:
+    def test_a_group_becomes_latest_at_once(self, repo: Repo) -> None:
+        with repo.artifacts.deferring() as group:
+            for name in "abc":
+                group.save(repo.ref(MODEL, name), b"x", Draft())
+            spy = Spy(repo, lambda other: [found.name for found in other.query(order="name")])
+        assert set(map(tuple, spy.seen)) == {(), ("a", "b", "c")}  # type: ignore[arg-type]
+
+    def test_a_rename_is_seen_at_once(self, repo: Repo) -> None:
+        repo.artifacts.save(MODEL, "old", b"x")
+        spy = Spy(repo, lambda other: [found.name for found in other.query()])
+        repo.artifacts.rename(MODEL, "old", "new")
+        assert set(map(tuple, spy.seen)) == {("old",), ("new",)}  # type: ignore[arg-type]
 
 
 class TestRenaming:

@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def told(place: Path) -> str:
     """What the demo tells where there is no terminal; settings of the user do not matter to it."""
     done = subprocess.run(
-        [sys.executable, str(DEMO / "run.py"), "--dir", str(place)],
+        [sys.executable, str(DEMO / "demo.py"), "--dir", str(place)],
         env=os.environ | {"SWAMP_DATASTORE": "filesystem:/nowhere", "LC_ALL": "C.UTF-8"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -101,15 +101,15 @@ def test_a_claim_that_does_not_hold_ends_it_with_a_message(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    run = load("run")
+    demo = load("demo")
 
     def lie(account: Any) -> None:
         account.chapter("A lie")
         account.claim("one is two", holds=False)
 
-    monkeypatch.setattr(run, "CHAPTERS", (lie, lambda _: pytest.fail("it went on")))
-    monkeypatch.setattr(sys, "argv", ["run.py", "--dir", str(tmp_path)])
-    assert run.main() == 1
+    monkeypatch.setattr(demo, "CHAPTERS", (lie, lambda _: pytest.fail("it went on")))
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--dir", str(tmp_path)])
+    assert demo.main() == 1
     assert "This does not hold: one is two" in capsys.readouterr().out
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Draft, Metadata
+from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.store import ArtifactStore
 from swampstore.artifacts.versions import StoredVersion
@@ -73,14 +74,15 @@ class Deferral:
         by_path = {ref.rel: versions[ref] for ref in refs}
         mutations = self._store.mutations
         with mutations.changing_many(refs, "commit", versions=by_path) as changes:
-            committed = [
+            outcomes = [
                 self._commit_name(change, ref, sorted(versions[ref]))
                 for ref, change in zip(refs, changes, strict=True)
             ]
-        for ref, metadata in zip(refs, committed, strict=True):
-            self._store.prune_after(ref, metadata)
+            mutations.record_all(outcomes)
+        for outcome in outcomes:
+            self._store.prune_after(outcome.ref, outcome.stored[-1].metadata)
 
-    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> Metadata:
+    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> Outcome:
         tree = self._store.tree
         stored = []
         for version in versions:
@@ -95,8 +97,7 @@ class Deferral:
         marker = on_disk.effective_marker(tree, ref)
         if versions[-1] > marker:
             marker = point_latest(change, ref, versions[-1])
-        self._store.mutations.record(ref, stored=stored, marker=marker)
-        return stored[-1].metadata
+        return Outcome(ref, marker, stored)
 
     def rollback(self) -> None:
         """Remove every version of the group."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swampstore.artifacts.content import MemoryContent
 from swampstore.artifacts.metadata import Draft, Metadata
-from swampstore.artifacts.mutation import Ledger
+from swampstore.artifacts.mutation import Ledger, Outcome
 from swampstore.artifacts.publish import owner_for
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
@@ -93,4 +93,4 @@ class EphemeralStore:
     def _keep(self, ref: DataRef, metadata: Metadata, content: bytes) -> None:
         self.content.stored[ref, metadata.version] = (metadata, content)
         stored = StoredVersion(metadata, deferred=False)
-        self._ledger.record(ref, stored=[stored], marker=metadata.version)
+        self._ledger.record([Outcome(ref, metadata.version, [stored])])

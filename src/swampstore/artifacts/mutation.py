@@ -12,7 +12,7 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from swampstore.artifacts.name_locks import NameLocks
 from swampstore.errors import CatalogError, DiskError, SwampstoreError
@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from swampstore.artifacts.versions import StoredVersion
 
 _PAUSE = 0.005
+
+
+class Outcome(NamedTuple):
+    """What a change did to one name: versions stored, versions gone, where its marker is now.
+
+    `marker` is the version that the name's `latest` names, 0 if none does.
+    """
+
+    ref: DataRef
+    marker: int
+    stored: Sequence[StoredVersion] = ()
+    removed: Sequence[int] = ()
 
 
 class Ledger(Protocol):
@@ -38,15 +50,8 @@ class Ledger(Protocol):
     def settle(self, paths: Sequence[str]) -> None:
         """Drop the intents of these paths."""
 
-    def record(
-        self,
-        ref: DataRef,
-        *,
-        stored: Sequence[StoredVersion] = (),
-        removed: Sequence[int] = (),
-        marker: int,
-    ) -> None:
-        """Write changed versions of a name through and drop its intent."""
+    def record(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what changed through, all at once, and drop the intents of those names."""
 
     def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
         """Make the rows of a name exactly those of `stored` and drop its intent."""
@@ -93,13 +98,17 @@ class Mutations:
         removed: Sequence[int] = (),
         marker: int,
     ) -> None:
-        """Write a finished change through.
+        """Write a finished change of one name through; see `record_all`."""
+        self.record_all([Outcome(ref, marker, stored, removed)])
+
+    def record_all(self, outcomes: Sequence[Outcome]) -> None:
+        """Write a finished change through, so that readers see all of it or nothing yet.
 
         The files are what counts: if the catalog cannot be written now, the intent stays and
         the next reader heals the rows, so the change itself has not failed.
         """
-        with self._rows_may_follow(ref):
-            self.ledger.record(ref, stored=stored, removed=removed, marker=marker)
+        with self._rows_may_follow(outcomes[0].ref):
+            self.ledger.record(outcomes)
 
     def record_gone(self, ref: DataRef) -> None:
         """Write through that nothing of a name is left, with the same promise."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from swampstore.artifacts.metadata import Draft, Metadata
+from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import claim_version, current, publish
 from swampstore.artifacts.store import ArtifactStore, to_json_bytes, tombstone_draft
 from swampstore.artifacts.versions import StoredVersion
@@ -62,8 +63,8 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
                 f"{new} exists already", hint="Delete it first, or choose another name."
             )
         copied = _copy(store, new_change, latest, old, new, new_marker, copy_id)
-        _bury(store, old_change, old, latest, old_marker, new)
-        _record_copy(store, new, copied)
+        tombstone = _bury(store, old_change, old, latest, old_marker, new)
+        store.mutations.record_all([_as_latest(old, tombstone), _as_latest(new, copied)])
     return Renamed(old, new, latest.version, copied.version)
 
 
@@ -129,7 +130,7 @@ def _copy_content(
 
 def _bury(
     store: ArtifactStore, change: Change, old: DataRef, latest: Metadata, marker: int, new: DataRef
-) -> None:
+) -> Metadata:
     now = to_iso(store.clock())
     content = to_json_bytes({"renamedTo": new.name, "renamedAt": now})
     draft: Draft = tombstone_draft(latest, renamed_to=new.name).checked()
@@ -138,13 +139,12 @@ def _bury(
     tombstone = draft.metadata(old.name, version, latest.owner, now, len(content), checksum)
     try:
         change.write_new(old.file_rel(version, RAW), content)
-        marker = publish(change, old, tombstone, marker)
+        publish(change, old, tombstone, marker)
     except BaseException:
         change.discard_claim(old.version_rel(version))
         raise
-    store.mutations.record(old, stored=[StoredVersion(tombstone, deferred=False)], marker=marker)
+    return tombstone
 
 
-def _record_copy(store: ArtifactStore, new: DataRef, copied: Metadata) -> None:
-    stored = StoredVersion(copied, deferred=False)
-    store.mutations.record(new, stored=[stored], marker=copied.version)
+def _as_latest(ref: DataRef, metadata: Metadata) -> Outcome:
+    return Outcome(ref, metadata.version, [StoredVersion(metadata, deferred=False)])

@@ -17,6 +17,7 @@ from swampstore.catalog.schema import COLUMNS, INSERT, Row
 from swampstore.layout import DataRef, ModelRef
 
 if TYPE_CHECKING:
+    from swampstore.artifacts.mutation import Outcome
     from swampstore.artifacts.versions import StoredVersion
 
 _NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
@@ -97,22 +98,13 @@ class Catalog:
         sql = "DELETE FROM intent WHERE path = ?"
         self.rows.write(lambda db: db.executemany(sql, [(path,) for path in paths]))
 
-    def record(
-        self,
-        ref: DataRef,
-        *,
-        stored: Sequence[StoredVersion] = (),
-        removed: Sequence[int] = (),
-        marker: int,
-    ) -> None:
-        """Write changed versions of a name through and drop its intent.
-
-        `marker` is the version that the name's `latest` names now, 0 if none does.
-        """
+    def record(self, outcomes: Sequence[Outcome]) -> None:
+        """Write what changed through, all at once, and drop the intents of those names."""
 
         def work(db: sqlite3.Connection) -> None:
-            self.store_within(db, ref, stored, removed, marker)
-            db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
+            for ref, marker, stored, removed in outcomes:
+                self.store_within(db, ref, stored, removed, marker)
+                db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
 
         self.rows.write(work)
 

@@ -16,7 +16,6 @@ from typing import Any
 import scan
 import writers
 from account import Account, ClaimError
-
 from swampstore import Repo, open_repo
 from swampstore.doctor import examine
 from swampstore.retention import gc
