@@ -23,9 +23,12 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """What to say. `cut` breaks the connection in the middle of the body."""
+
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    cut: bool = False
 
 
 class Server:
@@ -76,7 +79,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("content-length", str(len(answer.body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer.body)
+            self.wfile.write(answer.body[: len(answer.body) // 2] if answer.cut else answer.body)
+        self.close_connection = self.close_connection or answer.cut
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - names of the base class
 

@@ -24,6 +24,7 @@ from swampstore.catalog.query.tree import (
     MapOf,
     Member,
     MethodCall,
+    Node,
     Unary,
 )
 from swampstore.errors import QueryError
@@ -31,8 +32,9 @@ from swampstore.errors import QueryError
 
 def shape(node: Any) -> Any:
     """Return an expression as nested tuples with class names and without positions."""
-    if hasattr(node, "_fields"):
-        return (type(node).__name__, *(shape(part) for part in node[:-1]))
+    if isinstance(node, Node):
+        members = [getattr(node, name) for name in node.__match_args__ if name != "at"]
+        return (type(node).__name__, *map(shape, members))
     if isinstance(node, tuple):
         return tuple(shape(part) for part in node)
     return (type(node).__name__, repr(node))

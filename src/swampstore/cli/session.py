@@ -48,7 +48,8 @@ class Session:
             write_output(f"{text()}\n")
 
     def note(self, message: str) -> None:
-        """Tell something that is not part of the result."""
+        """Tell something that is not part of the result, after what was shown before it."""
+        sys.stdout.flush()
         click.echo(printable_lines(message), err=True)
 
     def confirm(self, question: str, *, yes: bool) -> bool:

@@ -11,6 +11,7 @@ from swampstore.errors import ConfigError, ValidationError
 from swampstore.stores.keys import trim_prefix
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
+_SECRETS = frozenset({"accessKeyId", "secretAccessKey", "sessionToken", "accountKey"})
 _TIMEOUT_BOUNDS = (1000, 600_000)
 _CONCURRENCY_BOUNDS = (1, 1000)
 
@@ -94,10 +95,10 @@ class Fields:
             raise self._wrong(name, f"a whole number from {low} to {high}")
         return value
 
-    def limits(self, environ: Mapping[str, str] | None = None, variable: str = "") -> Limits:
+    def limits(self, environ: Mapping[str, str], variable: str) -> Limits:
         """Return the limits; the timeout in the environment variable beats the configured one."""
         timeout = self.whole("requestTimeoutMs", _TIMEOUT_BOUNDS, 30_000)
-        override = (environ or {}).get(variable, "")
+        override = environ.get(variable, "")
         # Other clients ignore a value out of bounds, so it must not be an error here.
         if override.isascii() and override.isdigit():
             low, high = _TIMEOUT_BOUNDS
@@ -120,13 +121,15 @@ def mapping_from_url(url: str) -> dict[str, str]:
     from urllib.parse import parse_qsl, unquote, urlsplit
 
     parts = urlsplit(url)
-    if parts.username or parts.password:
+    members = dict(parse_qsl(parts.query))
+    # URLs end up in logs, in shell histories and in the output of `ps`.
+    if parts.username or parts.password or not _SECRETS.isdisjoint(members):
         raise ConfigError(
             "a store URL must not hold credentials",
             hint="Give them through the environment or a credentials file.",
         )
     return {
-        **dict(parse_qsl(parts.query)),
+        **members,
         "bucket": parts.netloc,
         "prefix": unquote(parts.path),
     }

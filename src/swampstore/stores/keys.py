@@ -39,5 +39,9 @@ def trim_prefix(prefix: str) -> str:
 
 
 def parent_of(prefix: str) -> str:
-    """Return the whole segments of a listing prefix: `data/ab` is below `data`."""
-    return prefix.rpartition("/")[0]
+    """Return the whole segments of a listing prefix: `data/ab` is below `data`.
+
+    Raises ValidationError if they are no key; the segment that is only begun may be anything.
+    """
+    parent, slash, _ = prefix.rpartition("/")
+    return check_key(parent) if slash else ""

@@ -12,12 +12,12 @@ from typing import Any, BinaryIO, Self
 
 from swampstore.stores.config_fields import Fields, Limits
 from swampstore.stores.errors import changed, exists, not_found
-from swampstore.stores.keys import check_key
+from swampstore.stores.keys import check_key, parent_of
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
 from swampstore.stores.streaming import receive
 
 
-class Bucket:
+class MemoryBucket:
     """The objects that stores of one name share."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Bucket:
 
 
 # `memory://name` means the same objects wherever in this process it is opened.
-_BUCKETS: dict[str, Bucket] = {}
+_BUCKETS: dict[str, MemoryBucket] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,13 @@ class MemoryConfig:
     def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:
         """Read `{name: ...}`."""
         fields = Fields(config)
-        return cls(fields.required_text("name"), fields.limits())
+        return cls(
+            fields.required_text("name"), fields.limits(environ, "SWAMP_MEMORY_REQUEST_TIMEOUT_MS")
+        )
 
     def open(self) -> MemoryStore:
         """Return a store that shares its objects with others of the same name."""
-        return MemoryStore(self.name, _BUCKETS.setdefault(self.name, Bucket()))
+        return MemoryStore(self.name, _BUCKETS.setdefault(self.name, MemoryBucket()))
 
 
 class MemoryStore:
@@ -58,9 +60,9 @@ class MemoryStore:
 
     capabilities = Capabilities(conditional_delete=True)
 
-    def __init__(self, name: str = "", bucket: Bucket | None = None) -> None:
+    def __init__(self, name: str = "", bucket: MemoryBucket | None = None) -> None:
         self.identity = f"memory://{name}"
-        self._bucket = bucket or Bucket()
+        self._bucket = bucket or MemoryBucket()
 
     def get(self, key: str) -> Fetched:
         """See Store.get."""
@@ -88,6 +90,7 @@ class MemoryStore:
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See Store.list."""
+        parent_of(prefix)
         with self._bucket.lock:
             found = [one.info for one in self._bucket.objects.values()]
         yield from sorted(info for info in found if info.key.startswith(prefix))
@@ -108,7 +111,7 @@ class MemoryStore:
     def put_if_match(self, key: str, data: bytes, token: str) -> Written:
         """See Store.put_if_match."""
         with self._bucket.lock:
-            found = self._bucket.objects.get(key)
+            found = self._bucket.objects.get(check_key(key))
             if found is None or found.info.token != token:
                 raise changed(key, self.identity)
             return self._write(key, data)
@@ -135,6 +138,7 @@ class MemoryStore:
 
     def copy(self, source: str, target: str) -> None:
         """See Store.copy."""
+        check_key(target)
         self.put(target, self.get(source).data)
 
     def clock(self) -> datetime:

@@ -87,7 +87,9 @@ class Store(Protocol):
         """Yield the objects whose key starts with `prefix`, page by page, in no promised order.
 
         The prefix is a plain string. One that does not end at a segment's end (`data/ab`) may
-        cost a listing of everything in its parent (`data/`).
+        cost a listing of everything in its parent (`data/`). Keys are what others have put there:
+        check one before it becomes a path. A key with empty, `.` or `..` segments ends the
+        listing with a StoreError that names it.
         """
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:

@@ -2,15 +2,14 @@
 
 The parser leaves one spelling per meaning: `x.size()` is the call `size(x)`,
 `contains(x, y)` is the method call `x.contains(y)`, and `a && b && c` is one node. Every node
-knows where it stands in the source, `at`. Nodes are tuples because those cost no start-up time
-to define; tell them apart with `match`, not with `==`.
+knows where it stands in the source, `at`. Tell nodes apart with `match`, not with `==`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal as OneOf
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias, dataclass_transform
 
 Kind: TypeAlias = OneOf[
     "bool",
@@ -29,7 +28,24 @@ Kind: TypeAlias = OneOf[
 """The types of CEL; where a type cannot be known before a row is seen, it is `None`."""
 
 
-class Literal(NamedTuple):
+@dataclass_transform(frozen_default=True)
+class Node:
+    """A node of the tree: a data class that costs no start-up time to define."""
+
+    __match_args__: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.__match_args__ = tuple(cls.__annotations__)  # type: ignore[misc]  # set once, here
+
+    def __init__(self, *values: object, **named: object) -> None:
+        self.__dict__.update(zip(self.__match_args__, values, strict=False), **named)
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({members})"
+
+
+class Literal(Node):
     """A constant; `kind` tells `1`, `1u`, `1.0` and `true` apart, which Python calls equal."""
 
     kind: Kind
@@ -37,14 +53,14 @@ class Literal(NamedTuple):
     at: int = 0
 
 
-class Ident(NamedTuple):
+class Ident(Node):
     """A field, a variable of a comprehension or the name of a type."""
 
     name: str
     at: int = 0
 
 
-class Member(NamedTuple):
+class Member(Node):
     """`operand.name`."""
 
     operand: Expr
@@ -52,7 +68,7 @@ class Member(NamedTuple):
     at: int = 0
 
 
-class Index(NamedTuple):
+class Index(Node):
     """`operand[key]`."""
 
     operand: Expr
@@ -60,7 +76,7 @@ class Index(NamedTuple):
     at: int = 0
 
 
-class Call(NamedTuple):
+class Call(Node):
     """`function(arguments)`."""
 
     function: str
@@ -68,7 +84,7 @@ class Call(NamedTuple):
     at: int = 0
 
 
-class MethodCall(NamedTuple):
+class MethodCall(Node):
     """`target.method(arguments)`."""
 
     target: Expr
@@ -77,7 +93,7 @@ class MethodCall(NamedTuple):
     at: int = 0
 
 
-class Comprehension(NamedTuple):
+class Comprehension(Node):
     """`target.macro(variable, body)`; `map` may have two bodies, a filter and a result."""
 
     target: Expr
@@ -87,21 +103,21 @@ class Comprehension(NamedTuple):
     at: int = 0
 
 
-class ListOf(NamedTuple):
+class ListOf(Node):
     """`[items]`."""
 
     items: tuple[Expr, ...]
     at: int = 0
 
 
-class MapOf(NamedTuple):
+class MapOf(Node):
     """`{key: value}`."""
 
     entries: tuple[tuple[Expr, Expr], ...]
     at: int = 0
 
 
-class Unary(NamedTuple):
+class Unary(Node):
     """`!operand` or `-operand`."""
 
     operator: str
@@ -109,7 +125,7 @@ class Unary(NamedTuple):
     at: int = 0
 
 
-class Binary(NamedTuple):
+class Binary(Node):
     """Arithmetic, a comparison or `in`."""
 
     operator: str
@@ -118,7 +134,7 @@ class Binary(NamedTuple):
     at: int = 0
 
 
-class Logical(NamedTuple):
+class Logical(Node):
     """A chain of two or more operands with `&&` or with `||`."""
 
     operator: str
@@ -126,7 +142,7 @@ class Logical(NamedTuple):
     at: int = 0
 
 
-class Conditional(NamedTuple):
+class Conditional(Node):
     """`test ? then : otherwise`."""
 
     test: Expr

@@ -1,0 +1,29 @@
+"""What sets one cloud's buckets apart from another's, for the one class that serves them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Remedies:
+    """What a user of this cloud does about missing credentials and missing permissions."""
+
+    sign_in: str
+    permissions: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A bucket below a prefix, and how its cloud does things.
+
+    `condition` names the member of an object's description that conditional writes go by.
+    `clock_url` answers anybody with a Date header, even if only to refuse.
+    """
+
+    identity: str
+    condition: Literal["e_tag", "version"]
+    clock_url: str
+    timeout: float
+    remedies: Remedies

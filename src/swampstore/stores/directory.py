@@ -1,0 +1,355 @@
+"""A bucket that is a directory, on this machine or on a mount that several machines share.
+
+Each object is a plain file under its key, so other tools can read it. Writers hold an operating
+system lock (one of 64 files, chosen by the key; network file systems carry it between machines)
+from the check of a condition to the rename, so a condition holds at the moment of the write.
+Readers need no lock: a rename shows them the old file or the new one, whole.
+
+The token of an object is its modification time, inode and size. A hash of the content would have
+to read every file for a listing, and could not tell "replaced and put back" from "never
+touched". Time, inode and size change with every replacement, also one made by another tool. But
+clocks tick coarsely (4 ms on Linux) and inodes are used again, so each write gives its file a
+time later than that of the file it replaces, with random digits below the millisecond: a write
+id in the one place that every file system has for it. All users of a store must open it at the
+same directory, because the lock files are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, BinaryIO, Self
+
+from swampstore.errors import ConfigError, SwampstoreError, ValidationError
+from swampstore.files import disk_errors
+from swampstore.layout import is_temp
+from swampstore.stores import directory_tree as tree
+from swampstore.stores.config_fields import Fields, Limits
+from swampstore.stores.errors import (
+    StoreMissingError,
+    StorePermissionError,
+    StoreUnreachableError,
+    UnsupportedOperationError,
+    changed,
+    exists,
+    not_found,
+)
+from swampstore.stores.keys import check_key, parent_of
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
+from swampstore.stores.streaming import CHUNK, receive
+
+LOCKS = ".swampstore-locks"
+_STRIPES = 64
+_TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN})
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
+_DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# File systems keep times to a nanosecond, to 10 ms or (FAT) to two seconds.
+_TICKS_NS = (0, 10_000_000, 2_000_000_000)
+_BELOW_A_MILLISECOND = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryConfig:
+    """`file:///mnt/share/bucket`: a directory that exists."""
+
+    path: str
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
+        """Read a `file://` URL."""
+        from urllib.parse import unquote, urlsplit
+
+        parts = urlsplit(url)
+        if parts.netloc not in {"", "localhost"}:
+            raise ConfigError(
+                f"the store {url} names the host {parts.netloc!r}",
+                hint="Write three slashes before a path on this machine: file:///mnt/share.",
+            )
+        return cls.from_mapping({"path": unquote(parts.path)}, environ)
+
+    @classmethod
+    def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:
+        """Read `{path: ...}`."""
+        fields = Fields(config)
+        path = fields.required_text("path")
+        if not os.path.isabs(path):
+            raise ConfigError(
+                f"the store's path is {path!r}, expected an absolute path", hint="Write it in full."
+            )
+        return cls(
+            os.path.normpath(path), fields.limits(environ, "SWAMP_DIRECTORY_REQUEST_TIMEOUT_MS")
+        )
+
+    def open(self) -> Store:
+        """Return the store; raise StoreMissingError if the directory is not there."""
+        return DirectoryStore(self.path)
+
+
+class DirectoryStore:
+    """A directory as a store. It is never created: a mount that is missing must not go unseen."""
+
+    capabilities = Capabilities(conditional_delete=True)
+
+    def __init__(self, path: str, *, durable: bool = True) -> None:
+        self.identity = f"file://{os.path.realpath(path)}"
+        self._durable = durable
+        try:
+            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreMissingError(
+                f"{path} is not a directory", hint="Mount it, or create it."
+            ) from None
+
+    def get(self, key: str) -> Fetched:
+        """See Store.get."""
+        with self._reading(key) as fd:
+            return Fetched(_info(key, os.fstat(fd)), b"".join(_chunks(fd)))
+
+    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
+        """See Store.get_if_changed."""
+        with self._reading(key) as fd:
+            info = _info(key, os.fstat(fd))
+            return None if info.etag == etag else Fetched(info, b"".join(_chunks(fd)))
+
+    def download(
+        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
+    ) -> ObjectInfo:
+        """See Store.download."""
+        with self._reading(key) as source:
+            info = _info(key, os.fstat(source))
+            what = f"{key} in {self.identity}"
+            receive(_chunks(source), fd, what=what, size=size, sha256=sha256)
+            return info
+
+    def head(self, key: str) -> ObjectInfo:
+        """See Store.head."""
+        # Opening, unlike asking for the status, makes a network file system look again.
+        with self._reading(key) as fd:
+            return _info(key, os.fstat(fd))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list."""
+        parent = parent_of(prefix)
+        with self._errors(prefix):
+            for found in tree.walk(self._root, parent, prefix, LOCKS):
+                yield _info(found.path, found.status)
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        """See Store.put."""
+        return self._write(key, body, lambda _: None)
+
+    def put_if_absent(self, key: str, data: bytes) -> Written:
+        """See Store.put_if_absent."""
+
+        def check(token: str | None) -> None:
+            if token is not None:
+                raise exists(key, self.identity)
+
+        return self._write(key, data, check)
+
+    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        """See Store.put_if_match."""
+
+        def check(found: str | None) -> None:
+            if found != token:
+                raise changed(key, self.identity)
+
+        return self._write(key, data, check)
+
+    def _write(
+        self, key: str, body: bytes | BinaryIO, check: Callable[[str | None], None]
+    ) -> Written:
+        with self._errors(_writable(key)):
+            directory, fd, temp = tree.new_file(self._root, key)
+            try:
+                _fill(fd, body)
+                self._sync(fd)
+                with self._locked(key):
+                    name = os.path.basename(key)
+                    check(self._token(key))
+                    token = _make_unique(fd, directory, name)
+                    os.rename(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+                self._sync(directory)
+                return Written(token, token)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temp, dir_fd=directory)
+                tree.remove_empty_parents(self._root, key)
+                raise
+            finally:
+                os.close(fd)
+                os.close(directory)
+
+    def delete(self, key: str) -> None:
+        """See Store.delete."""
+        self._delete(key, None)
+
+    def delete_if_match(self, key: str, token: str) -> None:
+        """See Store.delete_if_match."""
+        self._delete(key, token)
+
+    def _delete(self, key: str, token: str | None) -> None:
+        with self._errors(_writable(key)), self._locked(key):
+            found = self._token(key)
+            if found is None:
+                return
+            if token is not None and found != token:
+                raise changed(key, self.identity)
+            with tree.parent(self._root, key) as (directory, name):
+                os.unlink(name, dir_fd=directory)
+                self._sync(directory)
+        tree.remove_empty_parents(self._root, key)
+
+    def copy(self, source: str, target: str) -> None:
+        """See Store.copy."""
+        check_key(target)
+        with self._reading(source) as fd, os.fdopen(os.dup(fd), "rb") as file:
+            self.put(target, file)
+
+    def clock(self) -> datetime:
+        """See Store.clock. The file system dates a new file: on a mount, with the server's time."""
+        with self._errors("clock"):
+            directory, fd, temp = tree.new_file(self._root, "clock")
+            try:
+                os.unlink(temp, dir_fd=directory)
+                return _time(os.fstat(fd))
+            finally:
+                os.close(fd)
+                os.close(directory)
+
+    def close(self) -> None:
+        """See Store.close."""
+        if self._root >= 0:
+            os.close(self._root)
+            self._root = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _reading(self, key: str) -> Iterator[int]:
+        with self._errors(check_key(key)):
+            try:
+                fd = tree.open_file(self._root, key)
+            except FileNotFoundError:
+                raise not_found(key, self.identity) from None
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        stripe = f"{LOCKS}/{zlib.crc32(key.encode()) % _STRIPES:02}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(LOCKS, dir_fd=self._root)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(stripe, flags, 0o666, dir_fd=self._root)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _token(self, key: str) -> str | None:
+        try:
+            fd = tree.open_file(self._root, key)
+        except FileNotFoundError:
+            return None
+        try:
+            return _token_of(os.fstat(fd))
+        finally:
+            os.close(fd)
+
+    def _sync(self, fd: int) -> None:
+        if self._durable:
+            os.fsync(fd)
+
+    @contextlib.contextmanager
+    def _errors(self, key: str) -> Iterator[None]:
+        with disk_errors(f"{self.identity}/{key}"):
+            try:
+                yield
+            except SwampstoreError:
+                raise
+            except OSError as error:
+                if error.errno in _DENIED:
+                    raise StorePermissionError(
+                        f"{self.identity}/{key}: {error.strerror}",
+                        hint="Check the owner and mode of the directory, and how it is mounted.",
+                    ) from error
+                if error.errno in _NO_LOCKS:
+                    raise UnsupportedOperationError(
+                        f"{self.identity} has no file locks: {error.strerror}",
+                        hint="Mount it with locking; without locks it cannot be shared safely.",
+                    ) from error
+                if error.errno in _TRANSIENT:
+                    raise StoreUnreachableError(
+                        f"{self.identity}/{key}: {error.strerror}",
+                        hint="Check the mount, then try again; nothing was lost.",
+                    ) from error
+                raise
+
+
+def _writable(key: str) -> str:
+    """Return a checked key that is none of the names this store keeps for itself."""
+    if check_key(key).partition("/")[0] == LOCKS or is_temp(os.path.basename(key)):
+        raise ValidationError(
+            f"the key {key!r} is kept for the store's own files", hint="Rename it."
+        )
+    return key
+
+
+def _fill(fd: int, body: bytes | BinaryIO) -> None:
+    if isinstance(body, bytes):
+        chunks: Iterator[bytes] = iter([body])
+    else:
+        body.seek(0)
+        chunks = iter(lambda: body.read(CHUNK), b"")
+    for chunk in chunks:
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def _chunks(fd: int) -> Iterator[bytes]:
+    while chunk := os.read(fd, CHUNK):
+        yield chunk
+
+
+def _make_unique(fd: int, directory: int, name: str) -> str:
+    """Give a new file a time that no file of this name had before; return its token."""
+    status = os.fstat(fd)
+    floor = -1
+    with contextlib.suppress(FileNotFoundError):
+        floor = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
+    moment = max(status.st_mtime_ns, floor + 1) + secrets.randbelow(_BELOW_A_MILLISECOND)
+    for tick in _TICKS_NS:
+        os.utime(fd, ns=(status.st_atime_ns, moment + tick))
+        if (status := os.fstat(fd)).st_mtime_ns > floor:
+            break
+    return _token_of(status)
+
+
+def _token_of(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+
+
+def _time(status: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
+
+
+def _info(key: str, status: os.stat_result) -> ObjectInfo:
+    token = _token_of(status)
+    return ObjectInfo(key, status.st_size, token, token, _time(status))

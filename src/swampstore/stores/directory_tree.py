@@ -1,0 +1,161 @@
+"""Files below one directory, reached segment by segment so that no symbolic link is followed.
+
+Everything here works on descriptors of directories. A path that was checked and then opened by
+name could have been swapped for a link in between; a descriptor cannot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from swampstore.layout import is_temp
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# A pipe in place of a file must not make us wait for its writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+# What opening a link, a socket or a path through a file is answered with.
+_NOT_A_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ATTEMPTS = 100
+
+
+class Found(NamedTuple):
+    """A file of a walk: its path below the root, and what the file system says about it."""
+
+    path: str
+    status: os.stat_result
+
+
+@contextlib.contextmanager
+def parent(root: int, path: str) -> Iterator[tuple[int, str]]:
+    """Yield the directory of a path and the name in it; raise FileNotFoundError if missing."""
+    *segments, name = path.split("/")
+    fd = _descend(root, segments, create=False)
+    try:
+        yield fd, name
+    finally:
+        os.close(fd)
+
+
+def open_file(root: int, path: str) -> int:
+    """Return a descriptor of a regular file; raise FileNotFoundError if there is none."""
+    try:
+        with parent(root, path) as (directory, name):
+            fd = os.open(name, _FILE, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NOT_A_FILE:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
+        raise
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise FileNotFoundError(errno.ENOENT, "not a file", path)
+
+
+def new_file(root: int, path: str) -> tuple[int, int, str]:
+    """Create a temporary file beside `path`; return directory, file and the temporary name.
+
+    As long as the file is there, nobody can remove its directory.
+    """
+    for _ in range(_ATTEMPTS):
+        # A deletion elsewhere may take an empty directory away before there is a file in it.
+        with contextlib.suppress(FileNotFoundError):
+            return _new_file(root, path.split("/")[:-1])
+    raise FileNotFoundError(errno.ENOENT, "the directory keeps vanishing", path)
+
+
+def _new_file(root: int, segments: list[str]) -> tuple[int, int, str]:
+    directory = _descend(root, segments, create=True)
+    temp = f".{uuid.uuid4()}.tmp"
+    try:
+        return directory, os.open(temp, _NEW_FILE, 0o666, dir_fd=directory), temp
+    except BaseException:
+        os.close(directory)
+        raise
+
+
+def remove_empty_parents(root: int, path: str) -> None:
+    """Remove the directories above a removed file that hold nothing any more."""
+    above = os.path.dirname(path)
+    while above:
+        try:
+            with parent(root, above) as (directory, name):
+                os.rmdir(name, dir_fd=directory)
+        except OSError:
+            return
+        above = os.path.dirname(above)
+
+
+def walk(root: int, start: str, prefix: str, hidden: str) -> Iterator[Found]:
+    """Yield the regular files below `start` whose path starts with `prefix`, ordered by path.
+
+    Links, temporary files and the top-level directory `hidden` are passed over.
+    """
+    try:
+        directory = _descend(root, start.split("/") if start else [], create=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield from _walk(directory, f"{start}/" if start else "", prefix, hidden)
+
+
+def _walk(directory: int, above: str, prefix: str, hidden: str) -> Iterator[Found]:
+    try:
+        for sort_key, name in sorted(_names(directory)):
+            path = above + name
+            if path == hidden or not (path + "/").startswith(prefix[: len(path) + 1]):
+                continue
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if sort_key.endswith("/"):
+                    inner = os.open(name, _DIRECTORY, dir_fd=directory)
+                    yield from _walk(inner, f"{path}/", prefix, hidden)
+                elif path.startswith(prefix):
+                    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    yield Found(path, status)
+    finally:
+        os.close(directory)
+
+
+def _names(directory: int) -> Iterator[tuple[str, str]]:
+    """Yield what is in a directory; a directory sorts as if its name ended in a slash."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if is_temp(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield f"{entry.name}/", entry.name
+            elif entry.is_file(follow_symlinks=False):
+                yield entry.name, entry.name
+
+
+def _descend(root: int, segments: list[str], *, create: bool) -> int:
+    """Return a descriptor of the directory below `root`, which the caller closes."""
+    fd = os.dup(root)
+    try:
+        for segment in segments:
+            inner = _open_or_make(segment, fd) if create else _open(segment, fd)
+            os.close(fd)
+            fd = inner
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _open(segment: str, directory: int) -> int:
+    return os.open(segment, _DIRECTORY, dir_fd=directory)
+
+
+def _open_or_make(segment: str, directory: int) -> int:
+    while True:
+        try:
+            return _open(segment, directory)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(segment, dir_fd=directory)
+                os.fsync(directory)

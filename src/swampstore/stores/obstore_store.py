@@ -1,0 +1,233 @@
+"""Cloud buckets through obstore: one class, because S3, GCS and Azure differ only in details.
+
+Each method is one request and is never repeated here; `swampstore.stores.retry` does that.
+Listings are the exception: only the client knows which page failed, so it repeats pages itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotModifiedError,
+    PreconditionError,
+)
+
+from swampstore.stores.cloud import Bucket
+from swampstore.stores.config_fields import Limits
+from swampstore.stores.errors import (
+    StoreUnreachableError,
+    UnsupportedOperationError,
+    changed,
+    exists,
+)
+from swampstore.stores.keys import check_key, parent_of
+from swampstore.stores.obstore_errors import translate
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
+from swampstore.stores.streaming import CHUNK, receive
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta, PutResult, UpdateVersion
+    from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
+
+    Client = S3Store | GCSStore | AzureStore
+
+_NO_RETRIES: RetryConfig = {"max_retries": 0}
+_PAGE_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(minutes=2)}
+_PAGE = 1000
+# One request may not last longer than this, however much it transfers.
+_LONGEST_REQUEST = timedelta(hours=1)
+_LONGEST_CONNECT = 5.0
+_CLIENT_FAILURES = (BaseError, OSError, ValueError)
+
+
+def client_options(limits: Limits, endpoint: str) -> ClientConfig:
+    """Return the HTTP settings: silence for longer than the timeout is a failure."""
+    return {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": timedelta(seconds=min(limits.request_timeout, _LONGEST_CONNECT)),
+        "read_timeout": timedelta(seconds=limits.request_timeout),
+        "timeout": _LONGEST_REQUEST,
+    }
+
+
+def open_bucket(make_client: Callable[[RetryConfig], Client], bucket: Bucket) -> ObstoreStore:
+    """Return the store of a bucket; nothing is sent yet."""
+    return ObstoreStore(make_client(_NO_RETRIES), make_client(_PAGE_RETRIES), bucket)
+
+
+class ObstoreStore:
+    """A bucket. `client` does single requests, `lister` may repeat the pages of a listing."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, client: Client, lister: Client, bucket: Bucket) -> None:
+        self.identity = bucket.identity
+        self._client = client
+        self._lister = lister
+        self._bucket = bucket
+
+    @contextlib.contextmanager
+    def _errors(self, operation: str, key: str) -> Iterator[None]:
+        check_key(key)
+        try:
+            yield
+        except _CLIENT_FAILURES as error:
+            raise translate(error, self._bucket, operation, key) from error
+
+    def get(self, key: str) -> Fetched:
+        """See Store.get."""
+        with self._errors("get", key):
+            found = obstore.get(self._client, key)
+            return Fetched(self._info(found.meta), bytes(found.bytes()))
+
+    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
+        """See Store.get_if_changed."""
+        with self._errors("get", key):
+            try:
+                found = obstore.get(self._client, key, options={"if_none_match": _quoted(etag)})
+            except NotModifiedError:
+                return None
+            return Fetched(self._info(found.meta), bytes(found.bytes()))
+
+    def download(
+        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
+    ) -> ObjectInfo:
+        """See Store.download."""
+        with self._errors("get", key):
+            found = obstore.get(self._client, key)
+        what = f"{key} in {self.identity}"
+        receive(self._chunks(found, key), fd, what=what, size=size, sha256=sha256)
+        return self._info(found.meta)
+
+    def _chunks(self, found: obstore.GetResult, key: str) -> Iterator[bytes]:
+        with self._errors("get", key):
+            for chunk in found.stream(min_chunk_size=CHUNK):
+                yield bytes(chunk)
+
+    def head(self, key: str) -> ObjectInfo:
+        """See Store.head."""
+        with self._errors("head", key):
+            return self._info(obstore.head(self._client, key))
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """See Store.list."""
+        # The client takes whole segments only, so the rest of the prefix is a filter here.
+        parent = parent_of(prefix) or None
+        try:
+            for page in obstore.list(self._lister, parent, chunk_size=_PAGE):
+                for meta in page:
+                    if meta["path"].startswith(prefix):
+                        yield self._info(meta)
+        except _CLIENT_FAILURES as error:
+            raise translate(error, self._bucket, "list", prefix) from error
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        """See Store.put."""
+        with self._errors("put", key):
+            if not isinstance(body, bytes):
+                body.seek(0)
+            return self._written(obstore.put(self._client, key, body, max_concurrency=4))
+
+    def put_if_absent(self, key: str, data: bytes) -> Written:
+        """See Store.put_if_absent."""
+        with self._errors("put", key):
+            try:
+                return self._written(obstore.put(self._client, key, data, mode="create"))
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise exists(key, self.identity) from error
+
+    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        """See Store.put_if_match."""
+        mode: UpdateVersion = {"version": token}
+        if self._bucket.condition == "e_tag":
+            mode = {"e_tag": _quoted(token)}
+        with self._errors("put", key):
+            try:
+                return self._written(obstore.put(self._client, key, data, mode=mode))
+            # A service that sees two conditional writes at once may answer "conflict" to one.
+            except (PreconditionError, AlreadyExistsError, FileNotFoundError) as error:
+                raise changed(key, self.identity) from error
+
+    def delete(self, key: str) -> None:
+        """See Store.delete."""
+        with self._errors("delete", key), contextlib.suppress(FileNotFoundError):
+            obstore.delete(self._client, key)
+
+    def delete_if_match(self, key: str, token: str) -> None:  # noqa: ARG002 - the protocol has it
+        """See Store.delete_if_match. The client has no conditional deletion."""
+        raise UnsupportedOperationError(
+            f"{self.identity} cannot delete {key} on a condition",
+            hint="Replace the object with put_if_match by one that says it is over.",
+        )
+
+    def copy(self, source: str, target: str) -> None:
+        """See Store.copy."""
+        check_key(target)
+        with self._errors("copy", source):
+            obstore.copy(self._client, source, target)
+
+    def clock(self) -> datetime:
+        """See Store.clock. Whatever the service answers, it dates its answer."""
+        return _http_date(self._bucket.clock_url, self._bucket.timeout)
+
+    def close(self) -> None:
+        """See Store.close. Connections go with the last reference to the client."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _info(self, meta: ObjectMeta) -> ObjectInfo:
+        etag, token = self._names(meta)
+        return ObjectInfo(meta["path"], meta["size"], etag, token, meta["last_modified"])
+
+    def _written(self, result: PutResult) -> Written:
+        etag, token = self._names(result)
+        return Written(etag, token or "")
+
+    def _names(self, described: ObjectMeta | PutResult) -> tuple[str, str | None]:
+        etag = _unquoted(described["e_tag"] or "")
+        return etag, etag if self._bucket.condition == "e_tag" else described["version"]
+
+
+def _unquoted(etag: str) -> str:
+    """Return an ETag without quotes: listings of Azure leave them out, headers never do."""
+    return etag[1:-1] if etag.startswith('"') else etag
+
+
+def _quoted(etag: str) -> str:
+    return etag if etag.startswith("W/") else f'"{etag}"'
+
+
+def _http_date(url: str, timeout: float) -> datetime:
+    import urllib.error
+    import urllib.request
+    from email.utils import parsedate_to_datetime
+
+    headers: Any
+    try:
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - checked on config load
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310 - same
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+        error.close()
+    except OSError as error:
+        raise StoreUnreachableError(
+            f"{url} does not answer: {error}", hint="Check the network and the endpoint."
+        ) from error
+    try:
+        return parsedate_to_datetime(headers["Date"]).astimezone(UTC)
+    except (TypeError, ValueError):
+        raise StoreUnreachableError(
+            f"{url} answers without saying what time it is", hint="Check the endpoint."
+        ) from None

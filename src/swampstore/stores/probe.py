@@ -1,0 +1,175 @@
+"""Proving what a store can do, instead of believing it.
+
+Some servers accept conditional writes and ignore the condition. Nothing about their answers
+gives that away until two clients meet and one loses its work, so the probe makes many meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreError,
+    UntrustworthyStoreError,
+)
+from swampstore.stores.protocol import Store, Written
+
+RACERS = 32
+PREFIX = ".swampstore-probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was tried, and what went wrong with it (empty: nothing)."""
+
+    name: str
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the store did what it must."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What a store was seen to do."""
+
+    identity: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the store can be trusted with shared data."""
+        return all(finding.ok for finding in self.findings)
+
+    def check(self) -> None:
+        """Raise UntrustworthyStoreError, saying what failed, unless all is well."""
+        problems = [f"{one.name}: {one.problem}" for one in self.findings if not one.ok]
+        if problems:
+            raise UntrustworthyStoreError(
+                f"{self.identity} cannot be shared safely: {'; '.join(problems)}",
+                hint="Use a server that honours If-Match and If-None-Match on writes.",
+            )
+
+
+class _Wrong(Exception):  # noqa: N818 - never leaves this module
+    """What was seen is not what must be."""
+
+
+def probe(store: Store, *, racers: int = RACERS) -> ProbeReport:
+    """Try everything that sync relies on, with objects that are removed afterwards.
+
+    Costs about 150 small requests. Never raises for what the store does; a store that cannot be
+    reached at all is a report too.
+    """
+    trial = _Trial(store, f"{PREFIX}/{uuid.uuid4()}", racers)
+    attempts: list[tuple[str, Callable[[], None]]] = [
+        ("round trip", trial.round_trip),
+        ("listing after a write", trial.listing),
+        ("conditional create", trial.creates),
+        ("conditional update", trial.updates),
+        ("refusal of a stale update", trial.stale_update),
+        ("deletion", trial.deletion),
+    ]
+    findings = tuple(_attempt(name, attempt) for name, attempt in attempts)
+    with contextlib.suppress(StoreError):
+        trial.clean_up()
+    return ProbeReport(store.identity, findings)
+
+
+def _attempt(name: str, attempt: Callable[[], None]) -> Finding:
+    try:
+        attempt()
+    except _Wrong as wrong:
+        return Finding(name, str(wrong))
+    except StoreError as error:
+        return Finding(name, error.message)
+    return Finding(name)
+
+
+class _Trial:
+    def __init__(self, store: Store, prefix: str, racers: int) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._racers = racers
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+    def round_trip(self) -> None:
+        content = bytes(range(256))
+        self._store.put(self._key("round-trip"), content)
+        found = self._store.get(self._key("round-trip"))
+        if found.data != content or found.info.size != len(content):
+            raise _Wrong("the content read is not the content written")
+        if self._store.get_if_changed(self._key("round-trip"), found.info.etag) is not None:
+            raise _Wrong("an unchanged object is sent again although its ETag was given")
+
+    def listing(self) -> None:
+        self._store.put(self._key("listed/one"), b"1")
+        keys = [info.key for info in self._store.list(f"{self._prefix}/listed/")]
+        if keys != [self._key("listed/one")]:
+            raise _Wrong(f"the listing after a write shows {len(keys)} objects instead of it")
+
+    def creates(self) -> None:
+        key = self._key("created")
+        self._race(key, lambda data: self._store.put_if_absent(key, data))
+
+    def updates(self) -> None:
+        key = self._key("updated")
+        token = self._store.put(key, b"before").token
+        self._race(key, lambda data: self._store.put_if_match(key, data, token))
+
+    def stale_update(self) -> None:
+        key = self._key("stale")
+        stale = self._store.put(key, b"one").token
+        self._store.put_if_match(key, b"two", stale)
+        with contextlib.suppress(PreconditionFailedError):
+            self._store.put_if_match(key, b"three", stale)
+            raise _Wrong("an update on the condition of an older state was accepted")
+        with contextlib.suppress(PreconditionFailedError):
+            self._store.put_if_match(self._key("never-written"), b"x", stale)
+            raise _Wrong("an update of an object that does not exist was accepted")
+
+    def deletion(self) -> None:
+        key = self._key("round-trip")
+        self._store.delete(key)
+        self._store.delete(key)
+        with contextlib.suppress(ObjectNotFoundError):
+            self._store.head(key)
+            raise _Wrong("a deleted object is still there")
+
+    def clean_up(self) -> None:
+        for info in list(self._store.list(f"{self._prefix}/")):
+            self._store.delete(info.key)
+
+    def _race(self, key: str, write: Callable[[bytes], Written]) -> None:
+        def run(number: int) -> bytes | None:
+            data = f"racer {number} {uuid.uuid4()}".encode()
+            try:
+                write(data)
+            except PreconditionFailedError:
+                return None
+            return data
+
+        with ThreadPoolExecutor(self._racers) as pool:
+            outcomes = list(pool.map(run, range(self._racers)))
+        self._only_winner(key, [data for data in outcomes if data is not None])
+
+    def _only_winner(self, key: str, winners: list[bytes]) -> None:
+        if len(winners) != 1:
+            raise _Wrong(
+                f"{len(winners)} of {self._racers} writers at once were told that they won: "
+                "the server ignores conditions"
+                if winners
+                else f"none of {self._racers} writers at once could write"
+            )
+        if self._store.get(key).data != winners[0]:
+            raise _Wrong("the writer that was told it won is not the one whose content is there")

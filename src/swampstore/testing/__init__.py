@@ -1,0 +1,7 @@
+"""Test suites for people who write parts of their own, to be inherited in their tests."""
+
+from __future__ import annotations
+
+from swampstore.testing.store import StoreConformance
+
+__all__ = ["StoreConformance"]

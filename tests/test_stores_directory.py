@@ -1,0 +1,216 @@
+"""A directory as a store: conditions between processes, links, names of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from swampstore.errors import ConfigError, DiskError, ValidationError
+from swampstore.stores import Store, open_store
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreMissingError,
+    StorePermissionError,
+)
+from swampstore.testing import StoreConformance
+from tests.test_many_processes import run_all
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+@pytest.fixture
+def store(root: Path) -> Iterator[DirectoryStore]:
+    with DirectoryStore(str(root), durable=False) as store:
+        yield store
+
+
+class TestDirectoryStore(StoreConformance):
+    @pytest.fixture
+    def store(self, root: Path) -> Iterator[Store]:
+        with DirectoryStore(str(root), durable=False) as store:
+            yield store
+
+
+def test_no_update_of_eight_racing_processes_is_lost(root: Path) -> None:
+    with DirectoryStore(str(root)) as store:
+        store.put("counter", b"0")
+
+    def work(number: int) -> None:
+        with DirectoryStore(str(root), durable=False) as store:
+            for _ in range(25):
+                _increment(store)
+
+    run_all(8, work)
+    with DirectoryStore(str(root)) as store:
+        assert store.get("counter").data == b"200"
+
+
+def _increment(store: Store) -> None:
+    while True:
+        found = store.get("counter")
+        assert found.info.token is not None
+        try:
+            store.put_if_match("counter", b"%d" % (int(found.data) + 1), found.info.token)
+        except PreconditionFailedError:
+            continue
+        return
+
+
+def test_of_eight_processes_that_create_one_object_one_wins(root: Path, tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        with DirectoryStore(str(root), durable=False) as store:
+            for turn in range(20):
+                try:
+                    store.put_if_absent(f"locks/{turn}", b"%d" % number)
+                except PreconditionFailedError:
+                    continue
+                (tmp_path / f"won-{turn}-{number}").touch()
+
+    run_all(8, work)
+    with DirectoryStore(str(root)) as store:
+        for turn in range(20):
+            [winner] = tmp_path.glob(f"won-{turn}-*")
+            assert winner.name.endswith(f"-{store.get(f'locks/{turn}').data.decode()}")
+
+
+def test_processes_that_create_and_delete_in_one_directory_do_not_fail(root: Path) -> None:
+    def work(number: int) -> None:
+        with DirectoryStore(str(root), durable=False) as store:
+            for _ in range(50):
+                store.put(f"deep/er/{number}", b"x")
+                store.delete(f"deep/er/{number}")
+
+    run_all(4, work)
+    assert [path.name for path in root.iterdir()] == [".swampstore-locks"]
+
+
+def test_every_write_has_a_token_of_its_own(store: DirectoryStore) -> None:
+    tokens = set()
+    for _ in range(300):
+        tokens.add(store.put("a", b"same").token)
+        store.delete("a")
+        tokens.add(store.put("a", b"same").token)
+    assert len(tokens) == 600
+
+
+def test_a_change_by_another_tool_is_noticed(store: DirectoryStore, root: Path) -> None:
+    token = store.put("a", b"one").token
+    (root / "a").write_bytes(b"two")
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("a", b"three", token)
+
+
+def test_links_are_not_followed(store: DirectoryStore, root: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"s")
+    (root / "dir").symlink_to(outside)
+    (root / "file").symlink_to(outside / "secret")
+    for key in ("dir/secret", "file"):
+        with pytest.raises(ObjectNotFoundError):
+            store.get(key)
+    with pytest.raises(DiskError):
+        store.put("dir/new", b"x")
+    store.put("file", b"own")
+    store.delete("dir/secret")
+    assert [info.key for info in store.list()] == ["file"]
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (outside / "secret").read_bytes() == b"s"
+
+
+def test_a_pipe_is_no_object_and_blocks_nobody(store: DirectoryStore, root: Path) -> None:
+    os.mkfifo(root / "pipe")
+    with pytest.raises(ObjectNotFoundError):
+        store.get("pipe")
+    assert list(store.list()) == []
+
+
+def test_unfinished_writes_and_lock_files_are_not_listed(store: DirectoryStore, root: Path) -> None:
+    store.put("a", b"x")
+    (root / ".12345678-1234-1234-1234-123456789abc.tmp").write_bytes(b"half")
+    assert [info.key for info in store.list()] == ["a"]
+    assert (root / ".swampstore-locks").is_dir()
+
+
+@pytest.mark.parametrize(
+    "key", [".swampstore-locks/00", "a/.12345678-1234-1234-1234-123456789abc.tmp"]
+)
+def test_the_names_of_its_own_files_are_refused(store: DirectoryStore, key: str) -> None:
+    with pytest.raises(ValidationError, match="own files"):
+        store.put(key, b"x")
+
+
+def test_a_failed_write_leaves_nothing_behind(store: DirectoryStore, root: Path) -> None:
+    store.put("a", b"x")
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_absent("a", b"y")
+    with pytest.raises(DiskError, match="directory belongs"):
+        store.put("a/b", b"y")
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("new/deep/c", b"y", "token")
+    assert sorted(path.name for path in root.iterdir()) == [".swampstore-locks", "a"]
+
+
+def test_a_deletion_takes_empty_directories_with_it(store: DirectoryStore, root: Path) -> None:
+    store.put("x/y/z/1", b"1")
+    store.put("x/2", b"2")
+    store.delete("x/y/z/1")
+    assert [path.name for path in (root / "x").iterdir()] == ["2"]
+
+
+def test_a_listing_is_ordered_by_key(store: DirectoryStore) -> None:
+    keys = ["a-b", "a/c", "a.d", "b", "a/b/c", "aa"]
+    for key in keys:
+        store.put(key, b"x")
+    assert [info.key for info in store.list()] == sorted(keys)
+
+
+def test_a_directory_that_is_missing_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(StoreMissingError, match="not a directory") as told:
+        open_store(f"file://{tmp_path}/nowhere")
+    assert "Mount" in (told.value.hint or "")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_url_with_a_host_or_a_relative_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names the host 'mnt'"):
+        open_store("file://mnt/share")
+    with pytest.raises(ConfigError, match="path"):
+        open_store("file", {"path": "share"})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_written_is_reported_as_such(
+    store: DirectoryStore, root: Path
+) -> None:
+    root.chmod(0o555)
+    try:
+        with pytest.raises(StorePermissionError):
+            store.put("a", b"x")
+    finally:
+        root.chmod(0o755)
+
+
+def test_all_descriptors_are_given_back(root: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with DirectoryStore(str(root), durable=False) as store:
+        store.put("a/b", b"x")
+        store.get("a/b")
+        next(store.list())
+        for attempt in (store.get, store.head):
+            with pytest.raises(ObjectNotFoundError):
+                attempt("a/missing")
+        with pytest.raises(PreconditionFailedError):
+            store.put_if_absent("a/b", b"x")
+        store.clock()
+        store.delete("a/b")
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,276 @@
+"""A server that misbehaves: what becomes of requests, and what a user is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import pytest
+
+from swampstore.errors import SwampstoreError
+from swampstore.stores import Store, store_config
+from swampstore.stores.errors import (
+    PreconditionFailedError,
+    StoreCredentialsError,
+    StoreError,
+    StorePermissionError,
+    StoreUnreachableError,
+    UntrustworthyStoreError,
+)
+from swampstore.stores.health import examine
+from swampstore.stores.memory import MemoryStore
+from swampstore.stores.probe import probe
+from swampstore.stores.protocol import Written
+from swampstore.stores.retry import RetryingStore, RetryPolicy
+from tests.gcs_server import GcsServer
+from tests.http_server import Answer, Request, Server
+
+
+class Scripted(Server):
+    """Answers every request alike, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reply: Answer | None = Answer(headers={"etag": '"e"'})
+        self.replies: Iterator[Answer] = iter(())
+        self.delay = 0.0
+        self.requests: list[Request] = []
+
+    def answer(self, request: Request) -> Answer | None:
+        self.requests.append(request)
+        time.sleep(self.delay)
+        return next(self.replies, self.reply)
+
+    def refuse(self, status: HTTPStatus, code: str) -> None:
+        self.reply = Answer(status, body=f"<Error><Code>{code}</Code></Error>".encode())
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    with Scripted() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(server: Scripted) -> Store:
+    """The bare store: one request for each operation."""
+    config = {
+        "bucket": "swamp",
+        "endpoint": server.url,
+        "accessKeyId": "k",
+        "secretAccessKey": "the-secret",
+        "requestTimeoutMs": 1000,
+    }
+    return store_config("s3", config, environ={}).open()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 429, 408])
+def test_answers_that_say_try_again_are_transient(server: Scripted, s3: Store, status: int) -> None:
+    server.refuse(HTTPStatus(status), "SlowDown")
+    with pytest.raises(StoreUnreachableError, match=str(status)):
+        s3.get("a")
+    with pytest.raises(StoreUnreachableError):
+        s3.put("a", b"x")
+    assert [request.method for request in server.requests] == ["GET", "PUT"]
+
+
+def test_a_connection_that_is_cut_is_transient_and_not_repeated(
+    server: Scripted, s3: Store
+) -> None:
+    server.reply = None
+    with pytest.raises(StoreUnreachableError):
+        s3.put_if_absent("a", b"x")
+    assert len(server.requests) == 1
+
+
+def test_silence_is_transient_after_the_timeout(server: Scripted, s3: Store) -> None:
+    server.delay = 3.0
+    start = time.monotonic()
+    with pytest.raises(StoreUnreachableError):
+        s3.get("a")
+    assert time.monotonic() - start < 2.5
+
+
+def test_half_a_body_is_never_taken_for_the_whole(
+    server: Scripted, s3: Store, tmp_path: Path
+) -> None:
+    headers = {"etag": '"e"', "last-modified": "Thu, 14 May 2026 20:19:51 GMT"}
+    whole = Answer(headers=headers, body=os.urandom(3 << 20))
+    server.reply = dataclasses.replace(whole, cut=True)
+    with pytest.raises(StoreUnreachableError):
+        s3.get("a")
+    with (tmp_path / "file").open("wb") as file:
+        with pytest.raises(StoreUnreachableError):
+            s3.download("a", file.fileno())
+        server.replies = iter([server.reply, whole])
+        RetryingStore(s3, RetryPolicy(first_delay=0)).download("a", file.fileno())
+    assert (tmp_path / "file").read_bytes() == whole.body
+
+
+def test_a_deletion_is_one_plain_request(server: Scripted, s3: Store) -> None:
+    server.reply = Answer(HTTPStatus.NO_CONTENT)
+    s3.delete("data/a")
+    assert [(one.method, one.target) for one in server.requests] == [("DELETE", "/swamp/data/a")]
+
+
+def test_nobody_listening_is_transient() -> None:
+    config = {"bucket": "swamp", "endpoint": "http://127.0.0.1:1", "accessKeyId": "k"}
+    store = store_config("s3", {**config, "secretAccessKey": "s"}, environ={}).open()
+    with pytest.raises(StoreUnreachableError, match="swamp") as told:
+        store.head("a")
+    assert "network" in (told.value.hint or "")
+    with pytest.raises(StoreUnreachableError):
+        store.clock()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "error", "hint"),
+    [
+        (403, "AccessDenied", StorePermissionError, "s3:ListBucket"),
+        (403, "InvalidAccessKeyId", StoreCredentialsError, "aws sso login"),
+        (403, "SignatureDoesNotMatch", StoreCredentialsError, "AWS_ACCESS_KEY_ID"),
+        (400, "ExpiredToken", StoreCredentialsError, "aws sso login"),
+        (401, "Unauthorized", StoreCredentialsError, "aws sso login"),
+        (400, "InvalidRequest", StoreError, "region"),
+    ],
+)
+def test_a_refusal_names_its_cause_and_a_remedy(
+    server: Scripted, s3: Store, status: int, code: str, error: type[StoreError], hint: str
+) -> None:
+    server.refuse(HTTPStatus(status), code)
+    with pytest.raises(error) as told:
+        s3.get("data/a")
+    assert type(told.value) is error
+    assert code in str(told.value) or str(status) in str(told.value)
+    assert hint in (told.value.hint or "")
+    assert "the-secret" not in str(told.value)
+    with pytest.raises(error):
+        list(s3.list("data/"))
+
+
+def test_a_redirect_to_another_region_is_not_worth_another_try(server: Scripted, s3: Store) -> None:
+    server.refuse(HTTPStatus.MOVED_PERMANENTLY, "PermanentRedirect")
+    with pytest.raises(StoreError, match="region") as told:
+        s3.get("a")
+    assert not isinstance(told.value, StoreUnreachableError)
+
+
+def test_the_environment_of_the_process_does_not_mix_with_what_was_configured(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-session")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of-another-key")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")
+    config = {"bucket": "swamp", "endpoint": server.url, "accessKeyId": "own"}
+    store = store_config("s3", {**config, "secretAccessKey": "s"}, environ={}).open()
+    store.put("a", b"x")
+    [request] = server.requests
+    assert "x-amz-security-token" not in request.headers
+    assert "Credential=own/" in request.headers["authorization"]
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_conflicts_of_conditional_writes_are_failed_preconditions(
+    server: Scripted, s3: Store, status: int
+) -> None:
+    server.refuse(HTTPStatus(status), "ConditionalRequestConflict")
+    with pytest.raises(PreconditionFailedError):
+        s3.put_if_absent("a", b"x")
+    with pytest.raises(PreconditionFailedError):
+        s3.put_if_match("a", b"x", "token")
+    sent = [request.headers for request in server.requests]
+    assert sent[0]["if-none-match"] == "*"
+    assert sent[1]["if-match"] == '"token"'
+
+
+def test_a_conflict_of_a_plain_put_is_transient(server: Scripted, s3: Store) -> None:
+    server.refuse(HTTPStatus.CONFLICT, "OperationAborted")
+    with pytest.raises(StoreUnreachableError):
+        s3.put("a", b"x")
+
+
+def test_a_failed_page_of_a_listing_is_asked_for_again(server: Scripted, s3: Store) -> None:
+    pages = iter([Answer(HTTPStatus.SERVICE_UNAVAILABLE), Answer(body=b"<ListBucketResult/>")])
+    server.replies = pages
+    assert list(s3.list()) == []
+    assert len(server.requests) == 2
+
+
+def test_every_error_has_a_hint(server: Scripted, s3: Store) -> None:
+    for status in (301, 400, 401, 403, 404, 405, 409, 412, 416, 429, 500, 503):
+        server.refuse(HTTPStatus(status), "Whatever")
+        with pytest.raises(SwampstoreError) as told:
+            s3.put("a", b"x")
+        assert told.value.hint, status
+
+
+class NoConditions(GcsServer):
+    """A server that accepts conditional writes and ignores their conditions."""
+
+    def answer(self, request: Request) -> Answer:
+        plain = {k: v for k, v in request.headers.items() if not k.startswith("x-goog-if")}
+        return super().answer(request._replace(headers=plain))
+
+
+def test_a_server_that_ignores_conditions_is_refused() -> None:
+    with NoConditions() as server:
+        config = {"bucket": "swamp", "apiEndpoint": server.url}
+        store = store_config("gs", config, environ={}).open()
+        report = probe(store)
+        wrong = {finding.name: finding.problem for finding in report.findings if not finding.ok}
+        assert set(wrong) == {
+            "conditional create",
+            "conditional update",
+            "refusal of a stale update",
+        }
+        assert re.search("^32 of 32 writers .* ignores conditions", wrong["conditional create"])
+        with pytest.raises(UntrustworthyStoreError, match="cannot be shared safely"):
+            report.check()
+        assert list(store.list()) == []
+
+
+def test_a_store_that_lets_two_writers_win_is_refused() -> None:
+    class Twice(MemoryStore):
+        def put_if_absent(self, key: str, data: bytes) -> Written:
+            return (
+                self.put(key, data)
+                if data.startswith(b"racer 3")
+                else super().put_if_absent(key, data)
+            )
+
+    report = probe(Twice())
+    assert [one.name for one in report.findings if not one.ok] == ["conditional create"]
+
+
+def test_the_probe_of_a_store_out_of_reach_is_a_report(server: Scripted, s3: Store) -> None:
+    server.refuse(HTTPStatus.FORBIDDEN, "AccessDenied")
+    report = probe(s3, racers=2)
+    assert not report.ok
+    assert all("AccessDenied" in finding.problem for finding in report.findings[:2])
+
+
+def test_a_store_that_answers_is_healthy() -> None:
+    health = examine(MemoryStore())
+    assert health.healthy
+    health.check()
+
+
+def test_a_store_that_refuses_is_unhealthy_with_the_reason(server: Scripted, s3: Store) -> None:
+    server.refuse(HTTPStatus.FORBIDDEN, "AccessDenied")
+    health = examine(s3)
+    assert not health.healthy
+    with pytest.raises(StorePermissionError, match="AccessDenied"):
+        health.check()
+
+
+def test_a_silent_store_is_not_waited_for(server: Scripted, s3: Store) -> None:
+    server.delay = 2.0
+    health = examine(s3, timeout=0.2)
+    assert health.latency < 1.0
+    with pytest.raises(StoreUnreachableError, match=r"within 0\.2 s"):
+        health.check()

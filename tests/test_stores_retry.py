@@ -1,0 +1,190 @@
+"""Trying again: what is repeated, what is not, and how a lost answer is told from a lost race."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import BinaryIO
+
+import pytest
+
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCredentialsError,
+    StoreError,
+    StoreUnreachableError,
+)
+from swampstore.stores.memory import MemoryStore
+from swampstore.stores.protocol import Fetched, Written
+from swampstore.stores.retry import RetryingStore, RetryPolicy
+
+UNREACHABLE = StoreUnreachableError("no answer", hint="Try again.")
+
+
+class Flaky(MemoryStore):
+    """Fails as told: before the operation is done, or after it (the answer is lost)."""
+
+    def __init__(self) -> None:
+        super().__init__("flaky")
+        self.before: list[StoreError | None] = []
+        self.after: list[StoreError | None] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.reads_fail = False
+        self.writes = 0
+
+    def _failing(self, write: Callable[[], Written]) -> Written:
+        self.writes += 1
+        if self.before and (error := self.before.pop(0)):
+            self.meanwhile()
+            raise error
+        written = write()
+        if self.after and (error := self.after.pop(0)):
+            self.meanwhile()
+            raise error
+        return written
+
+    def get(self, key: str) -> Fetched:
+        if self.reads_fail:
+            raise UNREACHABLE
+        return super().get(key)
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        return self._failing(lambda: super(Flaky, self).put(key, body))
+
+    def put_if_absent(self, key: str, data: bytes) -> Written:
+        return self._failing(lambda: super(Flaky, self).put_if_absent(key, data))
+
+    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        return self._failing(lambda: super(Flaky, self).put_if_match(key, data, token))
+
+
+@pytest.fixture
+def flaky() -> Flaky:
+    return Flaky()
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def store(flaky: Flaky, pauses: list[float]) -> RetryingStore:
+    policy = RetryPolicy(sleep=pauses.append, uniform=max)
+    return RetryingStore(flaky, policy)
+
+
+def test_a_put_is_repeated_with_growing_pauses(
+    store: RetryingStore, flaky: Flaky, pauses: list[float]
+) -> None:
+    flaky.before = [UNREACHABLE, UNREACHABLE]
+    store.put("a", b"x")
+    assert flaky.get("a").data == b"x"
+    assert pauses == [0.5 * 1.25, 1.5 * 1.25]
+
+
+def test_the_last_failure_is_reported(store: RetryingStore, flaky: Flaky) -> None:
+    flaky.before = [UNREACHABLE] * 3
+    with pytest.raises(StoreUnreachableError, match="no answer"):
+        store.put("a", b"x")
+    assert flaky.writes == 3
+
+
+def test_a_file_is_sent_whole_again(store: RetryingStore, flaky: Flaky) -> None:
+    flaky.after = [UNREACHABLE]
+    store.put("a", io.BytesIO(b"whole"))
+    assert flaky.get("a").data == b"whole"
+    assert flaky.writes == 2
+
+
+@pytest.mark.parametrize("error", [StoreCredentialsError("no"), ObjectNotFoundError("no")])
+def test_what_will_not_get_better_is_not_repeated(
+    store: RetryingStore, flaky: Flaky, pauses: list[float], error: StoreError
+) -> None:
+    flaky.before = [error]
+    with pytest.raises(type(error)):
+        store.put("a", b"x")
+    assert (flaky.writes, pauses) == (1, [])
+
+
+def test_a_create_whose_answer_was_lost_is_recognised(store: RetryingStore, flaky: Flaky) -> None:
+    flaky.after = [UNREACHABLE]
+    written = store.put_if_absent("a", b"mine")
+    assert flaky.writes == 1
+    assert written.token == flaky.head("a").token
+
+
+def test_an_update_whose_answer_was_lost_is_recognised(store: RetryingStore, flaky: Flaky) -> None:
+    token = flaky.put("a", b"before").token
+    flaky.after = [UNREACHABLE]
+    written = store.put_if_match("a", b"mine", token)
+    assert flaky.writes == 2
+    assert written.token == flaky.head("a").token
+
+
+def test_a_conditional_write_that_never_arrived_is_repeated(
+    store: RetryingStore, flaky: Flaky
+) -> None:
+    flaky.before = [UNREACHABLE]
+    token = store.put_if_absent("a", b"one").token
+    flaky.before = [UNREACHABLE]
+    store.put_if_match("a", b"two", token)
+    assert flaky.get("a").data == b"two"
+
+
+def test_a_conflict_that_nobody_won_is_repeated(store: RetryingStore, flaky: Flaky) -> None:
+    conflict = PreconditionFailedError("409")
+    flaky.before = [conflict]
+    token = store.put_if_absent("a", b"one").token
+    flaky.before = [conflict]
+    store.put_if_match("a", b"two", token)
+    assert flaky.get("a").data == b"two"
+
+
+def test_a_conflict_without_end_is_reported_as_one(store: RetryingStore, flaky: Flaky) -> None:
+    flaky.before = [PreconditionFailedError("409")] * 3
+    with pytest.raises(PreconditionFailedError, match="409"):
+        store.put_if_absent("a", b"one")
+    assert flaky.writes == 3
+
+
+def test_a_lost_race_is_reported_after_one_attempt(
+    store: RetryingStore, flaky: Flaky, pauses: list[float]
+) -> None:
+    flaky.put("a", b"theirs")
+    flaky.writes = 0
+    with pytest.raises(PreconditionFailedError, match="already"):
+        store.put_if_absent("a", b"mine")
+    assert (flaky.writes, pauses) == (1, [])
+
+
+def test_somebody_who_writes_while_we_wait_for_an_answer_has_won(
+    store: RetryingStore, flaky: Flaky
+) -> None:
+    token = flaky.put("a", b"before").token
+    flaky.meanwhile = lambda: MemoryStore.put(flaky, "a", b"theirs")
+    flaky.before = [UNREACHABLE]
+    with pytest.raises(PreconditionFailedError, match="no answer"):
+        store.put_if_match("a", b"mine", token)
+    assert flaky.get("a").data == b"theirs"
+
+
+def test_an_object_that_vanishes_while_we_wait_is_not_brought_back(
+    store: RetryingStore, flaky: Flaky
+) -> None:
+    token = flaky.put("a", b"before").token
+    flaky.meanwhile = lambda: flaky.delete("a")
+    flaky.before = [UNREACHABLE]
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_match("a", b"mine", token)
+    assert list(flaky.list()) == []
+
+
+def test_an_outcome_that_cannot_be_read_back_is_called_unknown(
+    store: RetryingStore, flaky: Flaky
+) -> None:
+    flaky.after = [UNREACHABLE]
+    flaky.reads_fail = True
+    with pytest.raises(StoreUnreachableError, match="whether a was written is unknown"):
+        store.put_if_absent("a", b"mine")
