@@ -26,10 +26,14 @@ _MIB = 1 << 20
 
 
 class Cost(NamedTuple):
-    """What one rebuild took: versions, seconds, and bytes of memory beyond what it began with."""
+    """What one rebuild took.
+
+    `busy` is the processor time of it, `growth` the bytes of memory beyond what it began with.
+    """
 
     versions: int
     seconds: float
+    busy: float
     growth: int
 
 
@@ -39,13 +43,13 @@ def measure(setting: Setting) -> Iterator[Line]:
     small = large._replace(models=large.models // 10)
     few = _rebuilt(f"{setting.directory}/small", small)
     many = _rebuilt(f"{setting.directory}/large", large)
-    each = many.seconds / many.versions * 1e6
+    each = many.busy / many.versions * 1e6
     yield Line(
         f"catalog rebuild of {many.versions:,} versions",
         many.seconds,
         "s",
         LIMIT_SECONDS,
-        f"{each:.0f} µs a version, files in the page cache",
+        f"{many.busy:.1f} s of processor time, files in the page cache",
     )
     yield Line(
         f"more memory to rebuild {many.versions:,} than {few.versions:,} versions",
@@ -59,7 +63,7 @@ def measure(setting: Setting) -> Iterator[Line]:
         "decoding one metadata.yaml",
         decoding,
         "µs",
-        note=f"{decoding / each:.0%} of the rebuild",
+        note=f"{decoding / each:.0%} of the {each:.0f} µs that rebuilding one version takes",
     )
 
 

@@ -39,6 +39,17 @@ def test_init_takes_the_directory_from_the_global_option(cli: CommandLine, tmp_p
     assert (tmp_path / "new" / ".swamp.yaml").is_file()
 
 
+def test_init_upgrades_the_marker_and_keeps_the_rest(cli: CommandLine, repo_dir: Path) -> None:
+    marker = repo_dir / ".swamp.yaml"
+    marker.write_text("swampVersion: '20200101.1'  # old\nrepoId: r1\ntools: [x]\n")
+    assert cli("init", str(repo_dir), "--upgrade", "--json").json["repoId"] == "r1"
+    text = marker.read_text()
+    assert "20200101.1" not in text
+    assert "upgradedAt: " in text
+    assert "# old" in text
+    assert "tools: [x]" in text
+
+
 def test_init_of_a_repository_is_an_error(cli: CommandLine, repo_dir: Path) -> None:
     error = cli("init", str(repo_dir), "--json").error
     assert error["code"] == "already_exists"

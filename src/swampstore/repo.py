@@ -410,3 +410,15 @@ def init_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock
 
     directory = configuration.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()))
     return open_repo(directory, clock=clock)
+
+
+def upgrade_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock) -> Repo:
+    """Say in a repository's marker that it has the current format, and open it.
+
+    Everything else in the marker stays as it is, comments and keys of other clients included.
+    """
+    from swampstore.clock import to_iso
+
+    directory = configuration.find_repo(os.fspath(path), os.environ)
+    configuration.upgrade(directory, to_iso(clock()))
+    return open_repo(directory, clock=clock)
