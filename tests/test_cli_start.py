@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from swampstore import Repo, __version__
 from tests.command_line import environment, run_process
 
 MODEL = "aws/ec2/i-1"
-ALLOWED_MILLISECONDS = 120
 HEAVY = {
     *("pyspark", "pyarrow", "pandas", "polars", "numpy", "obstore", "cel", "ruamel", "rich"),
     *("asyncio", "http", "email", "ssl", "socket", "logging", "multiprocessing", "concurrent"),
@@ -34,26 +32,6 @@ def filled(repo: Repo, repo_dir: Path) -> Path:
 
 
 # Cost ------------------------------------------------------------------------------------------
-
-
-def _cpu_milliseconds(command: list[str], env: dict[str, str]) -> float:
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return spent * 1000
-
-
-def test_get_costs_little_more_than_starting_python(filled: Path, tmp_path: Path) -> None:
-    # Processor time, and the best of some runs: a busy machine must not decide.
-    env = environment(filled) | {"PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}
-    env.pop("PYTHONDONTWRITEBYTECODE", None)
-    get = [sys.executable, "-m", "swampstore.cli", "data", "get", MODEL, "state"]
-    nothing = [sys.executable, "-c", "pass"]
-    _cpu_milliseconds(get, env)  # compiles
-    least = min(_cpu_milliseconds(get, env) for _ in range(8))
-    base = min(_cpu_milliseconds(nothing, env) for _ in range(8))
-    assert least - base < ALLOWED_MILLISECONDS
 
 
 def _imported_by(repo: Path, *args: str) -> set[str]:
