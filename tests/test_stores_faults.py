@@ -93,7 +93,7 @@ def test_silence_is_transient_after_the_timeout(server: Scripted, s3: Store) -> 
     start = time.monotonic()
     with pytest.raises(StoreUnreachableError):
         s3.get("a")
-    assert time.monotonic() - start < 2.5
+    assert time.monotonic() - start < 15
 
 
 def test_half_a_body_is_never_taken_for_the_whole(

@@ -61,6 +61,9 @@ def _culprit(error: OSError) -> str | None:
     return None
 
 
+_PIECE = 1 << 14
+
+
 def read_file(path: str) -> bytes | None:
     """Return a file's bytes, None if it is not there. Small files only."""
     try:
@@ -68,10 +71,10 @@ def read_file(path: str) -> bytes | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        size = os.fstat(fd).st_size + 1
-        data = os.read(fd, size)
-        while more := os.read(fd, size):
-            data += more
+        data = part = os.read(fd, _PIECE)
+        while len(part) == _PIECE:  # a short read of a file is its end
+            part = os.read(fd, _PIECE)
+            data += part
         return data
     finally:
         os.close(fd)

@@ -132,14 +132,11 @@ class Catalog:
         """Within a transaction, make a name's rows those of `stored`; return their number."""
         key = self._key(ref)
         db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
-        count, steps = 0, set[str]()
-        for version in stored:
-            count += 1
-            steps.add(version.metadata.owner.step_name)
-            db.execute(INSERT, self._row(ref, version))
-        for step in steps:
+        rows = [self._row(ref, version) for version in stored]
+        db.executemany(INSERT, rows)
+        for step in {row.step_name for row in rows}:
             self._settle(db, key, step, marker)
-        return count
+        return len(rows)
 
     def _row(self, ref: DataRef, version: StoredVersion) -> Row:
         from swampstore.catalog.rows import row_of
