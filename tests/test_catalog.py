@@ -18,6 +18,7 @@ from swampstore.artifacts.deferred import Deferral
 from swampstore.artifacts.walk import data_names
 from swampstore.catalog.catalog import POINT_LOOKUPS, Catalog
 from swampstore.catalog.database import MemoryDatabase
+from swampstore.catalog.select import Query
 from swampstore.errors import ContentMissingError, SwampstoreError
 from swampstore.files import Tree
 
@@ -183,6 +184,49 @@ def test_every_point_lookup_uses_an_index(repo: Repo) -> None:
         details = [step[3] for step in plan]
         assert any("USING" in step and "INDEX" in step for step in details), (what, details)
         assert not any(step.startswith("SCAN catalog") for step in details), (what, details)
+
+
+@pytest.mark.parametrize(
+    ("predicate", "order", "access"),
+    [
+        ('tags.env == "prod"', None, "SEARCH tag USING PRIMARY KEY (key=? AND value=?)"),
+        ('"prod" == tags["env"]', "createdAt", "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"),
+        ('modelName == "web" && version > 1', None, "USING INDEX model_names"),
+        ('modelType == "aws/ec2"', None, "USING INDEX latest_address"),
+        ('name.startsWith("a")', None, "USING INDEX latest_data_name"),
+        ("size > 100", None, "USING INDEX latest_size"),
+        ('dataType == "file"', "createdAt desc", "USING INDEX latest_data_type"),
+        ('specName == "x"', "createdAt desc", "USING INDEX latest_spec_name"),
+        ('workflowRunId == "x"', None, "USING INDEX workflow_runs"),
+        (None, "createdAt desc", "USING INDEX latest_created_at"),
+    ],
+)
+def test_common_questions_are_answered_by_an_index(
+    repo: Repo, predicate: str | None, order: str | None, access: str
+) -> None:
+    repo.artifacts.save(MODEL, "a", b"x", tags={"env": "prod"})
+
+    def explain(db: sqlite3.Connection) -> list[str]:
+        sql, params = Query(predicate, order=order).statement(db)
+        return [step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {sql}", params)]
+
+    details = repo.catalog.rows.read(explain)
+    assert any(access in step for step in details), details
+
+
+def test_a_tag_that_many_have_does_not_lead_the_way(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.catalog.select._FEW", 3)
+    for name in "abcd":
+        repo.artifacts.save(MODEL, name, b"x", tags={"env": "prod", "only": name})
+    query = Query('tags.env == "prod" && tags.only == "b"')
+    sql, params = repo.catalog.rows.read(query.statement)
+    assert sql.count("FROM tag") == 1
+    assert params[-2:] == ("only", "b")
+    assert [found.name for found in repo.query('tags.env == "prod"', order="name desc")] == [
+        *"dcba"
+    ]
 
 
 def test_two_steps_that_write_one_name_each_keep_a_latest_row(repo: Repo) -> None:

@@ -384,9 +384,6 @@ def test_an_order_is_accepted_by_sqlite() -> None:
         ('name.startsWith("a")', "USING INDEX latest_name (data_name>? AND data_name<?)"),
         ('name in ["a", "b"]', "USING INDEX latest_name (data_name=?)"),
         ("size > 10 * 1024", "USING INDEX latest_size (size>?)"),
-        ('tags.env == "prod"', "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"),
-        ('tags["env"] == "prod"', "SEARCH tag USING PRIMARY KEY (key=? AND value=?)"),
-        ('"prod" == tags.env', "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"),
         ('workflowRunId == "r" && version > 0', "USING INDEX runs (workflow_run_id=?)"),
     ],
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from swampstore.catalog.query import FIELDS, matcher, order_by, plan, projection
+from swampstore.catalog.query import FIELDS, Plan, matcher, order_by, plan, projection
 from swampstore.errors import QueryError
 
 RECORD: dict[str, Any] = {
@@ -145,7 +145,7 @@ def test_what_only_a_row_can_tell_is_not_refused() -> None:
 def test_without_a_predicate_all_latest_versions_are_meant() -> None:
     found = plan(None)
     assert found.where == "(c.is_latest = 1 AND c.lifecycle = 'active')"
-    assert found == (found.where, (), None, False, True)
+    assert found == Plan(found.where, (), None, needs_content=False, implicit_latest=True)
 
 
 @pytest.mark.parametrize(
@@ -374,16 +374,13 @@ def test_a_wrong_select_is_refused() -> None:
 @pytest.mark.parametrize(
     ("order", "sql"),
     [
-        (None, "c.rowid"),
         ("name", "c.data_name, c.rowid"),
         ("createdAt desc, name", "c.created_at DESC, c.data_name, c.rowid"),
         ("  size DESC ,version  Asc", "c.size DESC, c.version, c.rowid"),
         ("namespace, ns", "c.namespace, c.namespace, c.rowid"),
     ],
 )
-def test_an_order_names_fields_and_ends_with_the_order_of_entry(
-    order: str | None, sql: str
-) -> None:
+def test_an_order_names_fields_and_ends_with_the_order_of_entry(order: str, sql: str) -> None:
     assert order_by(order) == sql
 
 

@@ -24,7 +24,6 @@ def run_query(
     """Return artifacts, or projected values with `select`; see `Repo.query`."""
     query = Query(predicate, order=order, limit=limit)
     project = projection(select) if select is not None else None
-    repo.ready(complete=True)
     unhydrated = 0
 
     def load(row: Row) -> tuple[Any, Any]:
@@ -33,7 +32,9 @@ def run_query(
         unhydrated += attributes is None
         return attributes, content
 
-    rows = query.run(repo.catalog.rows, load)
+    rows = repo.reading(
+        lambda: repo.ready(complete=True), lambda: query.run(repo.catalog.rows, load)
+    )
     if repo.ephemeral:
         rows = query.merge(query.run(repo.ephemeral.catalog.rows, load), rows)
     found = [repo.artifact(row) for row in rows]

@@ -190,23 +190,28 @@ class Repo:
     def list_versions(self, model: str | ModelRef, name: str) -> list[int]:
         """Return the versions of a data name, ascending; empty if there are none."""
         ref = self.ref(model, name)
-        self._ready_for(ref)
-        return self._catalog_of(ref).version_numbers(ref)
+        return self.reading(
+            lambda: self._ready_for(ref), lambda: self._catalog_of(ref).version_numbers(ref)
+        )
 
     def versions(
         self, model: str | ModelRef, name: str, *, limit: int | None = None
     ) -> list[Artifact]:
         """Return the versions of a data name, newest first."""
         ref = self.ref(model, name)
-        self._ready_for(ref)
         source = self._source_of(ref)
-        return [Artifact(row, source) for row in self._catalog_of(ref).versions(ref, limit)]
+        rows = self.reading(
+            lambda: self._ready_for(ref), lambda: self._catalog_of(ref).versions(ref, limit)
+        )
+        return [Artifact(row, source) for row in rows]
 
     def list_data(self, model: str | ModelRef) -> list[Artifact]:
         """Return the latest of every live data name of a model, sorted by name."""
         ref = self.model(model)
-        self._ready(complete=True)
-        rows = {row.data_name: row for row in reversed(self.catalog.latest_of(ref))}
+        latest = self.reading(
+            lambda: self._ready(complete=True), lambda: self.catalog.latest_of(ref)
+        )
+        rows = {row.data_name: row for row in reversed(latest)}
         if self._ephemeral:
             rows |= {row.data_name: row for row in self._ephemeral.catalog.latest_of(ref)}
         live = [row for row in rows.values() if not row.is_deleted]
@@ -264,6 +269,15 @@ class Repo:
         from swampstore.catalog.rebuild import rebuild
 
         return rebuild(self.catalog, self.mutations, progress)
+
+    def reading(self, prepare: Callable[[], None], read: Callable[[], T]) -> T:
+        """Return what `read` finds after `prepare`; again if the catalog was healed meanwhile."""
+        while True:
+            prepare()
+            generation = self.catalog.rows.generation
+            found = read()
+            if generation == self.catalog.rows.generation:
+                return found
 
     def ready(self, *, complete: bool = False) -> None:
         """Heal what needs healing; with `complete`, also fill a catalog that is not full yet."""

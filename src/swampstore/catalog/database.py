@@ -38,7 +38,13 @@ class _ReplacedError(sqlite3.Error):
 
 
 class Rows(Protocol):
-    """Where a catalog keeps its rows."""
+    """Where a catalog keeps its rows.
+
+    `generation` grows whenever an empty file has taken the place of the one that was read
+    before: an answer during which it grew may have missed everything.
+    """
+
+    generation: int
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on a connection."""
@@ -60,6 +66,8 @@ class Database:
         self._open: set[sqlite3.Connection] = set()
         self._guard = threading.Lock()
         self._pid = os.getpid()
+        self._known: tuple[int, int] | None = None
+        self.generation = 0
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on a connection. It may run again if the file had to be healed."""
@@ -194,6 +202,9 @@ class Database:
             raise
         self._local.file = self._file_id()
         self._local.is_standin = False
+        if self._local.file != self._known:
+            self._known = self._local.file
+            self.generation += 1
         return connection
 
     def _connect_read_only(self) -> sqlite3.Connection:
@@ -316,6 +327,7 @@ class MemoryDatabase:
     """The same tables in memory, for data that must not outlive the process."""
 
     def __init__(self) -> None:
+        self.generation = 0
         self._guard = threading.RLock()
         self._connection = _open_file(":memory:")
         create_schema(self._connection)

@@ -99,23 +99,21 @@ def _table() -> str:
     return f"CREATE TABLE catalog (\n  {columns}\n)"
 
 
-# Everything a person asks is about the latest versions, so those have the rich set of indexes
-# and history has one: the indexes grow with the number of names, not of versions.
+# Nearly all that a person asks is about the latest versions, so those have the rich set of
+# indexes, which grow with the number of names and not of versions; history has few.
 DDL = (
     _table(),
     "CREATE UNIQUE INDEX identity ON catalog"
     " (namespace, type_normalized, model_id, data_name, version)",
     "CREATE INDEX latest_address ON catalog"
     " (type_normalized, model_id, data_name, namespace) WHERE is_latest = 1",
-    "CREATE INDEX latest_model_name ON catalog (model_name, data_name) WHERE is_latest = 1",
     "CREATE INDEX latest_model_id ON catalog (model_id) WHERE is_latest = 1",
     "CREATE INDEX latest_data_name ON catalog (data_name) WHERE is_latest = 1",
-    "CREATE INDEX latest_spec_name ON catalog (spec_name) WHERE is_latest = 1",
-    "CREATE INDEX latest_data_type ON catalog (data_type) WHERE is_latest = 1",
+    "CREATE INDEX latest_spec_name ON catalog (spec_name, created_at) WHERE is_latest = 1",
+    "CREATE INDEX latest_data_type ON catalog (data_type, created_at) WHERE is_latest = 1",
     "CREATE INDEX latest_created_at ON catalog (created_at) WHERE is_latest = 1",
     "CREATE INDEX latest_size ON catalog (size) WHERE is_latest = 1",
-    "CREATE INDEX model_names ON catalog (model_name, type_normalized, model_id)"
-    " WHERE is_latest = 1 AND model_name != ''",
+    "CREATE INDEX model_names ON catalog (model_name, is_latest, data_name) WHERE model_name != ''",
     "CREATE INDEX workflow_runs ON catalog (workflow_run_id) WHERE workflow_run_id != ''",
     "CREATE INDEX workflow_names ON catalog (workflow_name) WHERE workflow_name != ''",
     "CREATE TABLE tag (key TEXT NOT NULL, value TEXT NOT NULL, row INTEGER NOT NULL,"

@@ -12,6 +12,8 @@ from swampstore.catalog.query import plan as plan_query
 from swampstore.catalog.schema import COLUMNS, INSERT, Row, record_of
 from swampstore.errors import QueryError
 
+_TAGGED = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
+_FEW = 10_000
 # Returns (attributes, content) of a row; both None if the content is not on this machine.
 LoadContent = Callable[[Row], tuple[Any, Any]]
 
@@ -27,28 +29,38 @@ class Query:
         self.predicate = predicate
         self.limit = limit
         self._plan = plan_query(predicate)
-        self._order = order_by(order)
+        self._order = order_by(order) if order else ""
 
-    @property
-    def sql(self) -> str:
-        """The statement, without its limit."""
+    def statement(self, db: sqlite3.Connection) -> tuple[str, tuple[Any, ...]]:
+        """Return the SQL, without its limit, and the parameters that suit this catalog.
+
+        A tag that few artifacts have leads straight to them; one that many have would lead to a
+        long list first, so it is only checked on the rows that something else leads to.
+        """
+        rare = [tag for tag in self._plan.tags if _is_rare(db, tag)]
         columns = ", ".join(f"c.{name}" for name in Row._fields)
-        return f"SELECT {columns} FROM catalog c WHERE {self._plan.where} ORDER BY {self._order}"
+        where = " AND ".join([self._plan.where, *[_TAGGED] * len(rare)])
+        order = self._order
+        if rare:
+            order = order.replace("c.", "+c.")  # sort the few, whatever index has that order
+        sql = f"SELECT {columns} FROM catalog c WHERE {where}"
+        params = (*self._plan.params, *(text for tag in rare for text in tag))
+        return f"{sql} ORDER BY {order}" if order else sql, params
 
     def run(self, rows: Rows, load: LoadContent) -> list[Row]:
-        """Return the matching rows in order, at most `limit` of them."""
+        """Return the matching rows, in order if one was asked for, at most `limit` of them."""
         matches = matcher(self._plan)
-        params = self._plan.params
-        if matches is None:
-            limit = -1 if self.limit is None else self.limit
-            sql = f"{self.sql} LIMIT ?"
-            return rows.read(
-                lambda db: [Row._make(found) for found in db.execute(sql, (*params, limit))]
-            )
 
-        def work(db: sqlite3.Connection) -> list[Row]:
+        def answer(db: sqlite3.Connection) -> list[Row]:
+            sql, params = self.statement(db)
+            limit = -1 if self.limit is None else self.limit
+            found = db.execute(f"{sql} LIMIT ?", (*params, limit))
+            return [Row._make(values) for values in found]
+
+        def answer_by_row(db: sqlite3.Connection) -> list[Row]:
             found: list[Row] = []
-            for values in db.execute(self.sql, params):
+            assert matches is not None
+            for values in db.execute(*self.statement(db)):
                 if self.limit is not None and len(found) >= self.limit:
                     break
                 row = Row._make(values)
@@ -56,7 +68,7 @@ class Query:
                     found.append(row)
             return found
 
-        return rows.read(work)
+        return rows.read(answer if matches is None else answer_by_row)
 
     def _record(self, row: Row, load: LoadContent) -> dict[str, Any]:
         record = record_of(row)
@@ -71,7 +83,15 @@ class Query:
         for answer in answers:
             for row in answer:
                 unique.setdefault(row[:5], row)
-        return _sorted(list(unique.values()), self._order)[: self.limit]
+        rows = list(unique.values())
+        return (_sorted(rows, self._order) if self._order else rows)[: self.limit]
+
+
+def _is_rare(db: sqlite3.Connection, tag: tuple[str, str]) -> bool:
+    """Whether few artifacts have a tag; counts no further than that takes."""
+    sql = "SELECT count(*) FROM (SELECT 1 FROM tag WHERE key = ? AND value = ? LIMIT ?)"
+    count: int = db.execute(sql, (*tag, _FEW)).fetchone()[0]
+    return count < _FEW
 
 
 def _sorted(rows: Sequence[Row], order: str) -> list[Row]:

@@ -21,6 +21,7 @@ class ReadOnlyRows:
     """The rows of a catalog file, as they are."""
 
     def __init__(self, path: str) -> None:
+        self.generation = 0
         # Where nothing can be written, not even the shared memory of a log could be.
         mode = "mode=ro" if os.access(os.path.dirname(path), os.W_OK) else "immutable=1"
         self._connection = sqlite3.connect(

@@ -13,13 +13,13 @@ _SORTABLE = {
 _DIRECTIONS = {"asc": "", "desc": " DESC"}
 
 
-def order_by(order: str | None) -> str:
+def order_by(order: str) -> str:
     """Return what follows ORDER BY for an order such as `createdAt desc, name`.
 
-    Rows that are equal in it come in the order in which they entered the catalog, which is also
-    the order when none is asked for. Raises QueryError for what cannot be sorted by.
+    Rows that are equal in it come in the order in which they entered the catalog. Raises
+    QueryError for what cannot be sorted by.
     """
-    keys = [_key(part, order) for part in order.split(",")] if order is not None else []
+    keys = [_key(part, order) for part in order.split(",")]
     return ", ".join([*keys, "c.rowid"])
 
 

@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     pass it match if `residual`, a CEL expression, is None or true of their record;
     `needs_content` says whether the predicate reads the content of artifacts.
     `implicit_latest` says that only latest versions were meant, as the predicate names no other.
+    `tags` are the tags that every match must have, as far as the tag table knows them.
     """
 
     where: str
@@ -39,6 +40,7 @@ class Plan(NamedTuple):
     residual: str | None
     needs_content: bool
     implicit_latest: bool
+    tags: tuple[tuple[str, str], ...] = ()
 
 
 def plan(predicate: str | None) -> Plan:
@@ -88,13 +90,15 @@ def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozens
     conditions = [Sql("c.is_latest = 1", (), "bool")] if implicit_latest else []
     conditions.append(Sql("c.lifecycle = 'active'", (), "bool"))
     for part, sql in answered:
-        conditions += [*_shortcuts(part, latest_only=implicit_latest), sql]
+        conditions += [*_shortcut(part), sql]
     return Plan(
         where=joined("AND", [condition.text for condition in conditions]),
         params=tuple(value for condition in conditions for value in condition.params),
         residual=render(_conjunction(left)) if left else None,
         needs_content=bool(fields & CONTENT_FIELDS),
         implicit_latest=implicit_latest,
+        # The tag table knows the tags of latest versions only.
+        tags=tuple(tag for part, _ in answered for tag in _tag(part)) if implicit_latest else (),
     )
 
 
@@ -102,21 +106,29 @@ def _conjunction(parts: list[Expr]) -> Expr:
     return parts[0] if len(parts) == 1 else Logical("&&", tuple(parts))
 
 
-def _shortcuts(part: Expr, *, latest_only: bool) -> list[Sql]:
-    """Return conditions that follow from `part` and lead to an index."""
+def _equality(part: Expr) -> tuple[Expr, str] | None:
+    """Return what `part` says is equal to which text, if that is what it says."""
     match part:
-        case Binary("==", subject, Literal("string", str(value))) if value:
-            pass
-        case Binary("==", Literal("string", str(value)), subject) if value:
-            pass
-        case _:
-            return []
-    match subject:
-        case Ident(name):
+        case Binary("==", subject, Literal("string", str(value))):
+            return subject, value
+        case Binary("==", Literal("string", str(value)), subject):
+            return subject, value
+    return None
+
+
+def _shortcut(part: Expr) -> list[Sql]:
+    """Return a condition that follows from `part` and leads to an index."""
+    match _equality(part):
+        case (Ident(name), str(value)) if value:
             # Fields that are mostly empty have indexes of the rows where they are not.
             return [Sql(f"c.{FIELDS[name].column} != ''", (), "bool")]
-        case Member(Ident("tags"), key) | Index(Ident("tags"), Literal("string", str(key))):
-            # The tag table knows the tags of latest versions only.
-            tagged = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
-            return [Sql(tagged, (key, value), "bool")] if latest_only else []
+    return []
+
+
+def _tag(part: Expr) -> list[tuple[str, str]]:
+    match _equality(part):
+        case (Member(Ident("tags"), key), value):
+            return [(key, value)]
+        case (Index(Ident("tags"), Literal("string", str(key))), value):
+            return [(key, value)]
     return []
