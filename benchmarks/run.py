@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -50,6 +51,8 @@ class Outcome(NamedTuple):
 def main() -> int:
     """Run the chosen benchmarks; return the exit status."""
     options = _parser().parse_args()
+    # Being stopped must not leave gigabytes behind: an exception cleans up, the signal does not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     directory = os.path.abspath(options.dir or tempfile.gettempdir())
     facts = machine.facts(directory)
     lines = {
@@ -76,8 +79,11 @@ def _parser() -> argparse.ArgumentParser:
 def _measured(name: str, directory: str, divisor: int) -> list[Line]:
     start = time.monotonic()
     print(name, file=sys.stderr, flush=True)
+    lines = []
     with tempfile.TemporaryDirectory(prefix="swampstore-bench-", dir=directory) as place:
-        lines = list(BENCHMARKS[name](Setting(place, divisor)))
+        for line in BENCHMARKS[name](Setting(place, divisor)):
+            say(f"{line.what}: {_amount(line.value, line.unit)}")
+            lines.append(line)
     say(f"took {time.monotonic() - start:.0f} s")
     return lines
 
@@ -103,9 +109,13 @@ def _show(outcome: Outcome) -> None:
     for lines in outcome.lines.values():
         for line in lines:
             promise = "" if line.limit is None else f"≤ {line.limit:g} {line.unit}"
-            measured = f"{_rounded(line.value)} {line.unit}"
-            verdict = _VERDICTS[line.is_kept]
-            table.add_row(escape(line.what), measured, promise, verdict, escape(line.note))
+            table.add_row(
+                escape(line.what),
+                _amount(line.value, line.unit),
+                promise,
+                _VERDICTS[line.is_kept],
+                escape(line.note),
+            )
         table.add_section()
     # Without a terminal nothing is known about the width, and a narrow table is hard to read.
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
@@ -114,13 +124,10 @@ def _show(outcome: Outcome) -> None:
         console.print(f"{name:>10}  {value}")
 
 
-def _rounded(value: float) -> str:
-    """Return a number with about three significant digits."""
-    return (
-        f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f}"
-        if value >= 1
-        else f"{value:.3f}"
-    )
+def _amount(value: float, unit: str) -> str:
+    """Return a number with about three significant digits, and its unit."""
+    digits = 3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{digits}f} {unit}"
 
 
 if __name__ == "__main__":

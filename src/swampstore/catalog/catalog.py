@@ -31,7 +31,6 @@ LATEST_BY_ADDRESS = (
 VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version = ?"
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
-TOP_VERSION = f"SELECT max(version) FROM catalog WHERE {_NAME}"
 NAMES_OF_MODEL = (
     f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
     " ORDER BY data_name"
@@ -61,7 +60,6 @@ POINT_LOOKUPS = {
     "version": VERSION_BY_ADDRESS,
     "versions": VERSIONS_BY_ADDRESS,
     "version numbers": VERSION_NUMBERS,
-    "top version": TOP_VERSION,
     "names of a model": NAMES_OF_MODEL,
     "latest of a model": LATEST_OF_MODEL,
     "models by name": MODELS_BY_NAME,
@@ -174,7 +172,8 @@ class Catalog:
         """Yield the steps of versions above the current latest one: a marker may now cover them."""
         found = db.execute(
             f"SELECT DISTINCT step_name FROM catalog WHERE {_NAME} AND version > ifnull("
-            f"(SELECT max(version) FROM catalog WHERE {_NAME} AND is_latest = 1), 0)",
+            f"(SELECT version FROM catalog WHERE {_NAME} AND is_latest = 1"
+            " ORDER BY version DESC LIMIT 1), 0)",
             (*key, *key),
         )
         return (step for (step,) in found.fetchall())
@@ -217,12 +216,6 @@ class Catalog:
         """Return a name's versions, ascending."""
         key = self._key(ref)
         return self.rows.read(lambda db: [found for (found,) in db.execute(VERSION_NUMBERS, key)])
-
-    def top_version(self, ref: DataRef) -> int:
-        """Return the highest version known, 0 if there is none."""
-        key = self._key(ref)
-        found = self.rows.read(lambda db: db.execute(TOP_VERSION, key).fetchone()[0])
-        return found or 0
 
     def names(self, model: ModelRef) -> list[str]:
         """Return the data names of a model, sorted."""

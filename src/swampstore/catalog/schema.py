@@ -104,7 +104,7 @@ def _table() -> str:
 DDL = (
     _table(),
     "CREATE UNIQUE INDEX identity ON catalog"
-    " (namespace, type_normalized, model_id, data_name, version)",
+    " (type_normalized, model_id, data_name, version, namespace)",
     "CREATE INDEX latest_address ON catalog"
     " (type_normalized, model_id, data_name, namespace) WHERE is_latest = 1",
     "CREATE INDEX latest_model_id ON catalog (model_id) WHERE is_latest = 1",
