@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 EXIT_ERROR = 1
+EXIT_NOT_PUSHED = 74
 EXIT_LOCK_TIMEOUT = 75
 EXIT_INTERRUPTED = 130
 

@@ -1,0 +1,112 @@
+"""What a sync did, or would do, in numbers and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Conflict(NamedTuple):
+    """Two sides changed one thing; `outcome` says in one sentence how both were kept."""
+
+    rel: str
+    outcome: str
+
+
+class Skipped(NamedTuple):
+    """Something of the remote that was left alone, and why."""
+
+    rel: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What a push did."""
+
+    files: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        """Files written to and removed from the remote."""
+        return self.files + self.deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull did."""
+
+    files: int = 0
+    bytes: int = 0
+    deleted: int = 0
+    conflicts: tuple[Conflict, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def changes(self) -> int:
+        """Files written to and removed from the cache."""
+        return self.files + self.deleted
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a sync would do, by path; `conflicts` would be settled without loss."""
+
+    push: tuple[str, ...] = ()
+    delete_remote: tuple[str, ...] = ()
+    pull: tuple[str, ...] = ()
+    delete_local: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    push_bytes: int = 0
+    pull_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncCapabilities:
+    """What a sync service can do; hosts ask before they rely on it."""
+
+    scoped_sync: bool = True
+    lazy_hydration: bool = True
+    namespaced_sync: bool = True
+    two_phase_sync: bool = True
+    control_plane: bool = False
+
+
+class Step(NamedTuple):
+    """How far a long operation is. `total` numbers are what is known so far."""
+
+    phase: str
+    files: int
+    total_files: int
+    bytes: int
+    total_bytes: int
+
+
+Progress = Callable[[Step], None]
+
+
+def no_progress(step: Step) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStatus:
+    """How a cache stands to its remote, without asking the remote anything."""
+
+    identity: str
+    namespace: str
+    cache_dir: str
+    files: int
+    bytes: int
+    not_hydrated: int
+    dirty_paths: tuple[str, ...]
+    needs_full_walk: bool
+    index_version: int | None
+    commit_seq: int | None
+    last_verified: str | None
+    extra: Mapping[str, str] = field(default_factory=dict)
