@@ -10,6 +10,8 @@ import pytest
 
 from swampstore import Repo, init_repo, open_repo
 
+pytest_plugins = ["tests.remotes"]
+
 
 class FakeClock:
     """A clock that stands still until it is moved."""

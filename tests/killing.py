@@ -19,11 +19,17 @@ from typing import Any
 
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.deferred import Receipt
+from swampstore.artifacts.renumber import renumber
+from swampstore.sync.landing import ArtifactLanding
+from tests.staging import Staged, metadata_of
 
 MODEL = "aws/ec2/i-1"
 # The modules that change something, and how often a repeated line of them is worth a kill.
 IMPURE = frozenset(
-    ["files.py", "publish.py", "store.py", "writer.py", "deferred.py", "rename.py", "mutation.py"]
+    [
+        *("files.py", "publish.py", "store.py", "writer.py", "deferred.py", "rename.py"),
+        *("mutation.py", "renumber.py", "arriving.py", "arrivals.py", "landing.py"),
+    ]
 )
 VISITS = int(os.environ.get("SWAMPSTORE_KILL_VISITS", "1"))
 Operation = Callable[[Repo], Any]
@@ -56,7 +62,51 @@ def defer_two(repo: Repo) -> None:
     group.save(repo.ref(MODEL, "fresh"), b'{"n": 1}', draft)
 
 
-PREPARATIONS: dict[str, Operation] = {"commit two names": defer_two}
+def defer_a_third(repo: Repo) -> None:
+    repo.artifacts.deferring().save(
+        repo.ref(MODEL, "state"), b'{"n": 3}', Draft(owner=Owner(ref="i-1"))
+    )
+
+
+def renumber_all(repo: Repo) -> None:
+    renumber(repo.mutations, repo.ref(MODEL, "state"), {1: 2, 2: 4, 3: 5})
+
+
+STATE, LOG, FRESH = (f"data/{MODEL}/{name}" for name in ("state", "log", "fresh"))
+# What a remote has that differs from the seed; None: it has nothing there any more.
+REMOTE: dict[str, bytes | None] = {
+    f"{STATE}/1/raw": None,
+    f"{STATE}/1/metadata.yaml": None,
+    f"{STATE}/2/raw": None,
+    f"{STATE}/2/metadata.yaml": None,
+    f"{STATE}/3/raw": b"three",
+    f"{STATE}/3/metadata.yaml": metadata_of("state", 3, b"three"),
+    f"{STATE}/latest": b"3",
+    f"{LOG}/1/raw": b"one\ntwo\n",
+    f"{LOG}/1/metadata.yaml": metadata_of("log", 1, b"one\ntwo\n"),
+    f"{FRESH}/1/raw": b"x",
+    f"{FRESH}/1/metadata.yaml": metadata_of("fresh", 1, b"x"),
+    f"{FRESH}/latest": b"1",
+    "outputs/aws/ec2/start/1.yaml": b"ok: true\n",
+}
+
+
+def pull(repo: Repo) -> None:
+    """Land whatever the remote has otherwise, as the first or as the next pull would."""
+    staged = Staged(repo.tree)
+    ArtifactLanding(repo.mutations, repo.catalog).land(
+        [
+            staged.arrival(rel, data)
+            for rel, data in REMOTE.items()
+            if data != staged.read(rel)  # a pull adopts what is the same already
+        ]
+    )
+
+
+PREPARATIONS: dict[str, Operation] = {
+    "commit two names": defer_two,
+    "renumber": defer_a_third,
+}
 OPERATIONS: dict[str, Operation] = {
     "commit two names": commit,
     "save": lambda repo: repo.artifacts.save(MODEL, "state", {"n": 3}),
@@ -68,12 +118,16 @@ OPERATIONS: dict[str, Operation] = {
     "delete a name": lambda repo: repo.artifacts.delete(MODEL, "state"),
     "rename": lambda repo: repo.artifacts.rename(MODEL, "state", "status"),
     "mark deleted": lambda repo: repo.artifacts.mark_deleted(MODEL, "state", method="destroy"),
+    "renumber": renumber_all,
 }
+# These may stop half-way, because doing them again completes them.
+RESUMABLE: dict[str, Operation] = {"pull": pull}
 
 
-def observed(directory: Path) -> dict[str, Any]:
-    """Everything a user can see, through the API of a fresh process."""
-    with open_repo(directory, durable=False) as repo:
+def observed(directory: Path, announced: list[str] | None = None) -> dict[str, Any]:
+    """Everything a user can see, through the API of a fresh process, which heals first."""
+    announce = None if announced is None else announced.append
+    with open_repo(directory, durable=False, announce=announce) as repo:
         seen: dict[str, Any] = {}
         for name in ("state", "log", "other", "fresh", "status"):
             latest = repo.latest(MODEL, name, default=None)
@@ -181,7 +235,52 @@ def check_every_kill(template: Path, operation: Operation, tmp_path: Path) -> No
     assert outcomes == {False, True}
 
 
+def check_every_kill_resumes(template: Path, operation: Operation, tmp_path: Path) -> None:
+    """Assert that whatever a kill leaves behind is whole, and that doing it again completes it."""
+    before = observed(template)
+    finished = tmp_path / "finished"
+    shutil.copytree(template, finished)
+    with open_repo(finished, durable=False) as repo:
+        operation(repo)
+    after = observed(finished)
+    states: list[dict[str, Any]] = []
+    died, line = True, 0
+    while died:
+        line += 1
+        directory = tmp_path / str(line)
+        shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
+        died = killed_at(directory, operation, line)
+        announced: list[str] = []
+        seen = observed(directory, announced)
+        assert announced == [], f"killed at line {line}, healing announced what nobody changed"
+        assert_whole(seen, before, after)
+        states += [seen] if seen not in states else []
+        with open_repo(directory, durable=False) as repo:
+            operation(repo)
+        assert observed(directory) == after, f"killed at line {line}"
+        shutil.rmtree(directory)
+    assert before in states
+    assert after in states
+    assert len(states) > 3, "nothing was ever left half-way"
+
+
+def assert_whole(seen: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Assert that every version that is seen is the one from before or the one from after."""
+    for name in ("state", "log", "other", "fresh", "status"):
+        contents = {
+            (version, content)
+            for versions, _ in (before[name], after[name])
+            for version, _, _, content in versions
+        }
+        versions, latest = seen[name]
+        assert {(version, content) for version, _, _, content in versions} <= contents
+        assert latest is not None or not versions
+
+
 if __name__ == "__main__":
-    scratch = Path(sys.argv[2])
-    make_template(scratch / "template", sys.argv[1])
-    check_every_kill(scratch / "template", OPERATIONS[sys.argv[1]], scratch)
+    name, scratch = sys.argv[1], Path(sys.argv[2])
+    make_template(scratch / "template", name)
+    if name in OPERATIONS:
+        check_every_kill(scratch / "template", OPERATIONS[name], scratch)
+    else:
+        check_every_kill_resumes(scratch / "template", RESUMABLE[name], scratch)

@@ -39,11 +39,12 @@ def cli(
 
 def test_the_commands_are_these() -> None:
     assert [" ".join(case.values[1]) for case in ALL] == [  # type: ignore[arg-type]
-        *("init", "doctor", "completion"),
+        *("init", "sync", "doctor", "completion"),
         *(f"data {name}" for name in ("put", "get", "list", "versions", "query", "search")),
         *(f"data {name}" for name in ("delete", "rename", "gc", "prune")),
         *("catalog status", "catalog rebuild", "catalog compact"),
         "run gc",
+        *("datastore setup", "datastore status", "datastore migrate-index"),
     ]
 
 
@@ -123,7 +124,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(cli: CommandLine) -> None:
     assert outcome.err.startswith("error: ")
 
 
-@pytest.mark.parametrize("path", [[], ["data"], ["catalog"], ["run"]])
+@pytest.mark.parametrize("path", [[], ["data"], ["catalog"], ["run"], ["datastore"]])
 def test_a_group_without_a_command_shows_its_help(cli: CommandLine, path: list[str]) -> None:
     outcome = cli(*path)
     assert outcome.status == 2

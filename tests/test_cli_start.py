@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from swampstore import Repo, __version__
+from swampstore import Repo, __version__, open_repo
+from swampstore.config import update_marker
 from tests.command_line import environment, run_process
 
 MODEL = "aws/ec2/i-1"
@@ -36,9 +37,13 @@ def filled(repo: Repo, repo_dir: Path) -> Path:
 
 def _imported_by(repo: Path, *args: str) -> set[str]:
     """Return the top-level modules in a process after it ran a command."""
+    return {name.partition(".")[0] for name in _modules_after(repo, *args)}
+
+
+def _modules_after(repo: Path, *args: str) -> set[str]:
     program = (
         "import sys; from swampstore.cli import main; status = main(sys.argv[1:])\n"
-        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)\n"
+        "print(*sys.modules, file=sys.stderr)\n"
         "sys.exit(status)"
     )
     done = subprocess.run(
@@ -51,22 +56,49 @@ def _imported_by(repo: Path, *args: str) -> set[str]:
     return set(done.stderr.decode().splitlines()[-1].split())
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["get", MODEL, "state"],
-        ["get", "web", "state", "--json"],
-        ["get", MODEL, "log", "--raw"],
-        ["list", "web", "--json"],
-        ["versions", "web", "state", "--json"],
-        ["search", "stat", "--tag", "env=prod", "--since", "7d", "--model", "web", "--json"],
-        ["query", 'modelName == "web" && size > 1 && name.startsWith("s")', "--json"],
-        ["query", 'tags.env == "prod"', "--select", "attributes.ip", "--limit", "1"],
-    ],
-    ids=" ".join,
-)
+READING = [
+    ["get", MODEL, "state"],
+    ["get", "web", "state", "--json"],
+    ["get", MODEL, "log", "--raw"],
+    ["list", "web", "--json"],
+    ["versions", "web", "state", "--json"],
+    ["search", "stat", "--tag", "env=prod", "--since", "7d", "--model", "web", "--json"],
+    ["query", 'modelName == "web" && size > 1 && name.startsWith("s")', "--json"],
+    ["query", 'tags.env == "prod"', "--select", "attributes.ip", "--limit", "1"],
+]
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_reading_imports_nothing_heavy(filled: Path, command: list[str]) -> None:
     assert _imported_by(filled, "data", *command) & HEAVY == set()
+
+
+@pytest.fixture
+def remote(repo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a remote that was never synced."""
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    update_marker(str(repo_dir), {"datastore": {"url": "s3://bucket/prefix"}})
+    with open_repo(repo_dir, durable=False) as repo:
+        repo.artifacts.save(MODEL, "state", {"ip": "10.0.0.1"}, tags={"modelName": "web"})
+        repo.artifacts.save(MODEL, "log", "line", tags={"modelName": "web"})
+        repo.rebuild_catalog()
+    return repo_dir
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_reading_from_a_cache_loads_neither_sync_nor_stores(
+    remote: Path, command: list[str]
+) -> None:
+    modules = _modules_after(remote, "data", *command)
+    assert {name.partition(".")[0] for name in modules} & HEAVY == set()
+    assert not [name for name in modules if name.startswith(("swampstore.sync", "swampstore.st"))]
+
+
+def test_writing_to_a_cache_loads_only_what_marks_the_change(remote: Path) -> None:
+    modules = _modules_after(remote, "data", "put", MODEL, "state", "--json-value", "1")
+    assert "swampstore.sync.dirty" in modules
+    assert not [name for name in modules if name.startswith("swampstore.stores")]
+    assert not modules & {"obstore", "msgspec", "importlib.metadata", "swampstore.sync.service"}
 
 
 def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:

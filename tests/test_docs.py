@@ -28,13 +28,15 @@ from swampstore.cli.session import ConfirmationError
 from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, UNFINISHED
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
+from swampstore.stores import errors as store_errors
+from swampstore.sync import errors as sync_errors
 from swampstore.writing import Artifacts
 from tests.examples import PageRun, agrees
 from tests.markdown_pages import ROOT, Page, all_pages, table_rows
 
 DOCS = ROOT / "docs"
 SOURCES = ROOT / "src/swampstore"
-NOT_IN_USE_YET = {"stores", "testing"}  # no command and no function of the API leads there
+NOT_IN_USE_YET = {"testing"}  # no command and no function of the API leads there
 PAGES = all_pages()
 _WITH_CODE = [
     page
@@ -211,8 +213,7 @@ def test_the_table_of_errors_is_that_of_the_library() -> None:
     documented = {tuple(cell.strip("`") for cell in row[:4]) for row in rows if len(row) == 5}
     assert documented == {
         (kind.code, kind.__name__, _builtin_of(kind), str(kind.exit_status))
-        for kind in set(_errors())
-        if kind.__module__ == "swampstore.errors"
+        for kind in _library_errors()
     }
 
 
@@ -226,8 +227,9 @@ def test_the_codes_of_the_command_line_are_documented() -> None:
     assert documented == {*told, ConfirmationError.code} - {kind.code for kind in _library_errors()}
 
 
-def _library_errors() -> list[type[SwampstoreError]]:
-    return [kind for kind in _errors() if kind.__module__ == "swampstore.errors"]
+def _library_errors() -> set[type[SwampstoreError]]:
+    modules = {SwampstoreError.__module__, store_errors.__name__, sync_errors.__name__}
+    return {kind for kind in _errors() if kind.__module__ in modules}
 
 
 def _variables_in(tree: ast.AST) -> Iterator[str]:
@@ -258,10 +260,11 @@ def test_the_environment_variables_of_the_reference_are_those_of_the_code() -> N
 def test_the_settings_of_the_reference_are_those_of_the_code() -> None:
     section = page("reference/configuration.md").section(".swamp.yaml")
     documented = {name for row in table_rows(section) for name in re.findall(r"`(.+?)`", row[0])}
-    code = (SOURCES / "config.py").read_text() + (SOURCES / "retention/definitions.py").read_text()
+    places = ("config.py", "datastore_address.py", "retention/definitions.py")
+    code = "".join((SOURCES / place).read_text() for place in places)
     for name in documented:
         assert f'"{name.rpartition(".")[2]}"' in code, name
-    read = set(re.findall(r'section(?:\.get\(|, )"(\w+)"', code))
+    read = set(re.findall(r'(?:section(?:\.get\(|, )|\bsetting\()"(\w+)"', code))
     assert {f"datastore.{name}" for name in read} <= documented
 
 

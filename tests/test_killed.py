@@ -1,5 +1,7 @@
 """A process killed at any line leaves the old state or the new one, on disk and in the catalog.
 
+What comes from the remote in many pieces may stop between two of them, each old or new.
+
 `SWAMPSTORE_KILL_VISITS` says how many visits of each line are worth a kill (default: the first).
 """
 
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.killing import OPERATIONS
+from tests.killing import OPERATIONS, RESUMABLE
 
 # What a kill leaves behind is not a matter of the disk, and memory is much faster.
 MEMORY = "/dev/shm"
@@ -24,6 +26,12 @@ ROOT = Path(__file__).parent.parent
 def test_a_kill_at_any_line_leaves_the_old_state_or_the_new_one(
     operation: str,
 ) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as scratch:
+        _check(operation, scratch)
+
+
+@pytest.mark.parametrize("operation", RESUMABLE)
+def test_a_kill_at_any_line_leaves_what_the_next_run_completes(operation: str) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as scratch:
         _check(operation, scratch)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,6 +143,59 @@ def test_unfinished_writes_and_lock_files_are_not_listed(store: DirectoryStore, 
     (root / ".12345678-1234-1234-1234-123456789abc.tmp").write_bytes(b"half")
     assert [info.key for info in store.list()] == ["a"]
     assert (root / ".swampstore-locks").is_dir()
+
+
+def kill_a_writer(root: Path, key: str) -> Path:
+    """Kill a process in the middle of a put; return the temporary file that it leaves."""
+
+    class Endless(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell():
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().read(3)
+
+    before = set(root.rglob("*"))
+    child = os.fork()
+    if child == 0:
+        DirectoryStore(str(root)).put(key, Endless(b"content"))
+    os.waitpid(child, 0)
+    [temp] = [path for path in root.rglob(".*.tmp") if path not in before]
+    assert temp.read_bytes() == b"con"
+    return temp
+
+
+def test_what_killed_writers_left_is_swept_by_a_listing_an_hour_later(
+    store: DirectoryStore, root: Path
+) -> None:
+    store.put("data/kept", b"x")
+    old = [kill_a_writer(root, key) for key in ("data/half", "data/new/deep/half", "top")]
+    young = kill_a_writer(root, "data/kept")
+    elsewhere = kill_a_writer(root, "other/half")
+    for temp in (*old, elsewhere):
+        os.utime(temp, (0, time.time() - 3605))
+    os.utime(young, (0, time.time() - 3500))
+    assert [info.key for info in store.list("data/")] == ["data/kept"]
+    assert [temp.exists() for temp in old] == [False, False, True]
+    assert not (root / "data/new").exists()
+    assert young.exists()
+    assert elsewhere.exists()
+    assert [info.key for info in store.list()] == ["data/kept"]
+    assert sorted(path.name for path in root.iterdir()) == [".swampstore-locks", "data"]
+
+
+def test_a_listing_that_may_not_sweep_lists_all_the_same(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"x")
+    temp = kill_a_writer(root, "b")
+    os.utime(temp, (0, 0))
+
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    assert [info.key for info in store.list()] == ["a"]
+    assert temp.exists()
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,6 @@ from swampstore.testing import StoreConformance
 from tests.gcs_server import GcsServer
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[GcsServer]:
-    with GcsServer() as server:
-        yield server
-
-
 def opened(server: GcsServer, bucket: str = "swamp", prefix: str = "team") -> Store:
     config = {"bucket": bucket, "prefix": prefix, "apiEndpoint": server.url}
     return open_store("@swamp/gcs-datastore", config, environ={})
@@ -30,20 +24,20 @@ def opened(server: GcsServer, bucket: str = "swamp", prefix: str = "team") -> St
 
 class TestGcsStore(StoreConformance):
     @pytest.fixture
-    def store(self, server: GcsServer) -> Iterator[Store]:
-        with opened(server) as store:
+    def store(self, gcs_server: GcsServer) -> Iterator[Store]:
+        with opened(gcs_server) as store:
             yield store
 
 
-def test_the_token_is_the_generation_and_changes_with_every_write(server: GcsServer) -> None:
-    with opened(server) as store:
+def test_the_token_is_the_generation_and_changes_with_every_write(gcs_server: GcsServer) -> None:
+    with opened(gcs_server) as store:
         first, second = store.put("a", b"same"), store.put("a", b"same")
     assert first.etag == second.etag
     assert int(second.token) > int(first.token)
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object(server: GcsServer) -> None:
-    with opened(server, "missing-bucket") as store:
+def test_a_missing_bucket_is_told_from_a_missing_object(gcs_server: GcsServer) -> None:
+    with opened(gcs_server, "missing-bucket") as store:
         with pytest.raises(StoreMissingError, match="missing-bucket"):
             store.get("a")
         with pytest.raises(StoreMissingError):
@@ -52,32 +46,32 @@ def test_a_missing_bucket_is_told_from_a_missing_object(server: GcsServer) -> No
             store.put("a", b"x")
 
 
-def test_a_listing_is_fetched_as_it_is_read(server: GcsServer) -> None:
-    with opened(server, "paged", "") as store:
+def test_a_listing_is_fetched_as_it_is_read(gcs_server: GcsServer) -> None:
+    with opened(gcs_server, "paged", "") as store:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: store.put(f"{number:05}", b""), range(4500)))
-        before = server.listings
+        before = gcs_server.listings
         listing = store.list()
         next(listing)
-        assert server.listings - before <= 2
+        assert gcs_server.listings - before <= 2
         assert sum(1 for _ in listing) == 4499
-        assert server.listings - before == 5
+        assert gcs_server.listings - before == 5
 
 
-def test_an_object_is_copied_by_the_other_interface_as_well(server: GcsServer) -> None:
+def test_an_object_is_copied_by_the_other_interface_as_well(gcs_server: GcsServer) -> None:
     path = "storage/v1/b/swamp/o/team%2Ffrom%20here/rewriteTo/b/swamp/o/team%2Fto"
-    with opened(server) as store:
+    with opened(gcs_server) as store:
         store.put("from here", b"x")
-        request = urllib.request.Request(f"{server.url}/{path}", method="POST")
+        request = urllib.request.Request(f"{gcs_server.url}/{path}", method="POST")
         with urllib.request.urlopen(request, timeout=5) as answer:
             generation = json.load(answer)["resource"]["generation"]
         assert store.get("to").info.token == generation
 
 
 @pytest.mark.parametrize("key", ["a//b", "../up"])
-def test_an_object_that_no_path_can_name_is_reported(server: GcsServer, key: str) -> None:
-    url = f"{server.url}/hostile/{quote(key, safe='')}"
-    with opened(server, "hostile", "") as store:
+def test_an_object_that_no_path_can_name_is_reported(gcs_server: GcsServer, key: str) -> None:
+    url = f"{gcs_server.url}/hostile/{quote(key, safe='')}"
+    with opened(gcs_server, "hostile", "") as store:
         urllib.request.urlopen(urllib.request.Request(url, b"x", method="PUT"), timeout=5).close()
         with pytest.raises(StoreError, match=re.escape(key)) as told:
             list(store.list())

@@ -10,16 +10,9 @@ import pytest
 from swampstore.stores import Store, open_store
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
 from swampstore.testing import StoreConformance
-from tests.servers import S3_KEY, S3Server, seaweedfs
+from tests.servers import S3_KEY, S3Server
 
 ENVIRON = {"AWS_EC2_METADATA_DISABLED": "true"}
-
-
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as server:
-        server.make_bucket("swamp")
-        yield server
 
 
 def opened(server: S3Server, **members: str) -> Store:
@@ -29,41 +22,41 @@ def opened(server: S3Server, **members: str) -> Store:
 
 class TestS3Store(StoreConformance):
     @pytest.fixture
-    def store(self, server: S3Server) -> Iterator[Store]:
-        with opened(server, prefix="team/a") as store:
+    def store(self, s3_server: S3Server) -> Iterator[Store]:
+        with opened(s3_server, prefix="team/a") as store:
             yield store
 
 
-def test_a_prefix_keeps_stores_apart_and_its_slashes_do_not_matter(server: S3Server) -> None:
+def test_a_prefix_keeps_stores_apart_and_its_slashes_do_not_matter(s3_server: S3Server) -> None:
     name = uuid.uuid4().hex
-    opened(server, prefix=f"/{name}/").put("a", b"x")
-    assert opened(server, prefix=name).get("a").data == b"x"
-    assert opened(server).get(f"{name}/a").data == b"x"
-    assert [info.key for info in opened(server, prefix=name).list()] == ["a"]
-    assert list(opened(server, prefix=f"{name}b").list()) == []
+    opened(s3_server, prefix=f"/{name}/").put("a", b"x")
+    assert opened(s3_server, prefix=name).get("a").data == b"x"
+    assert opened(s3_server).get(f"{name}/a").data == b"x"
+    assert [info.key for info in opened(s3_server, prefix=name).list()] == ["a"]
+    assert list(opened(s3_server, prefix=f"{name}b").list()) == []
 
 
-def test_equal_places_have_equal_identities(server: S3Server) -> None:
-    assert opened(server, prefix="a/").identity == opened(server, prefix="a").identity
-    assert opened(server, prefix="a").identity != opened(server, prefix="b").identity
-    assert opened(server).identity == f"s3://{server.url.removeprefix('http://')}/swamp"
+def test_equal_places_have_equal_identities(s3_server: S3Server) -> None:
+    assert opened(s3_server, prefix="a/").identity == opened(s3_server, prefix="a").identity
+    assert opened(s3_server, prefix="a").identity != opened(s3_server, prefix="b").identity
+    assert opened(s3_server).identity == f"s3://{s3_server.url.removeprefix('http://')}/swamp"
 
 
-def test_a_url_opens_the_same_store(server: S3Server) -> None:
+def test_a_url_opens_the_same_store(s3_server: S3Server) -> None:
     environ = {
         **ENVIRON,
         "AWS_ACCESS_KEY_ID": S3_KEY["accessKeyId"],
         "AWS_SECRET_ACCESS_KEY": S3_KEY["secretAccessKey"],
     }
-    url = f"s3://swamp/by-url?region=eu-central-1&endpoint={server.url}"
+    url = f"s3://swamp/by-url?region=eu-central-1&endpoint={s3_server.url}"
     with open_store(url, environ=environ) as store:
         store.put("a", b"x")
-    assert opened(server).get("by-url/a").data == b"x"
+    assert opened(s3_server).get("by-url/a").data == b"x"
 
 
-def test_wrong_credentials_are_told_from_a_missing_object(server: S3Server) -> None:
-    wrong_key = opened(server, accessKeyId="nobody")
-    wrong_secret = opened(server, secretAccessKey="wrong")
+def test_wrong_credentials_are_told_from_a_missing_object(s3_server: S3Server) -> None:
+    wrong_key = opened(s3_server, accessKeyId="nobody")
+    wrong_secret = opened(s3_server, secretAccessKey="wrong")
     for store in (wrong_key, wrong_secret):
         with pytest.raises(StoreCredentialsError, match="rejected") as told:
             store.get("a")
@@ -71,8 +64,8 @@ def test_wrong_credentials_are_told_from_a_missing_object(server: S3Server) -> N
         assert "wrong" not in str(told.value)
 
 
-def test_a_missing_bucket_is_told_from_a_missing_object(server: S3Server) -> None:
-    store = opened(server, bucket="no-such-bucket")
+def test_a_missing_bucket_is_told_from_a_missing_object(s3_server: S3Server) -> None:
+    store = opened(s3_server, bucket="no-such-bucket")
     with pytest.raises(StoreMissingError, match="no-such-bucket") as told:
         store.get("a")
     assert "create it" in (told.value.hint or "")

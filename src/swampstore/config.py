@@ -2,7 +2,8 @@
 
 Resolution order of the datastore: `SWAMP_DATASTORE`, then the command line, then the file, then
 the default `{repo}/.swamp`. The first two replace where the data is; `namespace`, `directories`
-and `exclude` of the file still hold, and `SWAMP_NAMESPACE` replaces the namespace.
+and `exclude` of the file still hold, and `SWAMP_NAMESPACE` replaces the namespace. The datastore
+tier of a remote is a cache on this machine.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from swampstore.datastore_address import FILESYSTEM, Address, scheme_of, wrong_setting
 from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -29,11 +31,13 @@ from swampstore.layout import (
     MARKER,
     Routing,
     check_namespace,
+    check_segment,
 )
 
 # The calendar version of the formats that we read and write; other clients show it.
 FORMAT_VERSION = "20260814.1"
-FILESYSTEM = "filesystem"
+DEFAULT_SYNC_TIMEOUT_MS = 300_000
+LONGEST_SYNC_TIMEOUT_MS = 21_600_000
 DEFAULT_LOCK_TIMEOUT_MS = 60_000
 DEFAULT_EPHEMERAL_BUDGET = 512 * 1024 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
@@ -42,9 +46,41 @@ _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _OFF = frozenset({"0", "off", "false", "no"})
 
 
+Hydration = Literal["full", "lazy"]
+_HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
+_GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSettings:
+    """What a cache is synced with: a URL, or a type with its members, which are not checked yet.
+
+    `hydration` says whether a pull brings content too, `sync_timeout` how many seconds one
+    direction of a sync may take.
+    """
+
+    target: str
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold credentials
+    hydration: Hydration = "full"
+    sync_timeout: float = DEFAULT_SYNC_TIMEOUT_MS / 1000
+
+    @property
+    def kind(self) -> str:
+        """The name of the type."""
+        return scheme_of(self.target)
+
+    @property
+    def is_google(self) -> bool:
+        """Whether it is Google's, where other clients tell objects apart by generation."""
+        return self.kind in _GOOGLE
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Everything the parts need to know, checked."""
+    """Everything the parts need to know, checked.
+
+    `base` is where the datastore tier is on this machine: of a remote, its cache.
+    """
 
     repo_dir: str
     repo_id: str
@@ -55,6 +91,12 @@ class Config:
     durable: bool = True
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT_MS / 1000
     ephemeral_budget: int = DEFAULT_EPHEMERAL_BUDGET
+    remote: RemoteSettings | None = None
+
+    @property
+    def datastore_type(self) -> str:
+        """What kind of datastore it is: `filesystem`, or the name of a remote's type."""
+        return self.remote.kind if self.remote else FILESYSTEM
 
     @property
     def local_dir(self) -> str:
@@ -107,11 +149,12 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
     if section is None:
         section = {}
     if not isinstance(section, dict):
-        raise _wrong("datastore", section, "a mapping")
-    base = _resolve_base(repo_dir, section, environ, datastore)
+        raise wrong_setting("datastore", section, "a mapping")
+    repo_id = str(document.get("repoId") or "unknown")
+    base, remote = _resolve(repo_dir, repo_id, section, environ, datastore)
     return Config(
         repo_dir=repo_dir,
-        repo_id=str(document.get("repoId") or "unknown"),
+        repo_id=repo_id,
         base=base,
         namespace=_namespace(section, environ),
         routing=Routing(_directories(section), _strings(section, "exclude")),
@@ -119,6 +162,7 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         durable=_durable(section, environ),
         lock_timeout=_lock_timeout_ms(environ) / 1000,
         ephemeral_budget=_budget(environ),
+        remote=remote,
     )
 
 
@@ -143,32 +187,83 @@ def _yaml_errors(path: str) -> Iterator[None]:
         raise ConfigError(error.message, hint=f"Repair {path} by hand.") from error
 
 
-def _resolve_base(
-    repo_dir: str, section: Mapping[str, Any], environ: Mapping[str, str], option: str | None
-) -> str:
-    override = environ.get("SWAMP_DATASTORE") or option
-    path: Any
-    if override:
-        kind, _, path = override.partition(":")
+def _resolve(
+    repo_dir: str,
+    repo_id: str,
+    section: Mapping[str, Any],
+    environ: Mapping[str, str],
+    option: str | None,
+) -> tuple[str, RemoteSettings | None]:
+    source = f"datastore in {MARKER}"
+    if override := environ.get("SWAMP_DATASTORE") or option:
         source = "SWAMP_DATASTORE" if environ.get("SWAMP_DATASTORE") else "--datastore"
+        address = Address.parse(override, source)
     else:
-        kind, path = section.get("type", FILESYSTEM), section.get("path")
-        source = f"datastore in {MARKER}"
-    if kind != FILESYSTEM:
-        raise ConfigError(
-            f"{source}: the datastore type {kind!r} is not available",
-            hint=f"Use {FILESYSTEM!r}, for example {FILESYSTEM}:/mnt/share.",
-        )
-    if path is None or path == "":
-        if override:
-            raise ConfigError(f"{source}: the path is missing", hint="Write filesystem:/path.")
-        return f"{repo_dir}/{LOCAL_DIR}"
-    if not isinstance(path, str):
-        raise _wrong("datastore.path", path, "a path")
+        address = Address.of_section(section)
+    if address.is_remote:
+        return cache_dir(repo_id, environ), remote_settings(address, section, environ)
     try:
-        return os.path.normpath(os.path.join(repo_dir, expand(path, environ)))
+        return filesystem_base(repo_dir, address.path, environ), None
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.message}", hint=error.hint) from None
+
+
+def filesystem_base(repo_dir: str, path: str | None, environ: Mapping[str, str]) -> str:
+    """Return the directory that a configured path (None: the default) stands for."""
+    if path is None:
+        return f"{repo_dir}/{LOCAL_DIR}"
+    return os.path.normpath(os.path.join(repo_dir, expand(path, environ)))
+
+
+def cache_dir(repo_id: str, environ: Mapping[str, str]) -> str:
+    """Return where a repository's copy of its remote is; others of the same id share it."""
+    home = environ.get("SWAMP_HOME") or "~/.swamp"
+    try:
+        name = check_segment("repoId", repo_id)
+        path = os.path.normpath(expand(home, environ))
+    except (ConfigError, ValidationError) as error:
+        raise ConfigError(f"no place for the cache: {error.message}", hint=error.hint) from None
+    if not os.path.isabs(path):
+        raise ConfigError(
+            f"SWAMP_HOME is {home!r}, expected an absolute path", hint="Write it in full."
+        )
+    return f"{path}/repos/{name}"
+
+
+def remote_settings(
+    address: Address, section: Mapping[str, Any], environ: Mapping[str, str]
+) -> RemoteSettings:
+    """Return the settings of a remote; those in its members win over those of the marker."""
+
+    def setting(name: str) -> Any:
+        value = address.members.get(name)
+        return section.get(name) if value is None else value
+
+    return RemoteSettings(
+        address.target,
+        address.members,
+        _hydration(setting("hydrationStrategy")),
+        _sync_timeout_ms(setting("syncTimeoutMs"), environ) / 1000,
+    )
+
+
+def _hydration(value: object) -> Hydration:
+    if value is None:
+        return "full"
+    for known in _HYDRATIONS:
+        if value == known:
+            return known
+    raise wrong_setting("datastore.hydrationStrategy", value, " or ".join(_HYDRATIONS))
+
+
+def _sync_timeout_ms(value: object, environ: Mapping[str, str]) -> int:
+    if value is None:
+        text = environ.get("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", "")
+        return _positive(text) or DEFAULT_SYNC_TIMEOUT_MS
+    if type(value) is int and 1 <= value <= LONGEST_SYNC_TIMEOUT_MS:
+        return value
+    expected = f"a whole number of milliseconds from 1 to {LONGEST_SYNC_TIMEOUT_MS}"
+    raise wrong_setting("datastore.syncTimeoutMs", value, expected)
 
 
 def expand(path: str, environ: Mapping[str, str]) -> str:
@@ -196,7 +291,7 @@ def _namespace(section: Mapping[str, Any], environ: Mapping[str, str]) -> str:
     override = environ.get("SWAMP_NAMESPACE")
     namespace = override or section.get("namespace") or ""
     if not isinstance(namespace, str):
-        raise _wrong("datastore.namespace", namespace, "a namespace")
+        raise wrong_setting("datastore.namespace", namespace, "a namespace")
     try:
         return check_namespace(namespace) if namespace else ""
     except ValidationError as error:
@@ -222,14 +317,14 @@ def _strings(section: Mapping[str, Any], key: str) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise _wrong(f"datastore.{key}", value, "a list of strings")
+        raise wrong_setting(f"datastore.{key}", value, "a list of strings")
     return value
 
 
 def _flag(section: Mapping[str, Any], key: str, *, default: bool) -> bool:
     value = section.get(key, default)
     if not isinstance(value, bool):
-        raise _wrong(key, value, "true or false")
+        raise wrong_setting(key, value, "true or false")
     return value
 
 
@@ -240,9 +335,15 @@ def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
 
 
 def _lock_timeout_ms(environ: Mapping[str, str]) -> int:
-    text = environ.get("SWAMP_LOCK_TIMEOUT_MS", "")
-    # Other clients ignore a value that is no positive number, so it must not be an error here.
-    return int(text) if text.isascii() and text.isdigit() and int(text) else DEFAULT_LOCK_TIMEOUT_MS
+    return _positive(environ.get("SWAMP_LOCK_TIMEOUT_MS", "")) or DEFAULT_LOCK_TIMEOUT_MS
+
+
+def _positive(text: str) -> int:
+    """Return the number that a variable holds, 0 if it holds none.
+
+    Other clients ignore a value that is no positive number, so it must not be an error here.
+    """
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _budget(environ: Mapping[str, str]) -> int:
@@ -255,12 +356,6 @@ def _budget(environ: Mapping[str, str]) -> int:
             f"SWAMP_EPHEMERAL_BUDGET is {text!r}", hint="Write for example 256mb or 1g."
         )
     return int(match[1]) * _UNITS[(match[2] or "").lower()[:1]]
-
-
-def _wrong(key: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(
-        f"{key} in {MARKER} is {value!r}, expected {expected}", hint=f"Edit {MARKER}."
-    )
 
 
 def initialise(directory: str, repo_id: str, now_iso: str) -> str:

@@ -151,6 +151,12 @@ class BudgetError(SwampstoreError, MemoryError):
     code = "ephemeral_budget_exceeded"
 
 
+class SyncNotSupportedError(SwampstoreError, ValueError):
+    """The datastore is used in place: there is no remote to sync it with."""
+
+    code = "sync_not_supported"
+
+
 class MissingExtraError(SwampstoreError, ImportError):
     """An optional dependency is needed for this and is not installed."""
 

@@ -3,6 +3,7 @@
 A `Tree` reads freely. To change anything, code asks the tree for a `Change`, and gets it only
 after the path was announced: whoever must know about changes (the sync engine's dirty
 tracking) cannot be forgotten. Writes are atomic and durable, deletions vanish in one rename.
+What comes from the remote is no change of ours: it enters through a `Reception`, unannounced.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 
 from swampstore.errors import DiskError, SwampstoreError, ValidationError
@@ -89,6 +91,22 @@ def sync_dir(path: str) -> None:
         os.close(fd)
 
 
+def sync_filesystem(path: str) -> None:
+    """Make everything durable on the file system of `path`, for less than many files one by one."""
+    import ctypes
+
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # only Linux has it
+        os.sync()
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(fd)
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -99,6 +117,29 @@ def _temp_beside(path: str) -> str:
     import uuid
 
     return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+
+
+def replace_file(path: str, data: bytes, *, durable: bool) -> None:
+    """Replace a file in one step: readers see the old bytes or the new ones.
+
+    `durable` waits until not even a power failure brings the old ones back.
+    """
+    temp = _temp_beside(path)
+    try:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            _write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+    if durable:
+        sync_dir(os.path.dirname(path))
 
 
 def _remove_all(path: str) -> None:
@@ -115,6 +156,21 @@ def _check_no_way_out(path: str, root: str) -> None:
             f"{path} leads outside the datastore, to {real}",
             hint="Remove the symbolic link; the datastore never follows one out.",
         )
+
+
+def _check_no_link(path: str, below: str) -> None:
+    """Raise ValidationError if a directory on the way from `path` to `below` is a link."""
+    for part in below.split("/"):
+        path = f"{path}/{part}"
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISLNK(found.st_mode):
+            raise ValidationError(
+                f"{path} is a symbolic link",
+                hint="Remove it; what comes from the remote never goes through one.",
+            )
 
 
 class Tree:
@@ -190,6 +246,21 @@ class Tree:
             _check_no_way_out(place, place.removesuffix(f"/{rel}"))
         with disk_errors(self.path(rel)):
             yield Change(self, rel)
+
+    def shared_path(self, rel: str) -> str:
+        """Return where a file that comes from the remote belongs: always the datastore tier."""
+        return f"{self.base}/{rel}"
+
+    def check_receivable(self, rel: str) -> None:
+        """Raise ValidationError if `rel`, or a directory it is in, is a symbolic link."""
+        _check_no_link(self.base, rel)
+
+    @contextlib.contextmanager
+    def receiving(self, rel: str) -> Iterator[Reception]:
+        """Let what comes from the remote in below `rel`; announced, it would be sent back there."""
+        self.check_receivable(rel)
+        with disk_errors(self.shared_path(rel)):
+            yield Reception(self, rel)
 
 
 class Change:
@@ -345,12 +416,69 @@ class Change:
             self._sync_dir(os.path.dirname(path))
             _remove_all(doomed)
 
+    def move_dir(self, old: str, new: str) -> None:
+        """Rename a directory in every tier that has it; there, `new` is absent or empty."""
+        source, target = (rel.removeprefix(self._rel) for rel in (old, new))
+        for place in self._tree.places(self._rel):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(f"{place}{source}", f"{place}{target}")
+
     def discard_claim(self, rel: str) -> None:
         """Remove a claimed directory, and the announced one if nothing else is in it."""
         self.remove_tree(rel)
         for place in self._tree.places(self._rel):
             with contextlib.suppress(OSError):
                 os.rmdir(place)
+
+
+class Reception:
+    """The right to let what comes from the remote in: no link followed, nothing durable yet."""
+
+    def __init__(self, tree: Tree, rel: str) -> None:
+        self._tree = tree
+        self._rel = rel
+
+    def _path(self, rel: str) -> str:
+        if rel != self._rel and not rel.startswith(f"{self._rel}/"):
+            raise AssertionError(f"{rel} may not be received, only {self._rel} may")
+        if between := rel[len(self._rel) + 1 :].rpartition("/")[0]:
+            _check_no_link(self._tree.shared_path(self._rel), between)
+        return self._tree.shared_path(rel)
+
+    def adopt(self, rel: str, staged: str) -> None:
+        """Put a finished file of the same file system in its place, in one step."""
+        path = self._path(rel)
+        try:
+            os.rename(staged, path)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.rename(staged, path)
+
+    def claim_dir(self, rel: str) -> bool:
+        """Create a directory with its parents; False if it is there already."""
+        path = self._path(rel)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            return self.claim_dir(rel)
+        return True
+
+    def mark(self, rel: str) -> None:
+        """Create an empty file; it may exist."""
+        os.close(os.open(self._path(rel), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+
+    def remove(self, rel: str) -> None:
+        """Remove a file; it may be gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path(rel))
+
+    def remove_empty_dir(self, rel: str) -> None:
+        """Remove a directory if nothing is in it."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path(rel))
 
 
 def remove_old_temps(directory: str, before: float) -> int:

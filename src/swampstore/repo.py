@@ -23,7 +23,12 @@ from swampstore.catalog.database import Database, MemoryDatabase
 from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
-from swampstore.errors import ModelNotFoundError, NotFoundError, ValidationError
+from swampstore.errors import (
+    ModelNotFoundError,
+    NotFoundError,
+    SyncNotSupportedError,
+    ValidationError,
+)
 from swampstore.files import Announce, Tree
 from swampstore.layout import DataRef, ModelRef, check_segment
 
@@ -32,6 +37,9 @@ if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
     from swampstore.artifacts.store import ArtifactStore
     from swampstore.results import Results
+    from swampstore.sync.dirty import DirtyTracker
+    from swampstore.sync.opening import Connection
+    from swampstore.sync.service import SyncService
     from swampstore.writing import Artifacts
 
 T = TypeVar("T")
@@ -61,7 +69,7 @@ class Repo:
             config.datastore_dir,
             local,
             config.routing,
-            announce=announce or _nobody_listens,
+            announce=announce or (self._mark_dirty if config.remote else _nobody_listens),
             prefix=config.namespace,
             durable=config.durable,
         )
@@ -102,8 +110,44 @@ class Repo:
             self._ephemeral = Ephemeral(store, catalog)
         return self._ephemeral
 
+    # The remote ----------------------------------------------------------------------------
+
+    @cached_property
+    def dirty(self) -> DirtyTracker:
+        """Which paths of the cache wait to be pushed. Every change is marked here beforehand."""
+        from swampstore.sync.dirty import DirtyTracker
+
+        google = self.config.remote is not None and self.config.remote.is_google
+        return DirtyTracker(
+            self.config.base,
+            durable=self.config.durable,
+            fingerprint_member="remoteIndexGeneration" if google else "remoteIndexETag",
+        )
+
+    def _mark_dirty(self, rel: str) -> None:
+        self.dirty.mark(rel)
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The remote, opened on first use; raise SyncNotSupportedError if there is none."""
+        if self.config.remote is None:
+            raise SyncNotSupportedError(
+                f"the datastore {self.config.base} is used in place, there is nothing to sync",
+                hint="Set a remote up: `swampstore datastore setup s3://bucket/prefix`.",
+            )
+        from swampstore.sync.opening import connect
+
+        return connect(self)
+
+    @property
+    def sync(self) -> SyncService:
+        """Keeps the cache and its remote equal; raise SyncNotSupportedError without a remote."""
+        return self.connection.service
+
     def close(self) -> None:
-        """Release the catalog; ephemeral data is gone."""
+        """Release the catalog and the connection; ephemeral data is gone."""
+        if connection := self.__dict__.get("connection"):
+            connection.close()
         self.catalog.close()
         if self._ephemeral:
             self._ephemeral.catalog.close()
@@ -403,7 +447,7 @@ def open_repo(
     """Open the repository that `path` (default: `SWAMP_REPO_DIR`, else here) is in.
 
     `datastore` is a datastore to use instead of the configured one, such as
-    `filesystem:/mnt/share`. `durable=False` leaves out every fsync: faster, and a power failure
+    `filesystem:/mnt/share` or `s3://bucket/prefix`. `durable=False` leaves out every fsync: faster, and a power failure
     may lose what was saved last. `announce` is called with each path before it changes.
     """
     from dataclasses import replace

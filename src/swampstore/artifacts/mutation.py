@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from swampstore.artifacts.name_locks import NameLocks
 from swampstore.errors import CatalogError, DiskError, SwampstoreError
-from swampstore.files import Change, Tree
+from swampstore.files import Change, Reception, Tree, disk_errors
 from swampstore.layout import DataRef
 from swampstore.notices import notice
 
@@ -80,15 +80,37 @@ class Mutations:
         for rel in rels:
             # An intent that nobody could ever carry out must not be written down.
             self.tree.check_inside(rel)
+        with self._intending(rels, op, details), contextlib.ExitStack() as stack:
+            yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
+
+    @contextlib.contextmanager
+    def receiving_many(self, refs: Sequence[DataRef], op: str) -> Iterator[list[Reception]]:
+        """Lock several names for what comes from the remote, which is not announced.
+
+        Raises ValidationError, and does nothing, if one of them is behind a symbolic link.
+        """
+        rels = [ref.rel for ref in refs]
+        for rel in rels:
+            self.tree.check_receivable(rel)
+        with self._intending(rels, op, {}), disk_errors(self.tree.base):
+            yield [Reception(self.tree, rel) for rel in rels]
+
+    @contextlib.contextmanager
+    def _intending(
+        self, rels: Sequence[str], op: str, details: Mapping[str, Any]
+    ) -> Iterator[None]:
         with self._held_and_healed(rels):
             action = json.dumps({"op": op, **details})
             self.ledger.intend(dict.fromkeys(rels, action))
             try:
-                with contextlib.ExitStack() as stack:
-                    yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
+                yield
             except BaseException:
                 self._try_to_heal(rels)
                 raise
+
+    def decide(self, ref: DataRef, op: str, **details: Any) -> None:
+        """Replace the intent of a name that is being changed: from here on, only forward."""
+        self.ledger.intend({ref.rel: json.dumps({"op": op, **details})})
 
     def record(
         self,

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.arriving import tidy_name
+from swampstore.artifacts.renumber import finish_moves
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.files import Change, Tree
 from swampstore.layout import DEFERRED, RAW, DataRef, ModelRef
@@ -32,16 +34,39 @@ def ref_of(path: str) -> DataRef:
 def recover(tree: Tree, rows: Rows, path: str, details: Mapping[str, Any]) -> None:
     """Bring one announced path to the state before or after its change. Its lock is held."""
     ref = ref_of(path)
-    with tree.changing(path) as change:
+    if details["op"] == "land":
+        marker = _tidy_landing(tree, ref)
+    else:
+        marker = _finish_or_undo(tree, ref, details)
+    rows.replace(ref, on_disk.stored_versions(tree, ref), marker)
+
+
+def _tidy_landing(tree: Tree, ref: DataRef) -> int:
+    """Keep what arrived from the remote before the kill; the next pull brings the rest.
+
+    `latest` stays as it is, although it may name a version that has not arrived yet. Whatever we
+    wrote there would be a change of our own, made without the versions that are still to come.
+    Announced, it would be pushed over the right marker of the remote; unannounced, it would
+    wait for a full push to do the same. As it is, the marker is either the one from before or
+    the remote's, and the rows show the newest version up to it.
+    """
+    with tree.receiving(ref.rel) as reception:
+        tidy_name(tree, reception, ref)
+    return on_disk.effective_marker(tree, ref)
+
+
+def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any]) -> int:
+    with tree.changing(ref.rel) as change:
         match details["op"]:
             case "append":
                 _cut_torn_append(tree, change, ref)
             case "commit":
-                _finish_commit(change, ref, details["versions"][path])
+                _finish_commit(change, ref, details["versions"][ref.rel])
             case "rename":
                 _undo_half_rename(tree, change, ref, details)
-        marker = _repoint(tree, change, ref)
-    rows.replace(ref, on_disk.stored_versions(tree, ref), marker)
+            case "renumber":
+                finish_moves(tree, change, ref, details["moves"])
+        return _repoint(tree, change, ref, down=details["op"] == "rename")
 
 
 def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
@@ -75,12 +100,18 @@ def _is_renamed(tree: Tree, old: DataRef, new_name: str) -> bool:
     return newest is not None and newest.metadata.renamed_to == new_name
 
 
-def _repoint(tree: Tree, change: Change, ref: DataRef) -> int:
-    """Point `latest` at the newest committed version; a name with nothing left goes."""
-    top = on_disk.top_committed(tree, ref)
-    if top and on_disk.read_marker(tree, ref) != top:
+def _repoint(tree: Tree, change: Change, ref: DataRef, *, down: bool) -> int:
+    """Point `latest` at the newest committed version; a name with nothing left goes.
+
+    Unless versions were taken back, a marker above them all is not ours to move `down`: it came
+    from the remote, ahead of its version.
+    """
+    top, marker = on_disk.top_committed(tree, ref), on_disk.read_marker(tree, ref)
+    if top and (marker is None or marker < top or (down and marker != top)):
         change.write(ref.latest_rel, b"%d" % top)
         change.sync_dir(ref.rel)
-    elif not top and not on_disk.version_numbers(tree, ref):
+        return top
+    if not top and not on_disk.version_numbers(tree, ref):
         change.remove_tree(ref.rel)
-    return top
+        return 0
+    return marker or top

@@ -102,7 +102,8 @@ class Catalog:
         def work(db: sqlite3.Connection) -> None:
             for ref, marker, stored, removed in outcomes:
                 self.store_within(db, ref, stored, removed, marker)
-                db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
+            finished = [(outcome.ref.rel,) for outcome in outcomes]
+            db.executemany("DELETE FROM intent WHERE path = ?", finished)
 
         self.rows.write(work)
 
@@ -163,18 +164,20 @@ class Catalog:
             ).fetchall()
             steps.update(step for (step,) in found)
         db.executemany(INSERT, rows)
-        steps.update(self._steps_after_latest(db, key))
+        steps.update(self._steps_in_question(db, key, marker))
         for step in steps:
             self._settle(db, key, step, marker)
 
     @staticmethod
-    def _steps_after_latest(db: sqlite3.Connection, key: tuple[str, ...]) -> Iterator[str]:
-        """Yield the steps of versions above the current latest one: a marker may now cover them."""
+    def _steps_in_question(
+        db: sqlite3.Connection, key: tuple[str, ...], marker: int
+    ) -> Iterator[str]:
+        """Yield the steps of versions that a marker, moved either way, may cover or uncover."""
         found = db.execute(
-            f"SELECT DISTINCT step_name FROM catalog WHERE {_NAME} AND version > ifnull("
+            f"SELECT DISTINCT step_name FROM catalog WHERE {_NAME} AND version > min(?, ifnull("
             f"(SELECT version FROM catalog WHERE {_NAME} AND is_latest = 1"
-            " ORDER BY version DESC LIMIT 1), 0)",
-            (*key, *key),
+            " ORDER BY version DESC LIMIT 1), 0))",
+            (*key, marker, *key),
         )
         return (step for (step,) in found.fetchall())
 

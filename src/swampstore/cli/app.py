@@ -35,6 +35,8 @@ root = Group(
         "data": Entry("app:data", "Save, read, find and delete artifacts."),
         "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
         "run": Entry("app:run", "Look after the records of runs."),
+        "sync": Entry("sync:sync", "Bring the cache and its remote together."),
+        "datastore": Entry("app:datastore", "Choose where the data is, and look after it."),
         "doctor": Entry(
             "doctor:doctor", "Check the repository; the exit status is 1 if something is wrong."
         ),
@@ -69,6 +71,18 @@ catalog = Group(
         "status": Entry("catalog:status", "Show the state of the catalog."),
         "rebuild": Entry("catalog:rebuild", "Make the catalog equal to what is on disk."),
         "compact": Entry("catalog:compact", "Give the unused space of the catalog back."),
+    },
+)
+
+datastore = Group(
+    "datastore",
+    root.entries["datastore"].summary,
+    {
+        "setup": Entry("datastore:setup", "Give the repository another datastore."),
+        "status": Entry("datastore:status", "Show which datastore is used, and its state."),
+        "migrate-index": Entry(
+            "datastore:migrate_index", "Make the index of the remote the sharded one."
+        ),
     },
 )
 

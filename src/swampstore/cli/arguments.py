@@ -33,7 +33,9 @@ class TagParam(click.ParamType[tuple[str, str]]):
         return key, text
 
 
-def _complete_model(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
+def complete_model(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
+    """Return the models, by address and by name, that begin with `start`."""
+
     def candidates(repo: Repo) -> Iterable[str]:
         yield from map(str, repo.catalog.models(_OFFERED, like=start.rpartition("/")[0]))
         yield from repo.catalog.known_model_names(_OFFERED)
@@ -68,7 +70,7 @@ def _complete(
 
 
 model_argument = click.argument(
-    "model", shell_complete=_complete_model, help="TYPE/ID, or the name of a model."
+    "model", shell_complete=complete_model, help="TYPE/ID, or the name of a model."
 )
 name_argument = click.argument("name", shell_complete=complete_name, help="A data name.")
 optional_name_argument = click.argument(
@@ -82,6 +84,12 @@ limit_option = click.option(
 )
 tag_option = click.option(
     "--tag", "tags", type=TagParam(), multiple=True, help="A tag; may be repeated."
+)
+timeout_option = click.option(
+    "--timeout",
+    type=click.IntRange(1, 21600),
+    metavar="S",
+    help="Give each direction so many seconds.  [default: as configured, else 300]",
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, help="Do not ask.")

@@ -60,8 +60,9 @@ def _global_options() -> list[click.Parameter]:
         ),
         GlobalOption(
             "--datastore",
-            metavar="filesystem:PATH",
-            help="Use this datastore.  [default: SWAMP_DATASTORE, else as configured]",
+            metavar="DATASTORE",
+            help="Use this datastore, such as filesystem:/path or s3://bucket/prefix."
+            "  [default: SWAMP_DATASTORE, else as configured]",
         ),
     ]
 

@@ -58,7 +58,8 @@ def _datastore(config: Config) -> Finding:
     base = config.base
     if not os.path.isdir(base):
         message = f"the datastore {base} is not there, so its data was not looked at"
-        return Finding("datastore", passed=False, message=message, remedy="Mount or create it.")
+        remedy = "Run `swampstore sync`." if config.remote else "Mount or create it."
+        return Finding("datastore", passed=False, message=message, remedy=remedy)
     # The directory of a namespace is made by the first save.
     base = config.datastore_dir if os.path.isdir(config.datastore_dir) else base
     probe = f"{base}/.{uuid.uuid4()}.tmp"
@@ -84,7 +85,7 @@ class _Examination:
         findings = [self._look_at_configuration(), datastore]
         if not os.path.isdir(self._repo.config.base):
             # Everything would look deleted; a repair would make the catalog believe it.
-            return Report(tuple(findings))
+            return Report(tuple(findings), datastore_type=self._repo.config.datastore_type)
         self._repair = self._repair and datastore.passed
         catalog, view = self._look_at_catalog()
         comparison = Comparison(self._tree, view)
@@ -101,7 +102,7 @@ class _Examination:
             for check, problems in self._problems.items()
         ]
         findings.append(self._completeness(comparison))
-        return Report(tuple(findings), comparison.completeness)
+        return Report(tuple(findings), comparison.completeness, self._repo.config.datastore_type)
 
     def _look_at_configuration(self) -> Finding:
         try:

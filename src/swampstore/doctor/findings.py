@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from swampstore.config import FILESYSTEM
+from swampstore.datastore_address import FILESYSTEM
 
 LISTED = 20
 
@@ -141,6 +141,7 @@ class Report:
 
     findings: tuple[Finding, ...]
     completeness: Completeness | None = None
+    datastore_type: str = FILESYSTEM
 
     @property
     def ok(self) -> bool:
@@ -152,7 +153,7 @@ class Report:
         compared = self.completeness
         return {
             "overallStatus": "pass" if self.ok else "fail",
-            "datastoreType": FILESYSTEM,
+            "datastoreType": self.datastore_type,
             "healthFindings": [finding.to_json() for finding in self.findings],
             "catalogCompletenessFinding": None if compared is None else compared.to_json(),
         }

@@ -26,9 +26,10 @@ from swampstore.layout import DataRef, check_segment
 def require_datastore(config: Config) -> None:
     """Raise DiskError if the datastore is not there: then everything would look deleted."""
     if not os.path.isdir(config.base):
+        remedy = "Run `swampstore sync`" if config.remote else "Mount or create it"
         raise DiskError(
             f"the datastore {config.base} is not there",
-            hint="Mount or create it and try again; nothing was changed.",
+            hint=f"{remedy} and try again; nothing was changed.",
         )
 
 

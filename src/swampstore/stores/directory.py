@@ -12,6 +12,9 @@ clocks tick coarsely (4 ms on Linux) and inodes are used again, so each write gi
 time later than that of the file it replaces, with random digits below the millisecond: a write
 id in the one place that every file system has for it. All users of a store must open it at the
 same directory, because the lock files are there.
+
+A writer that is killed leaves its temporary file beside the object. Whoever lists that part of
+the store later removes it, once nothing was written to it for an hour by the file system's clock.
 """
 
 from __future__ import annotations
@@ -22,17 +25,18 @@ import fcntl
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
 
-from swampstore.errors import ConfigError, SwampstoreError, ValidationError
+from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.layout import is_temp
 from swampstore.stores import directory_tree as tree
 from swampstore.stores.config_fields import Fields, Limits
 from swampstore.stores.errors import (
+    StoreError,
     StoreMissingError,
     StorePermissionError,
     StoreUnreachableError,
@@ -53,6 +57,8 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # File systems keep times to a nanosecond, to 10 ms or (FAT) to two seconds.
 _TICKS_NS = (0, 10_000_000, 2_000_000_000)
 _BELOW_A_MILLISECOND = 1_000_000
+# No writer pauses that long between two pieces of an object.
+_ABANDONED_AFTER = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +144,19 @@ class DirectoryStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See Store.list."""
         parent = parent_of(prefix)
+        temps: list[str] = []
         with self._errors(prefix):
-            for found in tree.walk(self._root, parent, prefix, LOCKS):
+            for found in tree.walk(self._root, parent, prefix, LOCKS, temps):
                 yield _info(found.path, found.status)
+        if temps:
+            self._sweep(temps)
+
+    def _sweep(self, temps: Iterable[str]) -> None:
+        """Remove what killed writers left behind, as far as this user may."""
+        with contextlib.suppress(StoreError, DiskError):
+            moment = self.clock() - _ABANDONED_AFTER
+            for path in temps:
+                tree.remove_if_older(self._root, path, moment.timestamp())
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""

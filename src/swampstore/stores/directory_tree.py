@@ -92,28 +92,42 @@ def remove_empty_parents(root: int, path: str) -> None:
         above = os.path.dirname(above)
 
 
-def walk(root: int, start: str, prefix: str, hidden: str) -> Iterator[Found]:
+def remove_if_older(root: int, path: str, moment: float) -> None:
+    """Remove a file last written before a moment, if we may, and the directories it kept alive."""
+    with contextlib.suppress(OSError), parent(root, path) as (directory, name):
+        if os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime < moment:
+            os.unlink(name, dir_fd=directory)
+            remove_empty_parents(root, path)
+
+
+def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> Iterator[Found]:
     """Yield the regular files below `start` whose path starts with `prefix`, ordered by path.
 
-    Links, temporary files and the top-level directory `hidden` are passed over.
+    Links and the top-level directory `hidden` are passed over. So are temporary files, whose
+    paths are added to `temps`.
     """
     try:
         directory = _descend(root, start.split("/") if start else [], create=False)
     except (FileNotFoundError, NotADirectoryError):
         return
-    yield from _walk(directory, f"{start}/" if start else "", prefix, hidden)
+    yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps)
 
 
-def _walk(directory: int, above: str, prefix: str, hidden: str) -> Iterator[Found]:
+def _walk(
+    directory: int, above: str, prefix: str, hidden: str, temps: list[str]
+) -> Iterator[Found]:
     try:
         for sort_key, name in sorted(_names(directory)):
             path = above + name
+            if is_temp(name):
+                temps.append(path)
+                continue
             if path == hidden or not (path + "/").startswith(prefix[: len(path) + 1]):
                 continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 if sort_key.endswith("/"):
                     inner = os.open(name, _DIRECTORY, dir_fd=directory)
-                    yield from _walk(inner, f"{path}/", prefix, hidden)
+                    yield from _walk(inner, f"{path}/", prefix, hidden, temps)
                 elif path.startswith(prefix):
                     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                     yield Found(path, status)
@@ -125,8 +139,6 @@ def _names(directory: int) -> Iterator[tuple[str, str]]:
     """Yield what is in a directory; a directory sorts as if its name ended in a slash."""
     with os.scandir(directory) as entries:
         for entry in entries:
-            if is_temp(entry.name):
-                continue
             if entry.is_dir(follow_symlinks=False):
                 yield f"{entry.name}/", entry.name
             elif entry.is_file(follow_symlinks=False):

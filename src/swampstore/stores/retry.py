@@ -16,14 +16,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, TypeVar
 
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnreachableError,
 )
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
+from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
+from swampstore.stores.wrapping import WrappingStore
 
 T = TypeVar("T")
 
@@ -48,22 +49,12 @@ class RetryPolicy:
             yield
 
 
-class RetryingStore:
+class RetryingStore(WrappingStore):
     """A store whose operations survive transient failures of the one inside."""
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._policy = policy or RetryPolicy()
-
-    @property
-    def identity(self) -> str:
-        """See Store.identity."""
-        return self.inner.identity
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """See Store.capabilities."""
-        return self.inner.capabilities
 
     def _repeat(self, operation: Callable[[], T]) -> T:
         failure: StoreUnreachableError | None = None
@@ -159,16 +150,6 @@ class RetryingStore:
     def clock(self) -> datetime:
         """See Store.clock."""
         return self._repeat(self.inner.clock)
-
-    def close(self) -> None:
-        """See Store.close."""
-        self.inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _lost(failure: StoreUnreachableError | PreconditionFailedError) -> PreconditionFailedError:

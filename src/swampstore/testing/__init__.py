@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from swampstore.testing.store import StoreConformance
+from swampstore.testing.sync import SyncConformance, SyncMachine
 
-__all__ = ["StoreConformance"]
+__all__ = ["StoreConformance", "SyncConformance", "SyncMachine"]

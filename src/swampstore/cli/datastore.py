@@ -1,0 +1,227 @@
+"""`swampstore datastore setup`, `status` and `migrate-index`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.arguments import timeout_option
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.rendering import counted, fields, printable, size_text, table
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from swampstore.config import Config
+    from swampstore.datastore_address import Address
+    from swampstore.repo import Repo
+    from swampstore.stores.health import Health
+    from swampstore.stores.probe import ProbeReport
+    from swampstore.sync.report import SyncStatus
+    from swampstore.sync.setup import IndexKind, SetupReport
+
+_NAMED = 20
+
+
+@command(
+    examples="""
+    swampstore datastore setup s3://bucket/prefix
+    swampstore datastore setup @swamp/gcs-datastore --config '{"bucket": "b"}' --namespace infra
+    swampstore datastore setup file:///mnt/bucket --index sharded
+    swampstore datastore setup filesystem
+    """
+)
+@click.argument(
+    "target",
+    metavar="DATASTORE",
+    help="A URL, the name of a type, filesystem, or filesystem:/path.",
+)
+@click.option("--config", metavar="JSON", help="The members that belong to the name of a type.")
+@click.option(
+    "--index",
+    type=click.Choice(["v1", "sharded"]),
+    help="The index of a new remote. Older clients only read v1.  [default: as it is, else v1]",
+)
+@click.option("--namespace", metavar="NAME", help="One more directory level.  [default: as it is]")
+@click.option("--skip-migration", is_flag=True, help="Leave the data where it is.")
+@timeout_option
+@pass_session
+def setup(
+    session: Session,
+    target: str,
+    config: str | None,
+    index: IndexKind | None,
+    namespace: str | None,
+    skip_migration: bool,
+    timeout: int | None,
+) -> None:
+    """Give the repository another datastore.
+
+    The data is taken along: copied, brought to the remote, and removed here once it is there.
+    Nothing else should write to the repository meanwhile. If it is interrupted, run it again.
+    """
+    from swampstore.cli.progress import progress_shown
+    from swampstore.repo import Repo
+    from swampstore.sync.setup import Setup, configured
+
+    address = _address(target, config)
+    with session.open_repo() as here:
+        chosen = configured(here.config, address, os.environ, namespace)
+        with Repo(chosen, clock=here.clock) as there, progress_shown() as tell:
+            move = Setup(here, there, address, timeout=timeout, progress=tell)
+            report = move.run(migrate=not skip_migration, index=index)
+    if os.environ.get("SWAMP_DATASTORE"):
+        report.warnings.append("SWAMP_DATASTORE is set, and wins over what was written")
+    session.show(report.to_json(), lambda: _setup_text(report))
+
+
+def _address(target: str, config: str | None) -> Address:
+    from swampstore.datastore_address import FILESYSTEM, Address, read_members
+
+    if ":" in target:
+        if config is not None:
+            raise click.UsageError("--config goes with the name of a type, not with a place")
+        return Address.parse(target, "DATASTORE")
+    if target == FILESYSTEM:
+        return Address(FILESYSTEM)
+    return Address(target, read_members(config or "{}", "--config"))
+
+
+def _setup_text(report: SetupReport) -> str:
+    lines = [f"The datastore is {report.type} now, at {printable(report.location)}."]
+    lines.append(
+        f"Copied {counted(report.files_copied, 'file')}, {size_text(report.bytes_copied)};"
+        f" pushed {report.files_pushed}, pulled {report.files_pulled},"
+        f" removed {report.files_removed} where they were."
+    )
+    lines += [f"warning: {printable(warning)}" for warning in report.warnings]
+    return "\n".join(lines)
+
+
+@command(
+    examples="""
+    swampstore datastore status
+    swampstore datastore status --check --json
+    """
+)
+@click.option("--check", is_flag=True, help="Ask the remote whether it answers and can be trusted.")
+@pass_session
+def status(session: Session, check: bool) -> None:
+    """Show which datastore is used, and its state."""
+    with session.open_repo() as repo:
+        document = _settings(repo.config)
+        if repo.config.remote is not None:
+            document |= _remote_state(repo, check=check)
+    session.show(document, lambda: _status_text(document))
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    from swampstore.datastore_address import without_secrets
+
+    settings: dict[str, Any] = {"type": config.datastore_type, "namespace": config.namespace}
+    if config.remote is None:
+        settings["path"] = config.base
+    else:
+        settings |= {
+            "target": config.remote.target,
+            "config": without_secrets(config.remote.config),
+            "hydration": config.remote.hydration,
+            "syncTimeout": config.remote.sync_timeout,
+            "cacheDir": config.base,
+        }
+    return settings | {
+        "directories": list(config.routing.subdirs),
+        "exclude": list(config.routing.exclude),
+    }
+
+
+def _remote_state(repo: Repo, *, check: bool) -> dict[str, Any]:
+    from swampstore.stores.errors import StoreError
+
+    try:
+        state = _sync_state(repo.sync.status())
+    except StoreError as error:  # a directory that is not mounted is no reason to say nothing
+        return {"check": {"healthy": False, "message": error.message, "proofs": []}}
+    if check:
+        from swampstore.stores.health import examine
+        from swampstore.stores.probe import probe
+
+        health = examine(repo.connection.store)
+        state["check"] = _check(health, probe(repo.connection.store) if health.healthy else None)
+    return state
+
+
+def _sync_state(found: SyncStatus) -> dict[str, Any]:
+    return {
+        "identity": found.identity,
+        "files": found.files,
+        "bytes": found.bytes,
+        "notHydrated": found.not_hydrated,
+        "dirtyPaths": list(found.dirty_paths),
+        "needsFullWalk": found.needs_full_walk,
+        "indexVersion": found.index_version,
+        "commitSeq": found.commit_seq,
+        "lastVerified": found.last_verified,
+    }
+
+
+def _check(health: Health, report: ProbeReport | None) -> dict[str, Any]:
+    proofs = report.findings if report else ()
+    return {
+        "healthy": health.healthy and bool(report and report.ok),
+        "message": health.error.message if health.error else "ok",
+        "latencyMs": round(health.latency * 1000),
+        "proofs": [{"name": one.name, "ok": one.ok, "problem": one.problem} for one in proofs],
+    }
+
+
+def _status_text(document: dict[str, Any]) -> str:
+    shown = dict(document)
+    check, dirty = shown.pop("check", None), shown.pop("dirtyPaths", [])
+    for name in ("config", "directories", "exclude"):
+        value = shown.pop(name, None)
+        if value:
+            members = value.items() if isinstance(value, dict) else []
+            shown[name] = ", ".join([f"{key}={item}" for key, item in members] or value)
+    if "syncTimeout" in shown:
+        shown["syncTimeout"] = f"{shown['syncTimeout']:g} s"
+    if "bytes" in shown:
+        shown["bytes"] = size_text(shown["bytes"])
+        shown["needsFullWalk"] = "yes" if shown["needsFullWalk"] else "no"
+        shown["dirtyPaths"] = len(dirty)
+    blocks = [fields(shown)]
+    if dirty:
+        rest = [f"... and {len(dirty) - _NAMED} more"] if len(dirty) > _NAMED else []
+        blocks.append("\n".join([*(f"dirty: {printable(rel)}" for rel in dirty[:_NAMED]), *rest]))
+    if check:
+        rows = [["answer", check["message"]]]
+        if "latencyMs" in check:
+            rows.append(["latency", f"{check['latencyMs']} ms"])
+        rows += [[one["name"], one["problem"] or "ok"] for one in check["proofs"]]
+        blocks.append(table(["check", "result"], rows))
+    return "\n\n".join(blocks)
+
+
+@command(
+    examples="""
+    swampstore datastore migrate-index
+    swampstore datastore migrate-index --json
+    """
+)
+@pass_session
+def migrate_index(session: Session) -> None:
+    """Make the index of the remote the sharded one."""
+    with session.open_repo() as repo:
+        migrated = repo.sync.migrate_index()
+    session.show(
+        {
+            "version": migrated.version,
+            "partitions": migrated.partitions,
+            "commitSeq": migrated.commit_seq,
+        },
+        lambda: (
+            f"The index has version {migrated.version} and"
+            f" {counted(migrated.partitions, 'partition')}; commit {migrated.commit_seq}."
+        ),
+    )

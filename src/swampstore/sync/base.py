@@ -1,0 +1,240 @@
+"""The base: what this cache last knew to be equal to the remote, path by path.
+
+A SQLite file inside the cache. It can be thrown away: whatever is wrong with it (missing,
+damaged, of another schema, of another remote) the answer is an empty base, which costs time at
+the next sync and never data. Only a disk that refuses is an error.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from swampstore.sync.base_file import BaseFile
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.signature import Signature
+
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+_PAGE = 1000
+_PARAMETERS = 500
+_LARGEST = (1 << 63) - 1
+_AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
+
+SCHEMA = (
+    """CREATE TABLE known (
+        rel TEXT PRIMARY KEY, size INTEGER NOT NULL, sha256 TEXT, modified TEXT NOT NULL, etag TEXT,
+        held_size INTEGER, held_mtime INTEGER, held_ctime INTEGER, held_inode INTEGER,
+        recorded INTEGER NOT NULL, partition TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX known_by_partition ON known (partition)",
+    """CREATE TABLE shards (
+        scope TEXT, partition TEXT, etag TEXT NOT NULL, PRIMARY KEY (scope, partition)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE uploads (
+        rel TEXT PRIMARY KEY, sha256 TEXT NOT NULL, etag TEXT NOT NULL
+    ) WITHOUT ROWID""",
+    "CREATE TABLE doomed (rel TEXT PRIMARY KEY) WITHOUT ROWID",
+)
+_COLUMNS = (
+    "rel, size, sha256, modified, etag, held_size, held_mtime, held_ctime, held_inode, recorded"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """One path as cache and remote last agreed on it.
+
+    `modified` is the index entry's `lastModified`; `etag` the remote object's, if a transfer told
+    it. `held` is the local file as it was when it equalled the remote, looked at no earlier than
+    `recorded_ns`; None if the content never came here.
+    """
+
+    rel: str
+    size: int
+    sha256: str | None
+    modified: str
+    etag: str | None
+    held: Signature | None
+    recorded_ns: int = 0
+
+
+class Base:
+    """The base of one cache directory for one remote. Threads and processes may share it.
+
+    Whatever is written in one call is kept as a whole or not at all. Iterators read page by page
+    and hold nothing in between: what is changed while one runs may or may not be seen.
+    """
+
+    def __init__(self, cache_dir: str, identity: str) -> None:
+        self._file = BaseFile(f"{cache_dir}/_catalog.db-base", SCHEMA, identity)
+
+    def get(self, rel: str) -> Known | None:
+        """Return what is known of a path."""
+        return self.get_many((rel,)).get(rel)
+
+    def get_many(self, rels: Iterable[str]) -> dict[str, Known]:
+        """Return what is known of these paths, by path."""
+        sql = f"SELECT {_COLUMNS} FROM known WHERE rel IN"
+        return {row[0]: _known(row) for row in self._matching(sql, rels)}
+
+    def below(self, prefix: str) -> Iterator[Known]:
+        """Yield what is known of a path and of everything below it; "" is the root."""
+        if not prefix:
+            yield from map(_known, self._pages(_COLUMNS, "", _AFTER_ALL_TEXT))
+            return
+        exact = self.get(prefix)
+        if exact is not None:
+            yield exact
+        # "0" is the character behind "/", so this is neither "a-b" nor "a0" for "a".
+        yield from map(_known, self._pages(_COLUMNS, f"{prefix}/", f"{prefix}0"))
+
+    def in_partition(self, partition: str) -> dict[str, Known]:
+        """Return everything known of one partition, by path."""
+        sql = f"SELECT {_COLUMNS} FROM known WHERE partition = ?"
+        return {row[0]: _known(row) for row in self._rows(sql, (partition,))}
+
+    def rels(self) -> Iterator[str]:
+        """Yield every known path, sorted."""
+        return (row[0] for row in self._pages("rel", "", _AFTER_ALL_TEXT))
+
+    def count(self) -> int:
+        """Return the number of known paths."""
+        return self._number("SELECT count(*) FROM known")
+
+    def total_bytes(self) -> int:
+        """Return the size of everything known, hydrated or not."""
+        return self._number("SELECT total(size) FROM known")
+
+    def not_held(self) -> int:
+        """Return the number of paths whose content never came here."""
+        return self._number("SELECT count(*) FROM known WHERE held_inode IS NULL")
+
+    def apply(
+        self,
+        *,
+        known: Iterable[Known] = (),
+        forgotten: Iterable[str] = (),
+        shards: Mapping[tuple[str, str], str] = _NONE,
+        facts: Mapping[str, str | None] = _NONE,
+    ) -> None:
+        """Record in one transaction what was synced; the upload notes of these paths go.
+
+        `shards` says which shard was applied, by partition and scope key ("" is everything): its
+        ETag. A fact that is None is removed.
+        """
+        rows = [_row(one) for one in known]
+        gone = [(rel,) for rel in forgotten]
+        settled = [row[:1] for row in rows] + gone
+        etags = [(scope, partition, etag) for (partition, scope), etag in shards.items()]
+        learnt = [(name, value) for name, value in facts.items() if value is not None]
+        unlearnt = [(name,) for name, value in facts.items() if value is None]
+        self._write_all(
+            (f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})", rows),
+            ("DELETE FROM known WHERE rel = ?", gone),
+            ("DELETE FROM uploads WHERE rel = ?", settled),
+            ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
+            ("INSERT OR REPLACE INTO facts VALUES (?, ?)", learnt),
+            ("DELETE FROM facts WHERE name = ?", unlearnt),
+        )
+
+    def shard_etags(self, scope_key: str = "") -> dict[str, str]:
+        """Return the ETag of each shard as it was last applied in this scope, by partition."""
+        return dict(self._rows("SELECT partition, etag FROM shards WHERE scope = ?", (scope_key,)))
+
+    def drop_shards(self, partitions: Iterable[str] | None = None) -> None:
+        """Forget that these shards (None: any) were applied, in every scope."""
+        if partitions is None:
+            self._file.write(lambda db: db.execute("DELETE FROM shards"))
+        else:
+            self._write_all(("DELETE FROM shards WHERE partition = ?", [(p,) for p in partitions]))
+
+    def fact(self, name: str) -> str | None:
+        """Return a small thing that was recorded with `apply`."""
+        for (value,) in self._rows("SELECT value FROM facts WHERE name = ?", (name,)):
+            return str(value)
+        return None
+
+    def note_uploads(self, uploads: Mapping[str, tuple[str, str]]) -> None:
+        """Note objects (path: SHA-256 and ETag) that are uploaded but in no index yet."""
+        rows = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
+        self._write_all(("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)", rows))
+
+    def noted_uploads(self, rels: Iterable[str]) -> dict[str, tuple[str, str]]:
+        """Return the notes there are of these paths."""
+        sql = "SELECT rel, sha256, etag FROM uploads WHERE rel IN"
+        return {rel: (sha256, etag) for rel, sha256, etag in self._matching(sql, rels)}
+
+    def doom(self, rels: Iterable[str]) -> None:
+        """Note objects that left the index and still have to be removed from the store."""
+        self._write_all(("INSERT OR IGNORE INTO doomed VALUES (?)", [(rel,) for rel in rels]))
+
+    def doomed(self) -> list[str]:
+        """Return the paths of the objects that still have to be removed, sorted."""
+        return [rel for (rel,) in self._rows("SELECT rel FROM doomed ORDER BY rel")]
+
+    def undoom(self, rels: Iterable[str]) -> None:
+        """Drop the note: the object is removed, or is needed after all."""
+        self._write_all(("DELETE FROM doomed WHERE rel = ?", [(rel,) for rel in rels]))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._file.clear()
+
+    def close(self) -> None:
+        """Release the file; using the base again opens it again."""
+        self._file.close()
+
+    def _rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        return self._file.read(lambda db: db.execute(sql, parameters).fetchall())
+
+    def _number(self, sql: str) -> int:
+        return int(self._rows(sql)[0][0])
+
+    def _matching(self, sql: str, rels: Iterable[str]) -> Iterator[Any]:
+        wanted = list(rels)
+        for start in range(0, len(wanted), _PARAMETERS):
+            chunk = tuple(wanted[start : start + _PARAMETERS])
+            yield from self._rows(f"{sql} ({', '.join('?' * len(chunk))})", chunk)
+
+    def _pages(self, columns: str, after: str, before: str | bytes) -> Iterator[Any]:
+        sql = f"SELECT {columns} FROM known WHERE rel > ? AND rel < ? ORDER BY rel LIMIT {_PAGE}"
+        page = self._rows(sql, (after, before))
+        while page:
+            yield from page
+            if len(page) < _PAGE:
+                return
+            page = self._rows(sql, (page[-1][0], before))
+
+    def _write_all(self, *changes: tuple[str, Collection[tuple[Any, ...]]]) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            for sql, rows in changes:
+                db.executemany(sql, rows)
+
+        if any(rows for _, rows in changes):
+            self._file.write(work)
+
+
+def _row(one: Known) -> tuple[Any, ...]:
+    held: tuple[int | None, ...] = (None, None, None, None)
+    if one.held is not None:  # dates far in the future are too much for SQLite's integers
+        held = tuple(min(number, _LARGEST) for number in one.held)
+    return (
+        one.rel,
+        min(one.size, _LARGEST),
+        one.sha256,
+        one.modified,
+        one.etag,
+        *held,
+        one.recorded_ns,
+        partition_of(one.rel),
+    )
+
+
+def _known(row: tuple[Any, ...]) -> Known:
+    rel, size, sha256, modified, etag, held_size, mtime, ctime, inode, recorded = row
+    held = None if inode is None else Signature(held_size, mtime, ctime, inode)
+    return Known(rel, size, sha256, modified, etag, held, recorded)

@@ -1,0 +1,122 @@
+"""Both sides changed one thing: how each kind is settled without losing either.
+
+- A version that both machines wrote: ours gets a number past all others.
+- A `latest` marker: the higher number wins.
+- What can be computed again: ours replaces theirs.
+- Anything else: theirs takes the path, ours is kept below `files/conflicts/` and shared too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+
+from swampstore.files import disk_errors, read_file
+from swampstore.layout import parse_version
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.parts import Parts
+from swampstore.sync.report import Conflict
+from swampstore.sync.shapes import conflict_copy, version_file
+
+
+def local_versions(parts: Parts, name_rel: str) -> list[int]:
+    """Return the version directories of a data name in the cache, ascending."""
+    path = parts.names.local(name_rel)
+    with disk_errors(path):
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            return []
+    return sorted(one for name in names if (one := parse_version(name)) is not None)
+
+
+def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) -> dict[int, int]:
+    """Return new numbers for our unshared versions from the first clashing one on, in order.
+
+    `mine` are the versions only this machine has, `theirs` every number that is taken elsewhere.
+
+    >>> plan_moves({4, 5}, {1, 2, 3, 4}, 4)
+    {4: 5, 5: 6}
+    """
+    moving = sorted(version for version in mine if version >= clashing)
+    first = max([*theirs, clashing]) + 1
+    return {version: first + step for step, version in enumerate(moving)}
+
+
+def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[int]) -> Conflict:
+    """Move our versions of a data name out of the way of those on the remote."""
+    shared = {
+        found.version
+        for known in parts.base.below(name_rel)
+        if (found := version_file(known.rel)) and found.version not in clashing
+    }
+    mine = set(local_versions(parts, name_rel)) - shared
+    moves = plan_moves(mine, {*taken, *shared, *clashing}, min(clashing))
+    parts.landing.renumber(name_rel, moves)
+    gone = [
+        known.rel
+        for known in parts.base.below(name_rel)
+        if (found := version_file(known.rel)) and found.version in moves
+    ]
+    parts.base.apply(forgotten=gone)
+    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
+    return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
+
+
+def remote_marker(parts: Parts, rel: str) -> int:
+    """Return the version that a `latest` marker on the remote names, 0 if it names none."""
+    try:
+        data = parts.store.get(parts.names.remote(rel)).data
+    except ObjectNotFoundError:
+        return 0
+    return _number(data)
+
+
+def local_marker(parts: Parts, rel: str) -> int:
+    """Return the version that a `latest` marker in the cache names, 0 if it names none."""
+    path = parts.names.local(rel)
+    with disk_errors(path):
+        return _number(read_file(path) or b"")
+
+
+def _number(data: bytes) -> int:
+    return parse_version(data.decode("ascii", "replace").strip()) or 0
+
+
+def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
+    """Keep our content of a path under another one, marked to be pushed; return that one."""
+    copy = conflict_copy(rel, sha256)
+    source, target = parts.names.local(rel), parts.names.local(copy)
+    parts.tracker.mark(parts.names.mark(copy))
+    with disk_errors(target):
+        directory = os.path.dirname(target)
+        os.makedirs(directory, exist_ok=True)
+        temp = f"{directory}/.{uuid.uuid4()}.tmp"
+        try:
+            shutil.copyfile(source, temp, follow_symlinks=False)
+            _sync_file(temp)
+            os.rename(temp, target)
+        except BaseException:
+            if os.path.lexists(temp):
+                os.unlink(temp)
+            raise
+    return copy
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def taken_versions(rels: Iterable[str]) -> Mapping[str, set[int]]:
+    """Return the version numbers that paths belong to, by data name."""
+    taken: dict[str, set[int]] = {}
+    for rel in rels:
+        if found := version_file(rel):
+            taken.setdefault(found.name_rel, set()).add(found.version)
+    return taken

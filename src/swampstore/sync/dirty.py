@@ -1,0 +1,297 @@
+"""Which local paths changed since they were last known to be on the remote.
+
+A path is marked before it changes, and stays marked until a push that began afterwards is
+through with it. Marks are kept twice: exactly in our journal, and in the sidecar for the other
+clients that may use the same cache. Both change under one lock, which the processes and threads
+of this machine share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from swampstore.errors import DiskError, LockTimeoutError
+from swampstore.files import disk_errors
+from swampstore.notices import notice
+from swampstore.sync.journal import EVERYTHING, JOURNAL, Journal, Record
+from swampstore.sync.sidecar import SIDECAR, Sidecar, SidecarState
+
+LOCK = f"{JOURNAL}-lock"
+_TIMEOUT = 60.0
+_FIRST_WAIT = 0.0005
+_LONGEST_WAIT = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was marked at one moment: `paths` exactly, `bulk` if anything else may have changed.
+
+    The other fields are for `settle`: the push that began then, and what the sidecar listed.
+    Without a push there is nothing to settle.
+    """
+
+    paths: tuple[str, ...] = ()
+    bulk: bool = False
+    push: str | None = None
+    chain: str | None = None
+    listed: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was marked."""
+        return not self.paths and not self.bulk
+
+
+class DirtyTracker:
+    """The marks of one cache directory.
+
+    Any number of these, in any number of processes and threads, may work on one directory.
+    `durable=False` leaves out every fsync. `fingerprint_member` is the name under which clients
+    of this kind of remote keep the fingerprint of its index.
+    """
+
+    def __init__(
+        self, cache_dir: str, *, durable: bool = True, fingerprint_member: str = "remoteIndexETag"
+    ) -> None:
+        self._cache_dir = os.path.abspath(cache_dir)
+        self._journal = Journal(f"{self._cache_dir}/{JOURNAL}", durable=durable)
+        self._sidecar = Sidecar(f"{self._cache_dir}/{SIDECAR}", fingerprint_member)
+        self._lock = f"{self._cache_dir}/{LOCK}"
+        self._view = _View((), Snapshot())
+
+    # Marking -------------------------------------------------------------------------------
+
+    def mark(self, path: str | None = None) -> None:
+        """Remember that a path (or something below it) is about to change; None: anything is.
+
+        Call it before every change: the mark is on disk when it returns. It costs the same
+        however much is marked already, and does not look at the path. Raises DiskError, and
+        LockTimeoutError if another process hangs.
+        """
+        record = self._record(path)
+        with self._locked():
+            self._refresh_journal()
+            self._journal.note(record)
+            self._sidecar.update(lambda state: self._showing(record, state))
+
+    def _record(self, path: str | None) -> Record:
+        """Return the mark for a path; one that is not below the cache stands for everything."""
+        inside = os.path.normpath(f"{self._cache_dir}/{path or ''}")
+        if not inside.startswith(f"{self._cache_dir}/"):
+            return EVERYTHING
+        return inside.removeprefix(f"{self._cache_dir}/")
+
+    def _showing(self, record: Record, state: SidecarState) -> SidecarState:
+        if state.chain is None:  # another client wrote it, and may not know our other marks
+            return self._showing_all(state)
+        return state.marked([record]) if isinstance(record, str) else state.invalidated()
+
+    def _showing_all(self, state: SidecarState) -> SidecarState:
+        marks = self._journal.marks
+        if EVERYTHING in marks:
+            state = state.invalidated()
+        return state.marked(marks.paths) if marks.paths else state
+
+    # Pushing -------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Return what is marked at the start of a push; later marks are left to the next one.
+
+        If that start cannot be written down, nothing of it can be settled, and the next push
+        looks at all of it again.
+        """
+        try:
+            with self._locked():
+                return self._begin_push()
+        except DiskError as error:
+            seen = self.peek()
+            if not seen.is_empty:
+                notice("%s; the next push will look at the same paths again", error)
+            return seen
+
+    def _begin_push(self) -> Snapshot:
+        state = self._refresh()
+        if state.is_clean and self._journal.marks.is_empty:
+            return Snapshot()
+        state = self._sidecar.update(
+            lambda state: state if state.chain else self._showing_all(state)
+        )
+        push = self._journal.begin_push(map(self._record, state.dirty_paths))
+        return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
+
+    def settle(
+        self, snapshot: Snapshot, done: Iterable[str] | None = None, *, walked: bool = False
+    ) -> None:
+        """Forget the marks of a snapshot that nobody renewed since, or only the `done` ones.
+
+        `walked`: every file was looked at and is on the remote, so that nothing else from before
+        the snapshot can be waiting. If this cannot be written down, the marks stay.
+        """
+        if snapshot.push is None:
+            return
+        paths = set(snapshot.paths)
+        if done is not None:
+            paths.intersection_update(done)
+        with self._best_effort("what was pushed stays marked"):
+            self._refresh_journal()
+            if self._journal.settle(snapshot.push, paths, everything=walked):
+                self._sidecar.update(
+                    lambda state: self._settled(state, snapshot, paths, walked=walked)
+                )
+
+    def _settled(
+        self, state: SidecarState, snapshot: Snapshot, paths: set[str], *, walked: bool
+    ) -> SidecarState:
+        # What another client wrote meanwhile may be newer than the push, so it all stays.
+        if state.chain == snapshot.chain:
+            gone = paths.difference(self._journal.marks.paths)
+            listed = {path for path in snapshot.listed if self._is_gone(path, gone, walked)}
+            state = state.without(listed, walked=walked)
+        return self._showing_all(state)
+
+    def _is_gone(self, listed: str, gone: set[str], walked: bool) -> bool:
+        record = self._record(listed)
+        return record in gone if isinstance(record, str) else walked
+
+    def verified(
+        self, *, fingerprint: str | None, commit_seq: int | None, lazy: bool | None, at: str
+    ) -> None:
+        """Record in one step that cache and remote were proven equal, and by what.
+
+        Without a fingerprint or a sequence number the recorded one goes, `lazy=None` keeps what
+        is recorded. Marks stay as they are. If this cannot be written down, the next sync is slow.
+        """
+
+        def proven(state: SidecarState) -> SidecarState:
+            return replace(
+                state,
+                fingerprint=(fingerprint or "").strip('"'),
+                last_verified_at=at,
+                commit_seq=commit_seq,
+                lazy_pull_active=state.lazy_pull_active if lazy is None else lazy,
+            )
+
+        with self._best_effort("the next sync will compare everything again"):
+            self._sidecar.update(proven)
+
+    # Looking -------------------------------------------------------------------------------
+
+    def peek(self) -> Snapshot:
+        """Return what is marked, without starting a push."""
+        with self._locked(writing=False):
+            return self._seen(self._refresh())
+
+    def covers(self, path: str) -> bool:
+        """Whether a path, something above or below it, or everything, is marked right now."""
+        with self._locked(writing=False):
+            state = self._refresh()
+            source = (self._journal.marks, self._journal.marks.count, state)
+            if source != self._view.source:
+                self._view = _View(source, self._seen(state))
+        return self._view.covers(self._record(path))
+
+    def state(self) -> SidecarState:
+        """Return what the sidecar on disk says right now."""
+        return self._sidecar.read()
+
+    def _seen(self, state: SidecarState) -> Snapshot:
+        marks = self._journal.marks
+        listed = [self._record(path) for path in state.dirty_paths]
+        paths = [*marks.paths, *(record for record in listed if isinstance(record, str))]
+        bulk = state.must_walk or EVERYTHING in marks or EVERYTHING in listed
+        return Snapshot(tuple(dict.fromkeys(paths)), bulk)
+
+    def _refresh(self) -> SidecarState:
+        self._refresh_journal()
+        return self._sidecar.read()
+
+    def _refresh_journal(self) -> None:
+        self._journal.refresh()
+        # The sidecar relies on a journal, and there is none: somebody removed it.
+        if not self._journal.exists and self._sidecar.read().has_overflowed:
+            self._journal.distrust()
+
+    # Locking -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _locked(self, *, writing: bool = True) -> Iterator[None]:
+        """Hold the lock; whoever only reads goes on without it where it cannot be created."""
+        with disk_errors(self._cache_dir):
+            try:
+                fd = self._open_lock(create=writing)
+            except OSError:
+                if writing:
+                    raise
+                yield
+                return
+            try:
+                _wait(fd, self._cache_dir)
+                yield
+            finally:
+                os.close(fd)
+
+    def _open_lock(self, *, create: bool) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(self._lock, flags, 0o666)
+        except FileNotFoundError:
+            if not create:
+                raise
+            os.makedirs(self._cache_dir, exist_ok=True)
+            return os.open(self._lock, flags, 0o666)
+
+    @contextlib.contextmanager
+    def _best_effort(self, consequence: str) -> Iterator[None]:
+        """Hold the lock for something that a sync which is through must not fail for."""
+        try:
+            with self._locked():
+                yield
+        except (DiskError, LockTimeoutError) as error:
+            notice("%s; %s", error, consequence)
+
+
+def _wait(fd: int, cache_dir: str) -> None:
+    deadline = time.monotonic() + _TIMEOUT
+    pause = _FIRST_WAIT
+    while True:
+        try:
+            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(
+                    f"another process keeps the marks of {cache_dir} for over {_TIMEOUT:g} s",
+                    hint=f"Wait for it, or stop it; `fuser {cache_dir}/{LOCK}` tells which it is.",
+                ) from None
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_WAIT)
+
+
+class _View:
+    """What is marked, arranged for questions about single paths."""
+
+    def __init__(self, source: tuple[object, ...], seen: Snapshot) -> None:
+        self.source = source
+        self._bulk = seen.bulk
+        self._paths = set(seen.paths)
+        self._sorted = sorted(seen.paths)
+
+    def covers(self, record: Record) -> bool:
+        if self._bulk or not isinstance(record, str):
+            return self._bulk or bool(self._sorted)
+        below = f"{record}/"
+        at = bisect_left(self._sorted, below)
+        if at < len(self._sorted) and self._sorted[at].startswith(below):
+            return True
+        return any(above in self._paths for above in _with_parents(record))
+
+
+def _with_parents(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

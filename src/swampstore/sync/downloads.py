@@ -1,0 +1,116 @@
+"""Fetching objects into finished files beside the cache's own, ready to be moved into place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from swampstore.files import disk_errors, remove_old_temps
+from swampstore.stores import ObjectInfo, Store
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.names import Names
+from swampstore.sync.signature import hash_file
+
+_DAY = 86_400.0
+
+
+class Download(NamedTuple):
+    """A path to fetch, and what the index says about it."""
+
+    rel: str
+    entry: Entry
+
+
+class Fetched(NamedTuple):
+    """A verified file in the staging directory."""
+
+    rel: str
+    path: str
+    sha256: str
+    size: int
+    token: str | None
+
+
+class Dangling(NamedTuple):
+    """The index names an object that is not there."""
+
+    rel: str
+
+
+class Staging:
+    """A directory in the cache for files that are still arriving; a killed process leaves it."""
+
+    def __init__(self, names: Names) -> None:
+        self._cache = names.cache_dir
+        self.path = f"{self._cache}/.{uuid.uuid4()}.tmp"
+
+    def __enter__(self) -> Self:
+        with disk_errors(self._cache):
+            os.makedirs(self.path)
+        return self
+
+    def new_path(self) -> str:
+        """Return a path for one more file."""
+        return f"{self.path}/{uuid.uuid4().hex}"
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def sweep_staging(names: Names, now: float) -> None:
+    """Remove what pulls that were killed more than a day ago left behind."""
+    with contextlib.suppress(OSError):
+        remove_old_temps(names.cache_dir, now - _DAY)
+
+
+class Downloader:
+    """Fetches single objects; safe to call from many threads."""
+
+    def __init__(self, store: Store, names: Names, staging: Staging) -> None:
+        self._store = store
+        self._names = names
+        self._staging = staging
+
+    def fetch(self, download: Download) -> Fetched | Dangling:
+        """Fetch one object and verify its size and hash; raise CorruptObjectError."""
+        path = self._staging.new_path()
+        with disk_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        rel, entry = download
+        try:
+            info = self._download(rel, entry, fd)
+        except ObjectNotFoundError:
+            self._discard(path)
+            return Dangling(rel)
+        except BaseException:
+            self._discard(path)
+            raise
+        finally:
+            os.close(fd)
+        sha256 = entry.sha256 or hash_file(path)[0]
+        return Fetched(rel, path, sha256, entry.size, info.token)
+
+    def _download(self, rel: str, entry: Entry, fd: int) -> ObjectInfo:
+        key = self._names.remote(rel)
+        try:
+            return self._store.download(key, fd, size=entry.size, sha256=entry.sha256)
+        except ObjectNotFoundError:
+            # An early client put the data of a namespace under its bare path.
+            if key == rel or entry.sha256 is None:
+                raise
+        return self._store.download(rel, fd, size=entry.size, sha256=entry.sha256)
+
+    @staticmethod
+    def _discard(path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,276 @@
+"""The index documents of a remote: the monolith, the shards and their directory `_meta.json`.
+
+Other clients, newer ones too, write the same documents. So entries stay the bytes they came as
+until somebody needs one of them, and members that we do not know are written back byte for byte.
+Everything is compact JSON in UTF-8. What cannot be understood raises IndexDamagedError, in
+whatever way it is broken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+
+from swampstore.clock import to_iso
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+
+RawEntries = dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the index says about one file.
+
+    `last_modified` is the time of its upload and `local_mtime` the mtime of the uploaded file,
+    both by the machine that did it. Entries made from a listing of the store have no `sha256`.
+    """
+
+    size: int
+    last_modified: str
+    sha256: str | None = None
+    local_mtime: str | None = None
+    commit_seq: int | None = None
+
+
+@dataclass(slots=True)
+class Document:
+    """A monolith or a shard: entries by path, and the members beside `version` and `entries`."""
+
+    entries: RawEntries
+    extra: dict[str, msgspec.Raw] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """`_meta.json`: which format the remote has, and which partitions.
+
+    Version 1: the monolith is the truth and shards are advisory. Version 2: the shards are the
+    truth and `commit_seq` counts the commits. `shards` and `monolith` are the ETags that our last
+    commit left behind; they are gone as soon as another client commits.
+    """
+
+    version: int
+    partitions: tuple[str, ...]
+    commit_seq: int | None = None
+    shards: Mapping[str, str] = field(default_factory=dict)
+    monolith: str | None = None
+    extra: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+
+
+# Every client can hold numbers up to here, also one that counts in floating point.
+_LARGEST = 2**53 - 1
+_Size = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_CommitSeq = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+
+
+class _EntryMembers(msgspec.Struct, rename="camel"):
+    size: _Size
+    last_modified: str
+    local_mtime: str | None = None
+    sha256: str | None = None
+    commit_seq: _CommitSeq | None = None
+
+
+class _MetaMembers(msgspec.Struct, rename="camel"):
+    version: Literal[1, 2]
+    partitions: list[str]
+    commit_seq: _CommitSeq | None = None
+
+
+class _OwnMembers(msgspec.Struct):
+    """What we add to `_meta.json` for ourselves."""
+
+    shards: dict[str, str] = {}
+    monolith: str | None = None
+
+
+_ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256", "commitSeq"})
+_MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write"})
+_SHARD_MEMBERS = frozenset({"version", "entries"})
+_VERSION = msgspec.Raw(b"1")
+_OWN = "swampstore"
+_META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+
+_T = TypeVar("_T")
+_raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_entry_members = msgspec.json.Decoder(_EntryMembers)
+_meta_members = msgspec.json.Decoder(_MetaMembers)
+_own_members = msgspec.json.Decoder(_OwnMembers)
+_encode = msgspec.json.Encoder().encode
+
+
+def decode_entry(rel: str, raw: msgspec.Raw | bytes) -> Entry:
+    """Read one entry; raise IndexDamagedError, which names the path, if it is none."""
+    what = f"the index entry of {rel}"
+    members = _decode(_entry_members, raw, what)
+    sha256 = members.sha256
+    if sha256 is not None:
+        sha256 = sha256.lower()
+        if not _SHA256.fullmatch(sha256):
+            raise _damaged(what, f"sha256 {sha256[:80]!r} is not 64 hexadecimal digits")
+    return Entry(
+        members.size, members.last_modified, sha256, members.local_mtime, members.commit_seq
+    )
+
+
+def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msgspec.Raw:
+    """Write one entry, with those members of the entry it replaces that we do not know.
+
+    An entry that is too damaged to have members is simply replaced.
+    """
+    members = {
+        "key": rel,
+        "size": entry.size,
+        "lastModified": entry.last_modified,
+        "localMtime": entry.local_mtime,
+        "sha256": entry.sha256,
+        "commitSeq": entry.commit_seq,
+    }
+    known = {name: value for name, value in members.items() if value is not None}
+    foreign = _decode_if_sound(_raw_members, onto) or {}
+    return msgspec.Raw(_encode(known | _without(foreign, _ENTRY_MEMBERS)))
+
+
+def decode_monolith(data: bytes) -> Document:
+    """Read the index of a version 1 remote. `extra` holds `lastPulled` and `write` too."""
+    members = _members(data, MONOLITH_KEY)
+    members.setdefault("version", _VERSION)  # others never look at it, so it may be missing
+    return _document(members, MONOLITH_KEY)
+
+
+def encode_monolith(doc: Document, last_pulled: str, write_id: str) -> bytes:
+    """Write the index of a version 1 remote.
+
+    `last_pulled` is, in spite of its name, the time of this change. `write_id` tells this very
+    write from any other, for when the answer to it gets lost.
+    """
+    known = {"version": 1, "lastPulled": last_pulled, "entries": doc.entries}
+    return _encode(known | _without(doc.extra, _MONOLITH_MEMBERS) | {"write": write_id})
+
+
+def decode_shard(data: bytes, partition: str = "*") -> Document:
+    """Read the entries of one partition, whose name only serves the error."""
+    what = shard_key(partition)
+    return _document(_members(data, what), what)
+
+
+def encode_shard(doc: Document) -> bytes:
+    """Write the entries of one partition."""
+    known = {"version": 1, "entries": doc.entries}
+    return _encode(known | _without(doc.extra, _SHARD_MEMBERS))
+
+
+def decode_meta(data: bytes) -> Meta:
+    """Read the directory of the partitions."""
+    members = _members(data, META_KEY)
+    known = _decode(_meta_members, data, META_KEY)
+    if known.version == 2 and known.commit_seq is None:
+        raise _damaged(META_KEY, "version 2 without a commitSeq")
+    for partition in known.partitions:
+        # Reading or removing such a shard would reach for another object.
+        if not partition or "/" in partition or shard_key(partition) == META_KEY:
+            raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
+    # Without our own members things only take longer, so damage of them does not matter.
+    own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
+    return Meta(
+        known.version,
+        tuple(dict.fromkeys(known.partitions)),
+        known.commit_seq,
+        own.shards,
+        own.monolith,
+        _without(members, _META_MEMBERS),
+    )
+
+
+def encode_meta(meta: Meta, write_id: str) -> bytes:
+    """Write the directory of the partitions; `write_id` tells this very write from any other."""
+    partitions = list(dict.fromkeys(meta.partitions))
+    if meta.version == 2:
+        partitions.sort(key=_utf16)
+    known: dict[str, Any] = {"version": meta.version, "partitions": partitions}
+    if meta.commit_seq is not None:
+        known["commitSeq"] = meta.commit_seq
+    own: dict[str, Any] = {} if meta.monolith is None else {"monolith": meta.monolith}
+    own |= {"shards": meta.shards, "write": write_id}
+    return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
+
+
+def scrub(entries: RawEntries, unwanted: Callable[[str], str | None]) -> dict[str, str]:
+    """Remove the entries that must never cross; return why, by path.
+
+    `unwanted` gives the reason for a path, None if it may stay.
+    """
+    reasons = {rel: reason for rel in entries if (reason := unwanted(rel)) is not None}
+    for rel in reasons:
+        del entries[rel]
+    return reasons
+
+
+def iso_ms(mtime_ns: int) -> str:
+    """Write an mtime the way `localMtime` has it: cut off, never rounded, to milliseconds.
+
+    Moments that no calendar date can express become the nearest that one can.
+    """
+    since_epoch = min(max(mtime_ns // 1_000_000, _EARLIEST), _LATEST)
+    return to_iso(_EPOCH + since_epoch * _MILLISECOND)
+
+
+def _document(members: dict[str, msgspec.Raw], what: str) -> Document:
+    if members.get("version") != _VERSION:
+        raise _damaged(what, "its version is not 1")
+    if "entries" not in members:
+        raise _damaged(what, "it has no entries")
+    entries = _decode(_raw_members, members["entries"], f"the entries of {what}")
+    return Document(entries, _without(members, _SHARD_MEMBERS))
+
+
+def _members(data: bytes, what: str) -> dict[str, msgspec.Raw]:
+    """Take a whole document apart. What is skipped is checked too, so it is safe to pass on."""
+    try:
+        data.decode()  # strings inside raw members are the one thing that the decoder lets pass
+    except UnicodeDecodeError as error:
+        raise _damaged(what, str(error)) from None
+    return _decode(_raw_members, data, what)
+
+
+def _decode(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _damaged(what, str(error)) from None
+
+
+def _decode_if_sound(decoder: msgspec.json.Decoder[_T], data: bytes | None) -> _T | None:
+    try:
+        return None if data is None else _decode(decoder, data, "")
+    except IndexDamagedError:
+        return None
+
+
+def _damaged(what: str, reason: str) -> IndexDamagedError:
+    return IndexDamagedError(
+        f"{what} cannot be understood: {reason}",
+        hint="The data itself is untouched. Restore the index document, or remove it to have the "
+        "index made anew from what is stored.",
+    )
+
+
+def _without(members: Mapping[str, _T], names: frozenset[str]) -> dict[str, _T]:
+    return {name: value for name, value in members.items() if name not in names}
+
+
+def _utf16(text: str) -> bytes:
+    """Sort key of the order in which JavaScript sorts strings."""
+    return text.encode("utf-16-be", "surrogatepass")

@@ -1,0 +1,190 @@
+"""How files that come from the remote enter the tree, and how they leave it.
+
+Whoever syncs has fetched and verified a file before it gets here; landing is the last step, and
+the only one that local writers can notice. Nothing that lands is announced: it is no change of
+this machine. What cannot take its place is reported after everything else has landed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.recovery import ref_of
+from swampstore.artifacts.renumber import claim_numbers, move_versions, renumber
+from swampstore.catalog.catalog import Catalog
+from swampstore.catalog.rebuild import rebuild
+from swampstore.errors import CatalogError, DiskError, ValidationError
+from swampstore.files import Tree, disk_errors, sync_filesystem
+from swampstore.sync.arrivals import Arrival, Landed, NameArrivals, is_expected, take_place
+from swampstore.sync.errors import IncompleteSyncError
+from swampstore.sync.shapes import unit_of
+
+__all__ = ["Arrival", "ArtifactLanding", "Landed", "Landing", "LandingError", "PlainLanding"]
+
+# Names whose locks, intents and rows are taken together. More save little, and writers wait.
+NAMES_AT_ONCE = 64
+
+
+class LandingError(IncompleteSyncError):
+    """Some files cannot take their places; `landed` are those that did."""
+
+    def __init__(self, failures: Mapping[str, str], landed: Sequence[Landed]) -> None:
+        super().__init__("landing", failures)
+        self.landed = list(landed)
+
+
+class Landing(Protocol):
+    """The way into the tree."""
+
+    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
+        """Put files in their places, or remove them, where the local file is still `expected`.
+
+        The others are left alone, and their staged files stay: the caller reconsiders them. So
+        is every file of a version of which one is not as expected, or which somebody is writing
+        here. Raises LandingError if something is in the way, or the disk refuses.
+        """
+
+    def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
+        """Give local versions of a data name new numbers: a local change, which is announced."""
+
+    def bulk_done(self) -> None:
+        """Hear that everything of a sync has landed."""
+
+
+class _Report:
+    """What has landed so far, and what could not."""
+
+    def __init__(self) -> None:
+        self.landed: list[Landed] = []
+        self.failures: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def about(self, arrivals: Iterable[Arrival], landed: Sequence[Landed] = ()) -> Iterator[None]:
+        """Go on after a failure that concerns these arrivals, unless they are `landed` already."""
+        try:
+            yield
+        except (ValidationError, DiskError, CatalogError) as error:
+            done = {one.rel for one in landed}
+            self.failures |= {one.rel: error.message for one in arrivals if one.rel not in done}
+
+    def conclude(self) -> list[Landed]:
+        if self.failures:
+            raise LandingError(self.failures, self.landed)
+        return self.landed
+
+
+class PlainLanding:
+    """Renames files into place, for caches that nobody keeps a catalog of."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+
+    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
+        """Put files in their places, or remove them, where the local file is still `expected`."""
+        report = _Report()
+        names, files = _by_name(self._tree, arrivals)
+        staged = next((arrival.staged for arrival in arrivals if arrival.staged), None)
+        if staged:
+            # Content is durable before it can be seen: cut short, it would pass for a local edit.
+            self._sync(os.path.dirname(staged))
+        for start in range(0, len(names), NAMES_AT_ONCE):
+            chunk = names[start : start + NAMES_AT_ONCE]
+            with report.about(arrival for name in chunk for arrival in name.arrivals):
+                self._land_names(chunk, report)
+        self._land_files(files, report)
+        return report.conclude()
+
+    def _land_names(self, names: Sequence[NameArrivals], report: _Report) -> None:
+        for name in names:
+            with (
+                report.about(name.arrivals, name.landed),
+                self._tree.receiving(name.ref.rel) as reception,
+            ):
+                name.land(reception)
+        self._sync(self._tree.base)
+        report.landed += [landed for name in names for landed in name.landed]
+
+    def _land_files(self, arrivals: Sequence[Arrival], report: _Report) -> None:
+        landed: list[Landed] = []
+        for arrival in arrivals:
+            with report.about([arrival]), self._tree.receiving(arrival.rel) as reception:
+                if is_expected(self._tree, arrival):
+                    landed.append(take_place(self._tree, reception, arrival))
+        if landed:
+            self._sync(self._tree.base)
+        report.landed += landed
+
+    def _sync(self, path: str) -> None:
+        if self._tree.durable:
+            with disk_errors(path):
+                sync_filesystem(path)
+
+    def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
+        """Give local versions of a data name new numbers: a local change, which is announced."""
+        ref = ref_of(name_rel)
+        with self._tree.changing(name_rel) as change:
+            claim_numbers(self._tree, change, ref, moves)
+            move_versions(self._tree, change, ref, moves)
+
+    def bulk_done(self) -> None:
+        """Nothing waits for the end."""
+
+
+class ArtifactLanding(PlainLanding):
+    """Lands data under the locks of its names, and writes the rows of the catalog through."""
+
+    def __init__(self, mutations: Mutations, catalog: Catalog) -> None:
+        super().__init__(mutations.tree)
+        self._mutations = mutations
+        self._catalog = catalog
+
+    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
+        """Put files in their places, or remove them, where the local file is still `expected`."""
+        if not self._catalog.is_populated and not self._tree.subdirs("data"):
+            # As long as there is nothing, the catalog is complete for free; after a first pull
+            # it would take a walk over everything.
+            rebuild(self._catalog, self._mutations)
+        return super().land(arrivals)
+
+    def _land_names(self, names: Sequence[NameArrivals], report: _Report) -> None:
+        try:
+            self._land_together(names, report)
+        except ValidationError:
+            # One of them is behind a symbolic link; nothing has happened yet.
+            for name in names:
+                with report.about(name.arrivals):
+                    self._land_together([name], report)
+
+    def _land_together(self, names: Sequence[NameArrivals], report: _Report) -> None:
+        refs = [name.ref for name in names]
+        with self._mutations.receiving_many(refs, "land") as receptions:
+            for name, reception in zip(names, receptions, strict=True):
+                with (
+                    report.about(name.arrivals, name.landed),
+                    disk_errors(self._tree.path(name.ref.rel)),
+                ):
+                    name.land(reception)
+            self._sync(self._tree.base)
+            self._mutations.record_all([name.outcome() for name in names])
+        report.landed += [landed for name in names for landed in name.landed]
+
+    def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
+        """Give local versions of a data name new numbers: a local change, which is announced."""
+        renumber(self._mutations, ref_of(name_rel), moves)
+
+
+def _by_name(tree: Tree, arrivals: Iterable[Arrival]) -> tuple[list[NameArrivals], list[Arrival]]:
+    """Return what arrives for data names, each taken together, and all other files."""
+    names: dict[str, list[Arrival]] = {}
+    files = []
+    for arrival in arrivals:
+        unit = unit_of(arrival.rel)
+        if unit == arrival.rel:
+            files.append(arrival)
+        else:
+            names.setdefault(unit, []).append(arrival)
+    return [NameArrivals(tree, ref_of(rel), arriving) for rel, arriving in names.items()], files

@@ -1,0 +1,237 @@
+"""What changed in the cache: the marked paths against the base, or everything against it.
+
+Looking never follows a symbolic link and never guesses: a file that vanishes while we look is
+skipped, any other trouble stops the scan, because half a scan would pass for a whole one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swampstore.files import disk_errors
+from swampstore.layout import is_temp
+from swampstore.sync.base import Base, Known
+from swampstore.sync.names import Names
+from swampstore.sync.partitions import Scope
+from swampstore.sync.report import Skipped
+from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged
+
+_NAMESPACE_MARK = ".namespace.json"
+_BATCH = 500
+
+
+class Changed(NamedTuple):
+    """A file that is not what the base says. `sha256` is known if it had to be looked at."""
+
+    rel: str
+    signature: Signature
+    known: Known | None
+    sha256: str | None
+
+
+class Touched(NamedTuple):
+    """A file with the content that the base says, and another signature."""
+
+    known: Known
+    signature: Signature
+
+
+@dataclass(slots=True)
+class Scan:
+    """The result of looking: what changed, what is gone for sure, what was left alone."""
+
+    changed: list[Changed] = field(default_factory=list)
+    touched: list[Touched] = field(default_factory=list)
+    deleted: list[Known] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    looked_at: int = 0
+
+
+class _File(NamedTuple):
+    rel: str
+    signature: Signature
+
+
+class LocalScan:
+    """Looks at one cache."""
+
+    def __init__(self, names: Names, base: Base) -> None:
+        self._names = names
+        self._base = base
+
+    def everything(self, scope: Scope | None = None) -> Scan:
+        """Look at every file. Absence proves nothing here, so nothing counts as deleted."""
+        scan = Scan()
+        self._compare(self._walk("", scan, scope), scan)
+        return scan
+
+    def paths(self, rels: Iterable[str], scope: Scope | None = None) -> Scan:
+        """Look at some files and directories only, and at what is missing there."""
+        scan = Scan()
+        roots = _roots(rels)
+        for rel in roots:
+            missing = self._look_at(rel, scan, scope)
+            if missing and not self._was_wiped(rel, roots):
+                scan.deleted.extend(known for known in missing if self._is_deleted(known, rel))
+        return scan
+
+    def _look_at(self, rel: str, scan: Scan, scope: Scope | None) -> list[Known]:
+        """Compare what is at and below a path; return what the base held there and is missing."""
+        path = self._names.local(rel)
+        with disk_errors(path):
+            try:
+                status = os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                scan.looked_at += 1
+                return self._missing(rel, frozenset(), scope)
+        if stat.S_ISDIR(status.st_mode):
+            seen = self._compare(self._walk(rel, scan, scope), scan)
+            return self._missing(rel, seen, scope)
+        scan.looked_at += 1
+        if reason := self._why_not(rel, status):
+            _skip(rel, reason, scan)
+        elif scope is None or scope.covers(rel):
+            self._compare([_File(rel, _signature(status))], scan)
+        return []
+
+    def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:
+        return [
+            known
+            for known in self._base.below(rel)
+            if known.rel not in seen and (scope is None or scope.covers(known.rel))
+        ]
+
+    def _is_deleted(self, known: Known, marked: str) -> bool:
+        """Whether absence is deletion: content that never was here is gone with its version."""
+        if known.held is not None:
+            return not os.path.lexists(self._names.local(known.rel))
+        if known.rel == marked:
+            return False
+        return not os.path.lexists(os.path.dirname(self._names.local(known.rel)))
+
+    def _was_wiped(self, rel: str, marked: Container[str]) -> bool:
+        """Whether a path is gone because somebody emptied the cache above it.
+
+        Then things that nobody marked are gone too, and none of it says that data was deleted.
+        """
+        top = rel
+        while "/" in top and not os.path.lexists(self._names.local(top.rpartition("/")[0])):
+            top = top.rpartition("/")[0]
+        if top == rel:
+            return not os.path.lexists(self._names.root)
+        return any(
+            known.held is not None and not is_covered(known.rel, marked)
+            for known in self._base.below(top)
+        )
+
+    def _walk(self, rel: str, scan: Scan, scope: Scope | None) -> Iterator[_File]:
+        pending = [rel]
+        while pending:
+            directory = pending.pop()
+            prefix = f"{directory}/" if directory else ""
+            for entry in self._entries(directory):
+                child = f"{prefix}{entry.name}"
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    if self._may_enter(child, entry.name):
+                        pending.append(child)
+                    continue
+                if scope is not None and not scope.covers(child):
+                    continue
+                scan.looked_at += 1
+                if reason := self._why_not(child, status):
+                    _skip(child, reason, scan)
+                else:
+                    yield _File(child, _signature(status))
+
+    def _entries(self, rel: str) -> list[os.DirEntry[str]]:
+        path = self._names.local(rel) if rel else self._names.root
+        with disk_errors(path):
+            try:
+                with os.scandir(path) as found:
+                    return list(found)
+            except FileNotFoundError:
+                return []
+
+    def _may_enter(self, rel: str, name: str) -> bool:
+        if is_temp(name):
+            return False
+        if "/" in rel:
+            return True
+        # At the top: bookkeeping, what stays local, and the directories of other namespaces.
+        if self._names.why_not(f"{rel}/x"):
+            return False
+        return not os.path.lexists(f"{self._names.local(rel)}/{_NAMESPACE_MARK}")
+
+    def _why_not(self, rel: str, status: os.stat_result) -> str | None:
+        if stat.S_ISLNK(status.st_mode):
+            return "symbolic links are not followed"
+        if not stat.S_ISREG(status.st_mode):
+            return "it is not a regular file"
+        return self._names.why_not(rel)
+
+    def _compare(self, files: Iterable[_File], scan: Scan) -> set[str]:
+        seen: set[str] = set()
+        batch: list[_File] = []
+        for file in files:
+            seen.add(file.rel)
+            batch.append(file)
+            if len(batch) == _BATCH:
+                self._compare_batch(batch, scan)
+                batch = []
+        self._compare_batch(batch, scan)
+        return seen
+
+    def _compare_batch(self, batch: list[_File], scan: Scan) -> None:
+        known = self._base.get_many([file.rel for file in batch])
+        for rel, now in batch:
+            before = known.get(rel)
+            if before is None:
+                scan.changed.append(Changed(rel, now, None, None))
+            elif before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
+                continue
+            elif before.size != now.size:
+                scan.changed.append(Changed(rel, now, before, None))
+            else:
+                self._compare_content(rel, before, scan)
+
+    def _compare_content(self, rel: str, before: Known, scan: Scan) -> None:
+        try:
+            sha256, now = hash_file(self._names.local(rel))
+        except FileNotFoundError:
+            return
+        if sha256 == before.sha256:
+            scan.touched.append(Touched(before, now))
+        else:
+            scan.changed.append(Changed(rel, now, before, sha256))
+
+
+def _skip(rel: str, reason: str, scan: Scan) -> None:
+    if "bookkeeping" not in reason:
+        scan.skipped.append(Skipped(rel, reason))
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return Signature(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def _roots(rels: Iterable[str]) -> dict[str, None]:
+    """Return the paths, sorted, without those that lie below another one of them."""
+    chosen = set(rels)
+    return {rel: None for rel in sorted(chosen) if not is_covered(rel.rpartition("/")[0], chosen)}
+
+
+def is_covered(rel: str, chosen: Container[str]) -> bool:
+    """Whether a path or one above it is among the chosen."""
+    while rel:
+        if rel in chosen:
+            return True
+        rel = rel.rpartition("/")[0]
+    return False

@@ -1,0 +1,73 @@
+"""The one mapping between a path of the index, its file in the cache and its remote object.
+
+Index keys are bare (`rel`); the namespace is a directory in the cache and a prefix of the
+remote keys. Nothing else joins these paths, so that no two places can disagree about them.
+"""
+
+from __future__ import annotations
+
+from swampstore.errors import ValidationError
+from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS, Routing, is_internal
+from swampstore.stores.keys import check_key
+
+
+class Names:
+    """Where the files of one namespace (empty: none) are, on both sides."""
+
+    def __init__(self, cache_dir: str, namespace: str, routing: Routing) -> None:
+        self.cache_dir = cache_dir
+        self.namespace = namespace
+        self._prefix = f"{namespace}/" if namespace else ""
+        self._root = f"{cache_dir}/{namespace}" if namespace else cache_dir
+        self._routing = routing
+
+    @property
+    def root(self) -> str:
+        """The directory in the cache that relative paths start from."""
+        return self._root
+
+    def local(self, rel: str) -> str:
+        """Return the file of a path; raise ValidationError if it would lie outside the cache."""
+        if not _is_safe(rel):
+            raise ValidationError(
+                f"the path {rel!r} leads out of the cache",
+                hint="The remote index names a path that must not exist; remove that entry.",
+            )
+        return f"{self._root}/{rel}"
+
+    def remote(self, rel: str) -> str:
+        """Return the key of a path's object."""
+        return f"{self._prefix}{rel}"
+
+    def mark(self, rel: str) -> str:
+        """Return what a path is called when it is marked: relative to the cache."""
+        return f"{self._prefix}{rel}"
+
+    def rel_of_mark(self, mark: str) -> str | None:
+        """Return the path that a mark stands for, None if it is outside the namespace."""
+        if not self._prefix:
+            return mark
+        return mark.removeprefix(self._prefix) if mark.startswith(self._prefix) else None
+
+    def why_not(self, rel: str) -> str | None:
+        """Return why a path must never cross between cache and remote, None if it may."""
+        if not _is_safe(rel):
+            return "the path leads out of the cache"
+        try:
+            check_key(self.remote(rel))
+        except ValidationError as error:
+            return error.message
+        first = rel.partition("/")[0]
+        if is_internal(rel):
+            return "bookkeeping stays where it is"
+        if first in ALWAYS_LOCAL_SUBDIRS:
+            return f"{first} never leaves the machine"
+        if first in DATASTORE_SUBDIRS and self._routing.is_local(rel):
+            return "the configuration keeps it on this machine"
+        return None
+
+
+def _is_safe(rel: str) -> bool:
+    if "\0" in rel or "\\" in rel:
+        return False
+    return all(segment not in ("", ".", "..") for segment in rel.split("/"))

@@ -1,0 +1,91 @@
+"""Connecting an open repository with its remote: which store, which cache, who does what.
+
+Nothing else builds the parts of a sync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from swampstore.artifacts.mutation import Mutations
+from swampstore.catalog.catalog import Catalog
+from swampstore.clock import Clock
+from swampstore.config import Config
+from swampstore.stores.counting import CountingStore
+from swampstore.stores.registry import store_config
+from swampstore.stores.retry import RetryingStore
+from swampstore.sync.base import Base
+from swampstore.sync.dirty import DirtyTracker
+from swampstore.sync.landing import ArtifactLanding
+from swampstore.sync.names import Names
+from swampstore.sync.service import SyncService
+
+
+class OpenRepo(Protocol):
+    """What is needed of a repository whose datastore is a cache."""
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The rows of its artifacts."""
+
+    @property
+    def mutations(self) -> Mutations:
+        """The way of every change."""
+
+    @property
+    def dirty(self) -> DirtyTracker:
+        """Which paths wait to be pushed."""
+
+    @property
+    def connection(self) -> Connection:
+        """Its remote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A cache and its remote. `counting` sees every request, repetitions included."""
+
+    service: SyncService
+    store: RetryingStore
+    counting: CountingStore
+    base: Base
+    names: Names
+
+    def close(self) -> None:
+        """Give connections and files back."""
+        self.service.close()
+
+
+def connect(repo: OpenRepo) -> Connection:
+    """Open the remote of a repository; nothing is sent yet.
+
+    Raises ConfigError for settings that the store cannot use, StoreMissingError for a directory
+    that is not there.
+    """
+    config, remote = repo.config, repo.config.remote
+    assert remote is not None
+    settings = store_config(remote.target, remote.config)
+    counting = CountingStore(settings.open())
+    store = RetryingStore(counting)
+    base = Base(config.base, f"{store.identity}#{config.namespace}")
+    names = Names(config.base, config.namespace, config.routing)
+    service = SyncService(
+        store,
+        repo.dirty,
+        base,
+        names,
+        ArtifactLanding(repo.mutations, repo.catalog),
+        limits=settings.limits,
+        clock=repo.clock,
+        lock_timeout=config.lock_timeout,
+    )
+    return Connection(service, store, counting, base, names)

@@ -1,0 +1,118 @@
+"""Which slice ("shard") of the remote index the entry of a path stands in. Pure rules.
+
+Every client derives the slice from the path alone, so this derivation is part of the wire format.
+It does not follow models: the versions of a model, its `latest` markers and its outputs are in
+different slices. `Scope` knows all of those that one model can be in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from swampstore.errors import ValidationError
+from swampstore.layout import ModelRef
+
+ROOT = "_root"
+META_KEY = "_index/_meta.json"
+MONOLITH_KEY = ".datastore-index.json"
+
+_BY_DEPTH = frozenset({"data", "outputs", "definitions-evaluated"})
+_BY_WORKFLOW = "workflow-runs"
+_WHOLE = frozenset(
+    {"workflows-evaluated", "auto-definitions", "audit", "telemetry", "logs", "files"}
+)
+_JOINT = "--"
+
+
+def shard_key(partition: str) -> str:
+    """Return the object that holds the entries of a partition."""
+    return f"_index/{partition}.json"
+
+
+def wire_partition(rel: str) -> str | None:
+    """Return the partition all clients agree on; None for paths that they leave out of shards.
+
+    >>> wire_partition("data/aws/ec2/i-1/state/3/raw")
+    'data--aws--ec2--i-1'
+    >>> wire_partition("data/aws/ec2/i-1/state/latest")
+    'data--aws--ec2'
+    """
+    segments = rel.split("/")
+    first, count = segments[0], len(segments)
+    if count == 1:
+        return ROOT if rel else None
+    if first in _BY_DEPTH:
+        if count < 4:
+            return None
+        return _JOINT.join(segments[:-1] if count < 6 else segments[:-3])
+    if first == _BY_WORKFLOW:
+        return f"{first}{_JOINT}{segments[1]}" if count > 2 else None
+    return first if first in _WHOLE else None
+
+
+def partition_of(rel: str) -> str:
+    """Return the partition that we put the entry of a path in.
+
+    Paths without a partition of their own go to `_root`: clients that read shards merge them all
+    by full path, so everybody finds them there.
+    """
+    return wire_partition(rel) or ROOT
+
+
+class Scope:
+    """The part of a datastore that belongs to some models: their data, outputs and definitions.
+
+    Outputs and evaluated definitions are filed by type alone, so a scope covers those of the whole
+    type. `models` are sorted and unique; `key` identifies the same set of models across processes
+    and has the same length for any number of them. Raises ValidationError if there is no model.
+    """
+
+    __slots__ = ("_exact", "_inner", "_prefixes", "key", "models")
+
+    def __init__(self, models: Iterable[ModelRef]) -> None:
+        self.models = tuple(sorted(set(models)))
+        if not self.models:
+            raise ValidationError("a scope without models", hint="Name at least one model.")
+        # No part of an address holds a NUL.
+        self.key = hashlib.sha256("\0".join(map(str, self.models)).encode()).hexdigest()
+        directories = sorted({home for model in self.models for home in _homes(model)})
+        self._prefixes = tuple(f"{directory}/" for directory in directories)
+        split = [directory.split("/") for directory in directories]
+        # A partition leaves out up to three segments of a path, the file's name among them, so it
+        # may be up to two segments shorter than the directory. It joins three at the least.
+        self._exact = frozenset(
+            _JOINT.join(segments[:count])
+            for segments in split
+            for count in range(max(3, len(segments) - 2), len(segments) + 1)
+        ) | {ROOT}
+        self._inner = tuple(_JOINT.join([*segments, ""]) for segments in split)
+
+    def covers(self, rel: str) -> bool:
+        """Whether a path belongs to the models."""
+        return rel.startswith(self._prefixes)
+
+    def partitions(self, known: Iterable[str]) -> list[str]:
+        """Return those partitions that can hold covered paths, sorted.
+
+        They hold other paths too, for which `covers` is the filter.
+        """
+        return sorted(
+            partition
+            for partition in set(known)
+            if partition in self._exact or partition.startswith(self._inner)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scope) and self.models == other.models
+
+    def __hash__(self) -> int:
+        return hash(self.models)
+
+    def __repr__(self) -> str:
+        return f"Scope({', '.join(map(str, self.models))})"
+
+
+def _homes(model: ModelRef) -> tuple[str, str, str]:
+    """Return the directories of a model."""
+    return model.rel, f"outputs/{model.type}", f"definitions-evaluated/{model.type}"

@@ -1,0 +1,31 @@
+"""The parts that every sync operation works with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swampstore.clock import Clock
+from swampstore.stores import Store
+from swampstore.sync.base import Base
+from swampstore.sync.dirty import DirtyTracker
+from swampstore.sync.names import Names
+from swampstore.sync.remote import RemoteIndex
+
+if TYPE_CHECKING:
+    from swampstore.stores.config_fields import Limits
+    from swampstore.sync.landing import Landing
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One cache, its remote, and what is known about both."""
+
+    store: Store
+    names: Names
+    base: Base
+    tracker: DirtyTracker
+    landing: Landing
+    index: RemoteIndex
+    limits: Limits
+    clock: Clock

@@ -1,0 +1,430 @@
+"""Bringing local changes to the remote: look, decide, upload, commit the index, settle.
+
+Nothing is visible to others before the index is committed, and nothing is forgotten before that
+either: a push that is stopped anywhere is repeated by the next one, which finds what was already
+uploaded. A path that others changed as well is settled first (see `conflicts`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from swampstore.errors import SwampstoreError
+from swampstore.stores.errors import StoreError
+from swampstore.sync import conflicts
+from swampstore.sync.base import Known
+from swampstore.sync.dirty import Snapshot
+from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.local_scan import Changed, LocalScan, Scan
+from swampstore.sync.merge import Decision, Local, decide, remote_changed
+from swampstore.sync.partitions import Scope, partition_of
+from swampstore.sync.parts import Parts
+from swampstore.sync.pull import take_remote
+from swampstore.sync.remote import View
+from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
+from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
+from swampstore.sync.signature import hash_file
+from swampstore.sync.uploads import Occupied, Upload, Uploaded, Uploader
+from swampstore.sync.workers import Deadline, in_parallel
+
+# How often others may get in between before we give up; each time is a lost race.
+_ROUNDS = 8
+# Uploads between two notes of what is on the remote already.
+_NOTE_EVERY = 200
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a push will do, decided against one view of the index."""
+
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    removals: dict[str, Known] = field(default_factory=dict)
+    adopted: dict[str, Known] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
+    clashes: dict[str, set[int]] = field(default_factory=dict)
+    conflicts: dict[str, Conflict] = field(default_factory=dict)
+    copies: dict[str, tuple[Changed, Entry]] = field(default_factory=dict)
+    reread: set[str] = field(default_factory=set)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the index needs no change."""
+        return not self.uploads and not self.removals
+
+
+@dataclass(slots=True)
+class PreparedPush:
+    """Everything of a push that needs no lock: the uploads are done, the index is untouched."""
+
+    snapshot: Snapshot
+    settled: list[str]
+    walked: bool
+    scope: Scope | None
+    view: View | None = None
+    plan: Plan = field(default_factory=Plan)
+    uploaded: dict[str, Uploaded] = field(default_factory=dict)
+    touched: list[Known] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    stuck: dict[str, str] = field(default_factory=dict)
+    skipped: list[Skipped] = field(default_factory=list)
+    told: list[Conflict] = field(default_factory=list)
+
+
+class Push:
+    """One push of one cache."""
+
+    def __init__(
+        self, parts: Parts, scope: Scope | None, *, full: bool, deadline: Deadline, tell: Progress
+    ) -> None:
+        self._parts = parts
+        self._scope = scope
+        self._full = full
+        self._deadline = deadline
+        self._tell = tell
+        self._local = LocalScan(parts.names, parts.base)
+        self._uploader = Uploader(parts.store, parts.names, parts.clock)
+
+    def prepare(self) -> PreparedPush:
+        """Upload what changed; the index still says what it said."""
+        snapshot = self._parts.tracker.snapshot()
+        rels, settled = self._marked(snapshot)
+        walked = self._full or snapshot.bulk
+        scan = self._look(rels, walked=walked)
+        prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
+        self._prepare(prepared, scan)
+        return prepared
+
+    def plan(self) -> Plan:
+        """Decide what a push would do, without doing any of it."""
+        snapshot = self._parts.tracker.peek()
+        rels, _ = self._marked(snapshot)
+        scan = self._look(rels, walked=self._full or snapshot.bulk)
+        changed = {one.rel: one for one in scan.changed}
+        deleted = {known.rel: known for known in scan.deleted}
+        if not changed and not deleted:
+            return Plan()
+        view = self._parts.index.view({partition_of(rel) for rel in (*changed, *deleted)})
+        return self._decide(view, changed, deleted)
+
+    def commit(self, prepared: PreparedPush) -> Pushed:
+        """Make the uploads visible in the index, then settle what was marked."""
+        for _ in range(_ROUNDS):
+            try:
+                return self._commit(prepared)
+            except IndexMovedError:
+                # Others changed the same paths in between: decide again with what is there now.
+                scan = self._look([*self._marked(prepared.snapshot)[0]], walked=prepared.walked)
+                self._prepare(prepared, scan)
+        raise SyncError(
+            "others keep committing changes of the same paths",
+            hint="Sync again in a moment; everything is safe on this disk and stays marked.",
+        )
+
+    # Looking -------------------------------------------------------------------------------
+
+    def _marked(self, snapshot: Snapshot) -> tuple[list[str], list[str]]:
+        """Return the marked paths to look at, and the marks that this push can settle."""
+        rels: list[str] = []
+        settled: list[str] = []
+        for mark in snapshot.paths:
+            rel = self._parts.names.rel_of_mark(mark)
+            if rel is None:
+                settled.append(mark)  # of another namespace, or left over from none
+            elif self._scope is None or self._scope.covers(f"{rel}/"):
+                rels.append(rel)
+                settled.append(mark)
+            elif any(model.rel.startswith(f"{rel}/") for model in self._scope.models):
+                rels.append(rel)
+        return rels, settled
+
+    def _look(self, rels: list[str], *, walked: bool) -> Scan:
+        marked = self._local.paths(rels, self._scope)
+        if not walked:
+            return marked
+        scan = self._local.everything(self._scope)
+        scan.deleted = marked.deleted
+        return scan
+
+    # Deciding ------------------------------------------------------------------------------
+
+    def _prepare(self, prepared: PreparedPush, scan: Scan) -> None:
+        changed = {one.rel: one for one in scan.changed}
+        deleted = {known.rel: known for known in scan.deleted}
+        doomed = set(self._parts.base.doomed())
+        prepared.skipped = list(scan.skipped)
+        prepared.touched = [
+            replace(known, held=now, recorded_ns=self._now_ns()) for known, now in scan.touched
+        ]
+        prepared.uploaded, prepared.stuck = {}, {}
+        if not changed and not deleted and not doomed:
+            prepared.plan, prepared.view = Plan(), None
+            return
+        for _ in range(_ROUNDS):
+            touched = {partition_of(rel) for rel in (*changed, *deleted, *doomed)}
+            view = self._parts.index.view(touched)
+            plan = self._decide(view, changed, deleted)
+            prepared.plan, prepared.view = plan, view
+            if plan.clashes or plan.copies:
+                self._settle_conflicts(plan, view, changed, prepared)
+                continue
+            occupied = self._upload(prepared)
+            if not occupied:
+                return
+            self._make_room(occupied, changed, prepared)
+        raise SyncError(
+            "others keep writing the same paths",
+            hint="Sync again in a moment; everything is safe on this disk and stays marked.",
+        )
+
+    def _decide(self, view: View, changed: dict[str, Changed], deleted: dict[str, Known]) -> Plan:
+        plan = Plan()
+        noted = self._parts.base.noted_uploads(changed)
+        for rel, change in changed.items():
+            self._decide_change(plan, view, change, noted.get(rel))
+        for rel, known in deleted.items():
+            match decide(Local.DELETED, None, known, view.entry(rel)):
+                case Decision.DELETE_REMOTE:
+                    plan.removals[rel] = known
+                case Decision.FORGET:
+                    plan.forgotten.add(rel)
+                case Decision.PULL:
+                    plan.reread.add(partition_of(rel))
+                    plan.conflicts[rel] = Conflict(
+                        rel, "it was deleted here and changed elsewhere; the change stays"
+                    )
+        return plan
+
+    def _decide_change(
+        self, plan: Plan, view: View, change: Changed, noted: tuple[str, str] | None
+    ) -> None:
+        rel, known, entry = change.rel, change.known, view.entry(change.rel)
+        if entry is not None and remote_changed(known, entry):
+            change = self._hashed(change)
+        match decide(Local.CHANGED, change.sha256, known, entry):
+            case Decision.PUSH:
+                plan.uploads[rel] = Upload(rel, known, noted)
+                plan.sizes[rel] = change.signature.size
+            case Decision.ADOPT:
+                assert entry is not None
+                plan.adopted[rel] = _known_of(rel, entry, change, self._now_ns())
+            case Decision.CONFLICT:
+                assert entry is not None
+                self._decide_conflict(plan, change, entry)
+
+    def _decide_conflict(self, plan: Plan, change: Changed, entry: Entry) -> None:
+        rel = change.rel
+        if found := version_file(rel):
+            plan.clashes.setdefault(found.name_rel, set()).add(found.version)
+        elif is_marker(rel):
+            self._decide_marker(plan, change, entry)
+        elif is_derived(rel):
+            plan.uploads[rel] = Upload(rel, _known_of(rel, entry, None, 0))
+            plan.sizes[rel] = change.signature.size
+            plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
+        else:
+            plan.copies[rel] = (change, entry)
+
+    def _decide_marker(self, plan: Plan, change: Changed, entry: Entry) -> None:
+        """Of two markers the higher one stays; that version exists on the side that wrote it."""
+        rel = change.rel
+        ours = conflicts.local_marker(self._parts, rel)
+        if ours >= conflicts.remote_marker(self._parts, rel):
+            plan.uploads[rel] = Upload(rel, _known_of(rel, entry, None, 0))
+            plan.sizes[rel] = change.signature.size
+        else:
+            plan.reread.add(partition_of(rel))
+
+    def _hashed(self, change: Changed) -> Changed:
+        if change.sha256 is not None:
+            return change
+        sha256, now = hash_file(self._parts.names.local(change.rel))
+        return change._replace(sha256=sha256, signature=now)
+
+    # Settling conflicts ----------------------------------------------------------------------
+
+    def _settle_conflicts(
+        self, plan: Plan, view: View, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        for name_rel, clashing in plan.clashes.items():
+            taken = conflicts.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+            with self._giving_up(name_rel, changed, prepared):
+                self._renumber(name_rel, clashing, taken, changed, prepared)
+        for rel, (change, entry) in plan.copies.items():
+            with self._giving_up(rel, changed, prepared):
+                self._keep_both(rel, change, entry, changed, prepared)
+
+    @contextlib.contextmanager
+    def _giving_up(
+        self, unit: str, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> Iterator[None]:
+        """Leave out what cannot be settled, so that it does not stand in the way of the rest."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except SwampstoreError as error:
+            for rel in [rel for rel in changed if unit_of(rel) == unit]:
+                del changed[rel]
+                prepared.stuck[rel] = error.message
+
+    def _renumber(
+        self,
+        name_rel: str,
+        clashing: set[int],
+        taken: Iterable[int],
+        changed: dict[str, Changed],
+        prepared: PreparedPush,
+    ) -> None:
+        prepared.told.append(conflicts.renumber(self._parts, name_rel, clashing, taken))
+        moved = [rel for rel in changed if rel.startswith(f"{name_rel}/")]
+        for rel in moved:
+            del changed[rel]
+        self._parts.index.read_again({partition_of(rel) for rel in moved})
+        again = self._local.paths([name_rel])
+        changed.update((one.rel, one) for one in again.changed)
+
+    def _keep_both(
+        self,
+        rel: str,
+        change: Changed,
+        entry: Entry,
+        changed: dict[str, Changed],
+        prepared: PreparedPush,
+    ) -> None:
+        change = self._hashed(change)
+        assert change.sha256 is not None
+        copy = conflicts.keep_copy(self._parts, rel, change.sha256)
+        take_remote(self._parts, rel, entry, change.signature)
+        prepared.told.append(
+            Conflict(rel, f"both machines changed it; theirs is there now, ours is {copy}")
+        )
+        del changed[rel]
+        again = self._local.paths([copy])
+        changed.update((one.rel, one) for one in again.changed)
+
+    def _make_room(
+        self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Settle paths whose object turned out to be somebody else's, though no index names it."""
+        clashes = conflicts.taken_versions(one.rel for one in occupied)
+        for name_rel, clashing in clashes.items():
+            assert prepared.view is not None
+            view = prepared.view
+            taken = conflicts.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+            with self._giving_up(name_rel, changed, prepared):
+                self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
+        for one in occupied:
+            if version_file(one.rel) is None and not is_marker(one.rel):
+                entry = Entry(size=one.size, last_modified="", sha256=one.sha256 or None)
+                with self._giving_up(one.rel, changed, prepared):
+                    self._keep_both(one.rel, changed[one.rel], entry, changed, prepared)
+
+    # Uploading -------------------------------------------------------------------------------
+
+    def _upload(self, prepared: PreparedPush) -> list[Occupied]:
+        plan = prepared.plan
+        files = size = 0
+        total = sum(plan.sizes.values())
+        occupied: list[Occupied] = []
+        prepared.failures = dict(prepared.stuck)
+        unnoted: dict[str, tuple[str, str]] = {}
+        todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
+        try:
+            for task, done, error in in_parallel(
+                self._uploader.put, todo, self._parts.limits.push_concurrency, self._deadline
+            ):
+                files += 1
+                size += plan.sizes[task.rel]
+                self._tell(Step("push", files, len(todo), size, total))
+                if error is not None:
+                    prepared.failures[task.rel] = error.message
+                elif isinstance(done, Occupied):
+                    occupied.append(done)
+                elif isinstance(done, Uploaded):
+                    prepared.uploaded[task.rel] = done
+                    unnoted[task.rel] = (done.known.sha256 or "", done.known.etag or "")
+                    if len(unnoted) == _NOTE_EVERY:
+                        self._parts.base.note_uploads(unnoted)
+                        unnoted = {}
+        finally:
+            self._parts.base.note_uploads(unnoted)
+        return occupied
+
+    # Committing ------------------------------------------------------------------------------
+
+    def _commit(self, prepared: PreparedPush) -> Pushed:
+        parts, plan = self._parts, prepared.plan
+        failed = {unit_of(rel) for rel in prepared.failures}
+        uploaded = [one for rel, one in prepared.uploaded.items() if unit_of(rel) not in failed]
+        removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
+        adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
+        known = [*prepared.touched, *adopted, *(one.known for one in uploaded)]
+        forgotten = [*removals, *plan.forgotten]
+        if uploaded or removals:
+            assert prepared.view is not None
+            parts.base.doom(removals)
+            upserts = {one.rel: one.entry for one in uploaded}
+            committed = parts.index.commit(prepared.view, upserts, removals, scope=prepared.scope)
+            parts.base.apply(
+                known=known,
+                forgotten=forgotten,
+                shards=committed.shards,
+                facts=committed.facts,
+            )
+        elif known or forgotten:
+            parts.base.apply(known=known, forgotten=forgotten)
+        if plan.reread:
+            parts.index.read_again(plan.reread)
+        self._remove_objects(prepared)
+        self._settle(prepared)
+        if prepared.failures:
+            raise IncompleteSyncError("push", prepared.failures)
+        return Pushed(
+            files=len(uploaded),
+            bytes=sum(one.sent for one in uploaded),
+            deleted=len(removals),
+            conflicts=(*prepared.told, *plan.conflicts.values()),
+            skipped=tuple(prepared.skipped),
+        )
+
+    def _remove_objects(self, prepared: PreparedPush) -> None:
+        """Remove the objects of paths that left the index; what fails is tried again later."""
+        if prepared.view is None:
+            return
+        view, names = prepared.view, self._parts.names
+        doomed = [
+            rel
+            for rel in self._parts.base.doomed()
+            if rel in prepared.plan.removals or view.entry(rel) is None
+        ]
+        deletions = in_parallel(
+            lambda rel: self._parts.store.delete(names.remote(rel)),
+            doomed,
+            self._parts.limits.push_concurrency,
+            self._deadline,
+        )
+        self._parts.base.undoom([done.task for done in deletions if done.error is None])
+
+    def _settle(self, prepared: PreparedPush) -> None:
+        waiting = [self._parts.names.mark(rel) for rel in prepared.failures]
+        done = [
+            mark
+            for mark in prepared.settled
+            if not any(one == mark or one.startswith(f"{mark}/") for one in waiting)
+        ]
+        walked = prepared.walked and not waiting
+        self._parts.tracker.settle(prepared.snapshot, done, walked=walked)
+
+    def _now_ns(self) -> int:
+        return time.time_ns()
+
+
+def _known_of(rel: str, entry: Entry, change: Changed | None, recorded_ns: int) -> Known:
+    """Return what the base says about a path whose object is as the index says."""
+    held = change.signature if change else None
+    return Known(rel, entry.size, entry.sha256, entry.last_modified, None, held, recorded_ns)

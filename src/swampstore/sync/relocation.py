@@ -1,0 +1,299 @@
+"""Moving a datastore to another place: copy, and later remove what is surely safe there.
+
+Both can be stopped anywhere and done again. A version is recognised by the id in its metadata,
+so one that got another number at its destination is neither copied twice nor left behind. What
+is at the destination already is only replaced if it is safe elsewhere, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swampstore.errors import YamlError
+from swampstore.files import disk_errors, read_file
+from swampstore.layout import DEFERRED, METADATA, is_temp, parse_version
+from swampstore.sync.destinations import Destination
+from swampstore.sync.report import Progress, Step
+from swampstore.sync.shapes import is_marker, version_file
+from swampstore.sync.signature import hash_file, signature
+from swampstore.yaml_dialect import load_mapping
+
+_SEGMENTS_OF_A_VERSION = 5
+
+
+@dataclass(slots=True)
+class Copied:
+    """What a copy did; `kept` could not go where something else is, `unfinished` must not go."""
+
+    files: int = 0
+    bytes: int = 0
+    directories: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+
+
+class _Directory(NamedTuple):
+    rel: str
+    subdirs: list[str]
+    files: list[str]
+
+    @property
+    def is_version(self) -> bool:
+        segments = self.rel.split("/")
+        return (
+            not self.subdirs
+            and segments[0] == "data"
+            and len(segments) >= _SEGMENTS_OF_A_VERSION
+            and parse_version(segments[-1]) is not None
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        return METADATA in self.files and DEFERRED not in self.files
+
+
+class Removed(NamedTuple):
+    """How many files were removed, and which are left because they are not safe yet."""
+
+    files: int
+    left: list[str]
+
+
+class Relocation:
+    """The files of one datastore, `source`, on their way to another one."""
+
+    def __init__(self, source: str, destination: Destination, subdirs: tuple[str, ...]) -> None:
+        self._source = source
+        self._to = destination
+        self._subdirs = subdirs
+
+    def copy(self, tell: Progress, *, durable: bool = True) -> Copied:
+        """Copy everything that may leave; what is there already, unchanged, is skipped."""
+        copied = Copied()
+        for subdir in self._subdirs:
+            before = copied.files
+            for directory in self._walk(subdir):
+                if not directory.is_version:
+                    self._copy_files(directory, copied, tell)
+                elif directory.is_finished:
+                    self._copy_version(directory, copied, tell)
+                else:
+                    copied.unfinished.append(directory.rel)
+            if copied.files > before:
+                copied.directories.append(subdir)
+        if durable:
+            os.sync()
+        return copied
+
+    def remove_safe(self) -> Removed:
+        """Remove every file that its destination has."""
+        removed = 0
+        left: list[str] = []
+        for subdir in self._subdirs:
+            for directory in self._walk(subdir):
+                rels = [f"{directory.rel}/{name}" for name in directory.files]
+                payload = [rel for rel in rels if not self._to.names.why_not(rel)]
+                safe = self._safe(directory, payload)
+                # A version that we are interrupted at is none any more without its metadata.
+                for rel in sorted(safe, key=_is_no_metadata):
+                    os.unlink(self._path(rel))
+                removed += len(safe)
+                left += sorted(set(payload) - set(safe))
+                if directory.rel != subdir:
+                    with contextlib.suppress(OSError):
+                        os.rmdir(self._path(directory.rel))
+        return Removed(removed, left)
+
+    def _path(self, rel: str) -> str:
+        return f"{self._source}/{rel}"
+
+    def _walk(self, subdir: str) -> Iterator[_Directory]:
+        """Yield every directory after those below it."""
+        top = self._path(subdir)
+        with disk_errors(top):
+            for where, subdirs, files in os.walk(top, topdown=False, onerror=_raise):
+                rel = where.removeprefix(f"{self._source}/")
+                if any(map(is_temp, rel.split("/"))):
+                    continue
+                # A link to a directory is listed as one; as a marker, it is a file to us.
+                links = [name for name in subdirs if os.path.islink(f"{where}/{name}")]
+                real = [name for name in subdirs if name not in links and not is_temp(name)]
+                yield _Directory(rel, sorted(real), sorted([*files, *links]))
+
+    # Copying ---------------------------------------------------------------------------------
+
+    def _copy_files(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+        for name in directory.files:
+            rel = f"{directory.rel}/{name}"
+            if self._to.names.why_not(rel):
+                continue
+            if is_marker(rel):
+                self._copy_marker(rel, copied)
+            elif signature(self._path(rel)) is None:
+                copied.links.append(rel)
+            else:
+                self._copy_file(rel, copied, tell)
+
+    def _copy_version(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+        rel = directory.rel
+        ours, theirs = _version_id(self._path(rel)), _version_id(self._to.names.local(rel))
+        if theirs is not None and ours != theirs:
+            if self._twin(rel) is not None:
+                return
+            if not self._to.release(rel):
+                copied.kept.append(rel)
+                return
+            shutil.rmtree(self._to.names.local(rel))
+        self._copy_files(directory, copied, tell)
+
+    def _twin(self, version_rel: str) -> str | None:
+        """Return the version at the destination that has the id of ours."""
+        wanted = _version_id(self._path(version_rel))
+        name_rel, _, number = version_rel.rpartition("/")
+        names = _names_in(self._to.names.local(name_rel))
+        for version in [number, *(name for name in names if parse_version(name))]:
+            rel = f"{name_rel}/{version}"
+            if wanted is not None and _version_id(self._to.names.local(rel)) == wanted:
+                return rel
+        return None
+
+    def _copy_file(self, rel: str, copied: Copied, tell: Progress) -> None:
+        source, target = self._path(rel), self._to.names.local(rel)
+        if _is_same(source, target):
+            return
+        is_update = version_file(rel) is not None and self._to.may_update(rel)
+        if not is_update and not self._to.release(rel):
+            copied.kept.append(rel)
+            return
+        with disk_errors(target):
+            copied.bytes += _copy(source, target)
+        copied.files += 1
+        tell(Step("copy", copied.files, copied.files, copied.bytes, copied.bytes))
+
+    def _copy_marker(self, rel: str, copied: Copied) -> None:
+        """Let the higher marker stand: that version was copied, or is there already."""
+        target = self._to.names.local(rel)
+        ours, theirs = _marker(self._path(rel)), _marker(target)
+        if ours <= theirs:
+            return
+        with disk_errors(target):
+            _write(target, str(ours).encode())
+        copied.files += 1
+        copied.bytes += len(str(ours))
+
+    # Removing --------------------------------------------------------------------------------
+
+    def _safe(self, directory: _Directory, payload: list[str]) -> list[str]:
+        """Return the files of a directory that may go."""
+        if not directory.is_version:
+            return [rel for rel in payload if self._is_safe(rel)]
+        twin = self._twin(directory.rel) if directory.is_finished else None
+        if twin is None or not self._to.has_version(twin):
+            return []
+        for rel in payload:
+            name = rel.rpartition("/")[2]
+            renumbered = name == METADATA and twin != directory.rel
+            if not renumbered and not self._is_held(rel, f"{twin}/{name}"):
+                return []
+        return payload
+
+    def _is_safe(self, rel: str) -> bool:
+        if is_marker(rel):
+            # It says nothing without versions, and those were looked at before.
+            name = self._path(os.path.dirname(rel))
+            return not any(os.path.lexists(f"{name}/{one}/{METADATA}") for one in _names_in(name))
+        return self._is_held(rel, rel)
+
+    def _is_held(self, rel: str, there: str) -> bool:
+        path = self._path(rel)
+        return signature(path) is not None and self._to.has(there, hash_file(path)[0])
+
+
+def _is_no_metadata(rel: str) -> bool:
+    return not rel.endswith(f"/{METADATA}")
+
+
+def _raise(error: OSError) -> None:
+    """Stop at a directory that cannot be read: what is below must not be taken for nothing."""
+    if isinstance(error, FileNotFoundError):
+        return
+    raise error
+
+
+def _names_in(path: str) -> list[str]:
+    with disk_errors(path):
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+
+def _version_id(path: str) -> str | None:
+    """Return the id of the version in a directory, None if there is none."""
+    with disk_errors(path):
+        data = read_file(f"{path}/{METADATA}")
+    if data is None:
+        return None
+    try:
+        return str(load_mapping(data, what=path).get("id"))
+    except YamlError:
+        return data.decode("utf-8", "replace")
+
+
+def _marker(path: str) -> int:
+    """Return the version that a marker names, 0 if it names none; it may be a symbolic link."""
+    with disk_errors(path):
+        try:
+            text = os.readlink(path).rstrip("/")
+        except FileNotFoundError:
+            return 0
+        except OSError:
+            text = (read_file(path) or b"").decode("ascii", "replace")
+    return parse_version(text.strip()) or 0
+
+
+def _is_same(source: str, target: str) -> bool:
+    ours, theirs = signature(source), signature(target)
+    if ours is None or theirs is None or ours.size != theirs.size:
+        return False
+    return ours.mtime_ns == theirs.mtime_ns or hash_file(source)[0] == hash_file(target)[0]
+
+
+def _copy(source: str, target: str) -> int:
+    """Copy a file with its time of change, in one step; return its size."""
+
+    def fill(temp: str) -> None:
+        shutil.copyfile(source, temp, follow_symlinks=False)
+        status = os.stat(source)
+        os.utime(temp, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    _create(target, fill)
+    return os.stat(target).st_size
+
+
+def _write(target: str, data: bytes) -> None:
+    def fill(temp: str) -> None:
+        with open(temp, "xb") as file:
+            file.write(data)
+
+    _create(target, fill)
+
+
+def _create(target: str, fill: Callable[[str], None]) -> None:
+    directory = os.path.dirname(target)
+    os.makedirs(directory, exist_ok=True)
+    temp = f"{directory}/.{uuid.uuid4()}.tmp"
+    try:
+        fill(temp)
+        os.replace(temp, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)
+        raise

@@ -1,0 +1,205 @@
+"""Committing to a version 1 remote: the monolith, then the touched shards, then `_meta.json`.
+
+The monolith is the truth, so the commit is done once it is written; it is replaced only if it is
+still the one that the change was merged onto. The shards are copies of its parts. `_meta.json`
+names the monolith and the shards that agree with each other; whoever reads shards checks that, so
+a shard that could not be written, or that a slower writer replaced, costs others the download of
+the monolith and nothing more. A commit that finds no agreement restores it: it also writes the
+shards that are not those of the last monolith that there was agreement about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from swampstore.clock import Clock, to_iso
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.sync.index_format import (
+    Document,
+    Meta,
+    RawEntries,
+    encode_meta,
+    encode_monolith,
+    encode_shard,
+)
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.remote.documents import Documents, Found
+from swampstore.sync.remote.local_copy import LocalCopy
+from swampstore.sync.remote.merging import Change, attempts, index_moved, new_write_id
+from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import View, document, grouped
+from swampstore.sync.remote.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class MonolithCommitted:
+    """The remote after a commit.
+
+    `monolith_before` and `monolith` are the ETags of the monolith. `sighting` is the `_meta.json`
+    that goes with it, None if a later commit of somebody else takes care of that. `onto` is the
+    one it was built on; `touched` are the partitions of the change.
+    """
+
+    sighting: Sighting | None
+    onto: Sighting
+    monolith_before: str | None
+    monolith: str | None
+    touched: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A monolith of ours, the one it replaced, and what was seen of the remote before."""
+
+    before: Found
+    doc: Document
+    etag: str
+    ground: Sighting
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """The shards of a monolith by now; `is_whole`: all of them are what they should be."""
+
+    partitions: tuple[str, ...]
+    etags: Mapping[str, str]
+    is_whole: bool
+
+
+class MonolithCommit:
+    """Commits changes to one version 1 remote."""
+
+    def __init__(self, documents: Documents, copy: LocalCopy, watch: Watch, clock: Clock) -> None:
+        self._documents = documents
+        self._copy = copy
+        self._watch = watch
+        self._clock = clock
+
+    def commit(self, view: View, change: Change) -> MonolithCommitted:
+        """Put the change into the monolith, and what follows from it into the shards."""
+        found = view.monolith
+        assert found is not None
+        if not change.rels and not found.is_dirty:
+            return MonolithCommitted(
+                view.sighting, view.sighting, found.etag, found.etag, frozenset()
+            )
+        touched = frozenset(change.by_partition())
+        mono = self._write_monolith(view.sighting, found, change)
+        ground = mono.ground
+        for _ in attempts(change.rels):
+            sighting = self._write_meta(ground, self._write_shards(ground, mono, touched), mono)
+            if sighting is None:
+                ground = self._watch.look_again()
+                if ground.version != 1:
+                    raise index_moved("the remote was migrated to version 2", change.rels)
+                if self._is_latest(mono):
+                    continue
+            return MonolithCommitted(sighting, ground, mono.before.etag, mono.etag, touched)
+        raise AssertionError  # attempts() ends with an error
+
+    # The monolith ------------------------------------------------------------------------------
+
+    def _write_monolith(self, ground: Sighting, found: Found, change: Change) -> _Written:
+        for _ in attempts(change.rels):
+            merged = change.onto(document(found))
+            data = encode_monolith(merged, to_iso(self._clock()), new_write_id())
+            try:
+                etag, token = self._documents.put_monolith(data, found.token)
+            except PreconditionFailedError:
+                ground = self._watch.look_again()
+                found = self._copy.fetch()
+                if ground.version != 1 or found.doc is None:
+                    raise index_moved("the remote has another index now", change.rels) from None
+                change.check(found.doc.entries)
+                continue
+            self._copy.save(data, etag, token)
+            return _Written(found, merged, etag, ground)
+        raise AssertionError  # attempts() ends with an error
+
+    def _is_latest(self, mono: _Written) -> bool:
+        """Whether nobody committed on top of ours, who then sees to the rest."""
+        info = self._documents.monolith_info()
+        return info is not None and info.etag == mono.etag
+
+    # Shards ------------------------------------------------------------------------------------
+
+    def _write_shards(self, ground: Sighting, mono: _Written, touched: Collection[str]) -> _Shards:
+        if ground.meta is None or not ground.agrees_with(mono.before.etag):
+            return self._restore_shards(ground, mono, touched)
+        slices: dict[str, RawEntries] = {partition: {} for partition in touched}
+        for rel, raw in mono.doc.entries.items():
+            if (partition := partition_of(rel)) in slices:
+                slices[partition][rel] = raw
+        written, failed = self._write(slices)
+        etags = {**ground.meta.shards, **written}
+        partitions = dict.fromkeys((*ground.meta.partitions, *slices))
+        return _shards_of((one for one in partitions if slices.get(one, True)), etags, failed)
+
+    def _restore_shards(
+        self, ground: Sighting, mono: _Written, touched: Collection[str]
+    ) -> _Shards:
+        """Write every shard that may not be the one of this monolith."""
+        listed = {one: info.etag for one, info in self._documents.listed_shards().items()}
+        groups = grouped(mono.doc.entries)
+        current = self._current_shards(groups, listed) - set(touched)
+        slices = {one: groups.get(one, {}) for one in {*groups, *listed} - current}
+        written, failed = self._write(slices)
+        etags = {**{one: listed[one] for one in current}, **written}
+        known = ground.meta.partitions if ground.meta else ()
+        partitions = dict.fromkeys((*known, *groups))
+        return _shards_of((one for one in partitions if one in groups), etags, failed)
+
+    def _current_shards(
+        self, groups: Mapping[str, RawEntries], listed: Mapping[str, str]
+    ) -> set[str]:
+        """Return the partitions whose shard and entries are as when there was agreement."""
+        agreed = self._copy.last_agreed()
+        if agreed is None:
+            return set()
+        entries = grouped(agreed.entries)
+        return {
+            partition
+            for partition, etag in agreed.meta.shards.items()
+            if partition in groups
+            and listed.get(partition) == etag
+            and entries.get(partition) == groups[partition]
+        }
+
+    def _write(self, slices: Mapping[str, RawEntries]) -> tuple[dict[str, str], bool]:
+        """Write shards, remove those without entries; return ETags, and whether any failed."""
+
+        def write(partition: str) -> str | None:
+            if slices[partition]:
+                data = encode_shard(Document(slices[partition]))
+                return self._documents.overwrite_shard(partition, data).etag
+            self._documents.delete_shard(partition)
+            return None
+
+        done, failed = self._documents.tried(write, slices)
+        return {one: etag for one, etag in done.items() if etag is not None}, bool(failed)
+
+    # _meta.json --------------------------------------------------------------------------------
+
+    def _write_meta(self, ground: Sighting, shards: _Shards, mono: _Written) -> Sighting | None:
+        meta = Meta(
+            version=1,
+            partitions=shards.partitions,
+            shards=shards.etags,
+            monolith=mono.etag if shards.is_whole else None,
+            extra=ground.meta.extra if ground.meta else {},
+        )
+        data = encode_meta(meta, new_write_id())
+        try:
+            written = self._documents.put_meta(data, ground.token)
+        except PreconditionFailedError:
+            return None
+        if shards.is_whole:
+            self._copy.agrees(mono.etag, data.decode())
+        return Sighting(1, meta, data.decode(), written.etag, written.token)
+
+
+def _shards_of(partitions: Iterable[str], etags: Mapping[str, str], failed: bool) -> _Shards:
+    chosen = tuple(partitions)
+    known = {one: etags[one] for one in chosen if one in etags}
+    return _Shards(chosen, known, not failed and len(known) == len(chosen))

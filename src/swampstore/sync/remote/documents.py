@@ -1,0 +1,204 @@
+"""Getting and putting the documents of the index. Only here are their keys made.
+
+Whatever is read is scrubbed: entries of bookkeeping files, which old clients let in, and entries
+that lead out of the cache are taken out, and what is written back no longer has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.layout import is_internal
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Document, decode_monolith, decode_shard, scrub
+from swampstore.sync.names import Names
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.sync.report import Skipped
+from swampstore.sync.workers import Deadline, in_parallel
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SHARDS = "_index/"
+_JSON = ".json"
+_BOOKKEEPING = "bookkeeping"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A shard or the monolith as it is on the store.
+
+    Without `doc` there is none, or (if there is an `etag`) none that can be understood. `is_dirty`
+    says that `doc` is not what the store holds, so that it has to be written.
+    """
+
+    doc: Document | None = None
+    etag: str | None = None
+    token: str | None = None
+    is_dirty: bool = False
+
+
+class Documents:
+    """The index documents of one namespace. `damage` collects what had to be left out."""
+
+    def __init__(self, store: Store, names: Names, concurrency: int) -> None:
+        self.store = store
+        self.damage: list[Skipped] = []
+        self._names = names
+        self._concurrency = concurrency
+        self._meta_key = names.remote(META_KEY)
+        self._monolith_key = names.remote(MONOLITH_KEY)
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def meta(self) -> Fetched | None:
+        """Return `_meta.json`, None if there is none."""
+        return self._get(self._meta_key)
+
+    def meta_unless(self, etag: str) -> Fetched | None:
+        """Return `_meta.json`, None if it still has this ETag; raise ObjectNotFoundError."""
+        return self.store.get_if_changed(self._meta_key, etag)
+
+    def monolith_info(self) -> ObjectInfo | None:
+        """Describe the monolith without reading it."""
+        try:
+            return self.store.head(self._monolith_key)
+        except ObjectNotFoundError:
+            return None
+
+    def monolith(self) -> Fetched | None:
+        """Return the monolith, None if there is none."""
+        return self._get(self._monolith_key)
+
+    def monolith_unless(self, etag: str) -> Fetched | None:
+        """Return the monolith, None if it still has this ETag; raise ObjectNotFoundError."""
+        return self.store.get_if_changed(self._monolith_key, etag)
+
+    def parse_monolith(self, data: bytes, etag: str, token: str | None) -> Found:
+        """Read a monolith; raise IndexDamagedError if it is none, because nothing replaces it."""
+        doc = decode_monolith(data)
+        return Found(doc, etag, token, self._scrub(doc))
+
+    def shard(self, partition: str) -> Found:
+        """Return a shard; one that is missing or damaged has no `doc`."""
+        fetched = self._get(self._names.remote(shard_key(partition)))
+        if fetched is None:
+            return Found()
+        info, data = fetched
+        try:
+            doc = decode_shard(data, partition)
+        except IndexDamagedError:
+            return Found(None, info.etag, info.token)
+        return Found(doc, info.etag, info.token, self._scrub(doc))
+
+    def shards(self, partitions: Collection[str]) -> Iterator[tuple[str, Found]]:
+        """Yield these shards, several at a time, in no order. Errors of the store are raised."""
+        return self.each(self.shard, partitions)
+
+    def listed_shards(self) -> dict[str, ObjectInfo]:
+        """Return all shards that are on the store, by partition, whether in use or not."""
+        found: dict[str, ObjectInfo] = {}
+        prefix = self._names.remote(_SHARDS)
+        for info in self.store.list(prefix):
+            name = info.key.removeprefix(prefix)
+            if name.endswith(_JSON) and "/" not in name and info.key != self._meta_key:
+                found[name.removesuffix(_JSON)] = info
+        return found
+
+    def _get(self, key: str) -> Fetched | None:
+        try:
+            return self.store.get(key)
+        except ObjectNotFoundError:
+            return None
+
+    # Writing -----------------------------------------------------------------------------------
+
+    def put_meta(self, data: bytes, token: str | None) -> Written:
+        """Replace the `_meta.json` that has this token (None: create it)."""
+        return self._put(self._meta_key, data, token)
+
+    def put_monolith(self, data: bytes, token: str | None) -> Written:
+        """Replace the monolith that has this token (None: create it)."""
+        return self._put(self._monolith_key, data, token)
+
+    def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:
+        """Replace the shard that has this token (None: create it)."""
+        return self._put(self._names.remote(shard_key(partition)), data, token)
+
+    def overwrite_shard(self, partition: str, data: bytes) -> Written:
+        """Write a shard, whatever is there."""
+        return self.store.put(self._names.remote(shard_key(partition)), data)
+
+    def delete_shard(self, partition: str) -> None:
+        """Remove a shard, whatever is in it."""
+        self.store.delete(self._names.remote(shard_key(partition)))
+
+    def delete_shard_if(self, partition: str, token: str) -> None:
+        """Remove the shard that has this token; PreconditionFailedError if it is another one."""
+        self.store.delete_if_match(self._names.remote(shard_key(partition)), token)
+
+    def _put(self, key: str, data: bytes, token: str | None) -> Written:
+        able = self.store.capabilities
+        if token is None and able.conditional_create:
+            return self.store.put_if_absent(key, data)
+        if token is not None and able.conditional_update:
+            return self.store.put_if_match(key, data, token)
+        return self.store.put(key, data)
+
+    # Both --------------------------------------------------------------------------------------
+
+    def each(self, work: Callable[[T], R], tasks: Collection[T]) -> Iterator[tuple[T, R]]:
+        """Yield tasks with their results, several at a time, in no order; raise their errors."""
+        if len(tasks) == 1:
+            for task in tasks:
+                yield task, work(task)
+            return
+        for task, result, error in in_parallel(work, tasks, self._concurrency, Deadline()):
+            if error is not None:
+                raise error
+            yield task, result  # type: ignore[misc]  # without an error there is a result
+
+    def tried(
+        self, work: Callable[[T], R], tasks: Collection[T]
+    ) -> tuple[dict[T, R], dict[T, SwampstoreError]]:
+        """Do all tasks, several at a time; return the results, and the errors of those without."""
+        results: dict[T, R] = {}
+        errors: dict[T, SwampstoreError] = {}
+        for task, result, error in in_parallel(work, tasks, self._concurrency, Deadline()):
+            if error is None:
+                results[task] = result  # type: ignore[assignment]  # without an error there is one
+            else:
+                errors[task] = error
+        return results, errors
+
+    def all(self, work: Callable[[T], R], tasks: Collection[T]) -> dict[T, R]:
+        """Do all tasks, several at a time. None is still at work when an error is raised."""
+        results, errors = self.tried(work, tasks)
+        for error in errors.values():
+            raise error
+        return results
+
+    def report(self, rel: str, reason: str) -> None:
+        """Remember something that was left out, to be told."""
+        self.damage.append(Skipped(rel, reason))
+
+    def _scrub(self, doc: Document) -> bool:
+        reasons = scrub(doc.entries, self._why_drop)
+        for rel, reason in reasons.items():
+            if reason is not _BOOKKEEPING:
+                self.report(rel, reason)
+        return bool(reasons)
+
+    def _why_drop(self, rel: str) -> str | None:
+        if is_internal(rel):
+            return _BOOKKEEPING
+        try:
+            self._names.local(rel)
+        except ValidationError as error:
+            return error.message
+        return None

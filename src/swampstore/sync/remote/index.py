@@ -1,0 +1,162 @@
+"""The remote index as one object: what the rest of sync knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from swampstore.clock import Clock
+from swampstore.stores.protocol import Store
+from swampstore.sync.base import Base
+from swampstore.sync.index_format import Document, Entry
+from swampstore.sync.names import Names
+from swampstore.sync.partitions import Scope
+from swampstore.sync.remote import remembering
+from swampstore.sync.remote.commit_monolith import MonolithCommit
+from swampstore.sync.remote.commit_shards import ShardCommit
+from swampstore.sync.remote.documents import Documents, Found
+from swampstore.sync.remote.facts import PARTIAL, Agreements
+from swampstore.sync.remote.local_copy import LocalCopy
+from swampstore.sync.remote.merging import Change
+from swampstore.sync.remote.migration import Migration
+from swampstore.sync.remote.model import Committed, Migrated, Slice, State
+from swampstore.sync.remote.reading import Reader
+from swampstore.sync.remote.recovery import Recovery
+from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import View
+from swampstore.sync.remote.watch import Watch
+from swampstore.sync.report import Skipped
+
+
+class RemoteIndex:
+    """The index of one namespace of one remote. Use it from one thread at a time.
+
+    Nothing but `commit` and `migrate` writes to the remote. Errors of the store are raised as they
+    are: only an object that is not there counts as absent.
+    """
+
+    def __init__(
+        self, store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
+    ) -> None:
+        self._base = base
+        self._clock = clock
+        self._documents = Documents(store, names, concurrency)
+        self._copy = LocalCopy(names.cache_dir, base, self._documents)
+        self._recovery = Recovery(self._documents, names, base, self._copy)
+        self._watch = Watch(self._documents, self._recovery, base, clock)
+        self._sighting: Sighting | None = None
+        self._reader: Reader | None = None
+
+    @property
+    def damage(self) -> list[Skipped]:
+        """What the last `changes` or `view` had to leave out, or to make anew from the files."""
+        return self._documents.damage
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def is_unchanged(self, scope: Scope | None = None) -> bool:
+        """Whether the base still agrees with the remote (in the scope): usually one request."""
+        self._sighting = None
+        return self._watch.is_unchanged(scope)
+
+    def refresh(self) -> State:
+        """Look at the remote; the next `changes` or `view` starts from what was found."""
+        self._sighting = self._watch.look()
+        return self._sighting.state
+
+    def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
+        """Yield the partitions that are not what the base agreed with.
+
+        A partition may come twice, if it changed meanwhile; the later slice counts. `everything`
+        yields all of them, whatever the base agreed with.
+        """
+        sighting = self._look()
+        reader = Reader(
+            self._documents,
+            self._copy,
+            self._recovery,
+            self._watch,
+            self._base,
+            scope,
+            everything=everything,
+        )
+        self._reader = reader
+        yield from reader.read(sighting)
+
+    def agreed(self) -> dict[str, str | None]:
+        """Return the facts to `base.apply` after every slice of the last `changes` was applied.
+
+        Only with them does `is_unchanged` (in the same scope) answer True the next time. There
+        are none if the iteration was not finished, or if the index was damaged.
+        """
+        return self._reader.agreed(self._clock) if self._reader else {}
+
+    def read_again(self, partitions: Collection[str]) -> None:
+        """Make the next `changes` yield these partitions, whatever the base agreed with.
+
+        For entries that were seen, and not applied to the base.
+        """
+        self._base.drop_shards(partitions)
+        self._base.apply(shards={(partition, ""): PARTIAL for partition in partitions})
+        Agreements(self._base).revoke()
+
+    def _look(self) -> Sighting:
+        sighting, self._sighting = self._sighting, None
+        self._documents.damage = []
+        return sighting or self._watch.look()
+
+    # Committing --------------------------------------------------------------------------------
+
+    def view(self, partitions: Collection[str]) -> View:
+        """Return the current entries of these partitions, for a push."""
+        sighting = self._look()
+        if sighting.version == 2:
+            found = self._documents.all(self._documents.shard, set(partitions))
+            shards = {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+            return View(sighting, shards=shards)
+        if sighting.exists and sighting.discovered is None:
+            monolith = self._copy.monolith()
+            if monolith.doc is not None:
+                return View(sighting, monolith=monolith)
+            sighting = self._recovery.discover(sighting)
+        entries = sighting.discovered or {}
+        return View(sighting, monolith=Found(Document(entries), is_dirty=bool(entries)))
+
+    def _healed(self, partition: str, found: Found, sighting: Sighting) -> Found:
+        """Return a shard; one that should be there and is lost or damaged is made anew."""
+        assert sighting.meta is not None
+        is_lost = found.etag is not None or partition in sighting.meta.partitions
+        return self._recovery.rebuilt(partition, found) if found.doc is None and is_lost else found
+
+    def commit(
+        self,
+        view: View,
+        upserts: Mapping[str, Entry],
+        removals: Collection[str],
+        *,
+        scope: Scope | None = None,
+    ) -> Committed:
+        """Put entries in and take entries out, whatever others commit meanwhile.
+
+        Raises IndexMovedError, with the paths, if others changed entries of these very paths
+        since the view was taken (or all paths, if the remote was migrated): look again, decide
+        again. With `scope`, what the base has of that scope stays known to be current as well.
+        """
+        rels = {*upserts, *removals}
+        change = Change(
+            upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
+        )
+        if view.version == 2:
+            commit = ShardCommit(self._documents, self._recovery, self._watch)
+            return remembering.after_shards(self._base, commit.commit(view, change), scope)
+        done = MonolithCommit(self._documents, self._copy, self._watch, self._clock).commit(
+            view, change
+        )
+        return remembering.after_monolith(self._base, done, scope, self._clock)
+
+    def migrate(self) -> Migrated:
+        """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""
+        self._sighting = None
+        self._documents.damage = []
+        return Migration(
+            self._documents, self._copy, self._recovery, self._watch, self._base, self._clock
+        ).run()

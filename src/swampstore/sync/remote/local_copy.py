@@ -1,0 +1,138 @@
+"""The monolith as this cache last saw it, so that an unchanged one is not fetched again.
+
+The file is where every client keeps it, and other clients overwrite it with their own rendering,
+so its hash tells whether it is still ours. A copy that a `_meta.json` agreed with is set aside
+when one arrives that none agrees with: it shows which shards the next commit has to write again.
+All of this is a convenience: whatever is missing or damaged is fetched or written once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from typing import NamedTuple
+
+from swampstore.errors import DiskError
+from swampstore.files import disk_errors, replace_file
+from swampstore.notices import notice
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Fetched
+from swampstore.sync.base import Base
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Meta, RawEntries, decode_meta, decode_monolith
+from swampstore.sync.partitions import MONOLITH_KEY
+from swampstore.sync.remote.documents import Documents, Found
+from swampstore.sync.remote.facts import same
+
+_ETAG = "copy_etag"
+_TOKEN = "copy_token"  # noqa: S105 - the condition of a write, no secret
+_SHA256 = "copy_sha256"
+_META = "copy_meta"
+_AGREED_SHA256 = "agreed_copy_sha256"
+_AGREED_META = "agreed_copy_meta"
+
+
+class AgreedCopy(NamedTuple):
+    """A monolith and the `_meta.json` that agreed with it."""
+
+    entries: RawEntries
+    meta: Meta
+
+
+class LocalCopy:
+    """The copy of one cache. Names beginning with `_catalog.db-` stay on their machine."""
+
+    def __init__(self, cache_dir: str, base: Base, documents: Documents) -> None:
+        self._path = f"{cache_dir}/{MONOLITH_KEY}"
+        self._aside = f"{cache_dir}/_catalog.db-agreed-index"
+        self._base = base
+        self._documents = documents
+
+    def monolith(self) -> Found:
+        """Return the monolith of the remote, from the copy if that is the same; `Found()`: none."""
+        etag = self._base.fact(_ETAG)
+        data = self._content() if etag is not None and same(etag, etag) else None
+        if etag is None or data is None:
+            fetched = self._documents.monolith()
+            return Found() if fetched is None else self._received(fetched)
+        try:
+            changed = self._documents.monolith_unless(etag)
+        except ObjectNotFoundError:
+            return Found()
+        if changed is not None:
+            return self._received(changed)
+        return self._documents.parse_monolith(data, etag, self._base.fact(_TOKEN))
+
+    def fetch(self) -> Found:
+        """Return the monolith of the remote without looking at the copy; `Found()`: none."""
+        fetched = self._documents.monolith()
+        return Found() if fetched is None else self._received(fetched)
+
+    def _received(self, fetched: Fetched) -> Found:
+        info, data = fetched
+        found = self._documents.parse_monolith(data, info.etag, info.token)
+        self.save(data, info.etag, info.token)
+        return found
+
+    def save(self, data: bytes, etag: str, token: str | None) -> None:
+        """Keep what the remote holds now. A disk that refuses is worth a notice, no more."""
+        sha256 = hashlib.sha256(data).hexdigest()
+        if self._base.fact(_ETAG) != etag:
+            self._base.apply(facts=self._set_aside())
+        try:
+            with disk_errors(self._path):
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                replace_file(self._path, data, durable=False)
+        except DiskError as error:
+            notice("the copy of the index was not kept: %s", error.message)
+            self._base.apply(facts=dict.fromkeys((_ETAG, _TOKEN, _SHA256, _META)))
+        else:
+            self._base.apply(facts={_ETAG: etag, _TOKEN: token, _SHA256: sha256})
+
+    def _set_aside(self) -> dict[str, str | None]:
+        """Move a copy that was agreed with out of the way of one that is not, yet."""
+        facts: dict[str, str | None] = {_META: None}
+        agreeing = self._base.fact(_META)
+        if agreeing is not None and self._content() is not None:
+            with contextlib.suppress(OSError):
+                os.replace(self._path, self._aside)
+                facts[_AGREED_META] = agreeing
+                facts[_AGREED_SHA256] = self._base.fact(_SHA256)
+        return facts
+
+    def agrees(self, etag: str, meta_text: str) -> None:
+        """Note that this `_meta.json` agrees with the monolith of this ETag, if we have that."""
+        if self._base.fact(_ETAG) != etag or self._base.fact(_META) == meta_text:
+            return
+        self._base.apply(facts={_META: meta_text, _AGREED_META: None, _AGREED_SHA256: None})
+        with contextlib.suppress(OSError):
+            os.unlink(self._aside)
+
+    def last_agreed(self) -> AgreedCopy | None:
+        """Return the latest monolith we have that a `_meta.json` agreed with."""
+        return self._agreed(self._path, _META, _SHA256) or self._agreed(
+            self._aside, _AGREED_META, _AGREED_SHA256
+        )
+
+    def _agreed(self, path: str, meta_fact: str, sha256_fact: str) -> AgreedCopy | None:
+        text = self._base.fact(meta_fact)
+        data = None if text is None else _verified(path, self._base.fact(sha256_fact))
+        if text is None or data is None:
+            return None
+        try:
+            return AgreedCopy(decode_monolith(data).entries, decode_meta(text.encode()))
+        except IndexDamagedError:
+            return None
+
+    def _content(self) -> bytes | None:
+        return _verified(self._path, self._base.fact(_SHA256))
+
+
+def _verified(path: str, sha256: str | None) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).hexdigest() == sha256 else None

@@ -1,0 +1,110 @@
+"""What a commit changes, applied to whatever the index is by then."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
+from swampstore.sync.index_format import Document, Entry, RawEntries, decode_entry, encode_entry
+from swampstore.sync.partitions import partition_of
+
+if TYPE_CHECKING:
+    import msgspec
+
+_ATTEMPTS = 20
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Entries to put in and to take out; `expected` is what the decision to do so was based on."""
+
+    upserts: Mapping[str, Entry]
+    removals: frozenset[str]
+    expected: Mapping[str, msgspec.Raw | None]
+
+    @property
+    def rels(self) -> frozenset[str]:
+        """The paths whose entries change."""
+        return self.removals | self.upserts.keys()
+
+    def by_partition(self) -> dict[str, Change]:
+        """Return the parts of the change, each for one shard."""
+        parts: dict[str, set[str]] = {}
+        for rel in self.rels:
+            parts.setdefault(partition_of(rel), set()).add(rel)
+        return {partition: self._of(rels) for partition, rels in parts.items()}
+
+    def _of(self, rels: Collection[str]) -> Change:
+        return Change(
+            {rel: self.upserts[rel] for rel in rels if rel in self.upserts},
+            self.removals.intersection(rels),
+            {rel: self.expected[rel] for rel in rels},
+        )
+
+    def onto(self, doc: Document, commit_seq: int | None = None) -> Document:
+        """Return a document with the change in it; `doc` stays as it is."""
+        entries = dict(doc.entries)
+        for rel in self.removals:
+            entries.pop(rel, None)
+        for rel, entry in self.upserts.items():
+            entries[rel] = encode_entry(
+                rel, replace(entry, commit_seq=commit_seq), onto=entries.get(rel)
+            )
+        return Document(entries, doc.extra)
+
+    def check(self, entries: RawEntries) -> None:
+        """Raise IndexMovedError if others changed our paths in the meantime.
+
+        A change that is done already is none: our own write, whose answer was lost.
+        """
+        moved = {
+            rel
+            for rel in self.rels
+            if entries.get(rel) != self.expected[rel] and not self._is_done(rel, entries)
+        }
+        if moved:
+            raise index_moved("others changed them as well", moved)
+
+    def _is_done(self, rel: str, entries: RawEntries) -> bool:
+        if rel not in self.upserts:
+            return rel not in entries
+        try:
+            there = decode_entry(rel, entries[rel])
+        except (KeyError, IndexDamagedError):
+            return False
+        return replace(there, commit_seq=None) == replace(self.upserts[rel], commit_seq=None)
+
+
+NO_CHANGE = Change({}, frozenset(), {})
+
+
+def attempts(rels: Collection[str]) -> Iterator[None]:
+    """Yield again and again, with pauses of random length; in the end raise IndexMovedError."""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            longest = min(_FIRST_PAUSE * 2**attempt, _LONGEST_PAUSE)
+            time.sleep(random.uniform(0, longest))  # noqa: S311 - spreads load, hides nothing
+        yield
+    raise index_moved("others keep committing", rels)
+
+
+def index_moved(reason: str, rels: Collection[str]) -> IndexMovedError:
+    """Return the error that asks a caller to decide again about some paths."""
+    named = ", ".join(sorted(rels)[:3]) + (" and more" if len(rels) > 3 else "")
+    return IndexMovedError(
+        f"the index does not take the changes of {named or 'this commit'}: {reason}",
+        frozenset(rels),
+        hint="Sync again: what others did is looked at first. Nothing is lost.",
+    )
+
+
+def new_write_id() -> str:
+    """Return what tells one write of a document from any other."""
+    return uuid.uuid4().hex

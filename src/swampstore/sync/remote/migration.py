@@ -1,0 +1,182 @@
+"""Making a remote version 2, and healing one that is.
+
+From then on the shards are the truth. Everything in the monolith goes into a shard before
+`_meta.json` says so; then the monolith is written once more, so that clients which only compare
+its ETag look again and find out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from swampstore.clock import Clock, to_iso
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.sync.base import Base
+from swampstore.sync.index_format import (
+    Document,
+    Meta,
+    RawEntries,
+    encode_meta,
+    encode_monolith,
+    encode_shard,
+)
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.remote import remembering
+from swampstore.sync.remote.commit_shards import ShardCommit
+from swampstore.sync.remote.documents import Documents, Found
+from swampstore.sync.remote.facts import Agreements, same
+from swampstore.sync.remote.local_copy import LocalCopy
+from swampstore.sync.remote.merging import NO_CHANGE, attempts, new_write_id
+from swampstore.sync.remote.model import Migrated
+from swampstore.sync.remote.recovery import Recovery
+from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import View, document, grouped
+from swampstore.sync.remote.watch import Watch, meta_facts
+
+
+class Migration:
+    """Migrates one remote."""
+
+    def __init__(
+        self,
+        documents: Documents,
+        copy: LocalCopy,
+        recovery: Recovery,
+        watch: Watch,
+        base: Base,
+        clock: Clock,
+    ) -> None:
+        self._documents = documents
+        self._copy = copy
+        self._recovery = recovery
+        self._watch = watch
+        self._base = base
+        self._clock = clock
+
+    def run(self) -> Migrated:
+        """Migrate, or heal what is migrated already. Its commit number only ever grows."""
+        for _ in attempts(()):
+            sighting = self._watch.look_again()
+            if sighting.version == 2:
+                return self._heal(sighting)
+            migrated = self._migrate(sighting)
+            if migrated is not None:
+                return migrated
+        raise AssertionError  # attempts() ends with an error
+
+    # From version 1 ----------------------------------------------------------------------------
+
+    def _migrate(self, sighting: Sighting) -> Migrated | None:
+        """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
+        found = self._copy.fetch()
+        if found.doc is None:
+            sighting = self._recovery.discover(sighting)
+        entries = found.doc.entries if found.doc else sighting.discovered or {}
+        groups = grouped(entries)
+        assert sum(map(len, groups.values())) == len(entries)
+        etags = self._write_shards(groups)
+        info = self._documents.monolith_info()
+        if (info.etag if info else None) != found.etag:
+            return None
+        extra = sighting.meta.extra if sighting.meta else {}
+        meta = Meta(2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra)
+        data = encode_meta(meta, new_write_id())
+        try:
+            written = self._documents.put_meta(data, sighting.token)
+        except PreconditionFailedError:
+            return None
+        done = Sighting(2, meta, data.decode(), written.etag, written.token)
+        self._touch_monolith(found)
+        self._remember(done, found.etag)
+        return Migrated(2, len(groups), len(entries), 1, already=False)
+
+    def _write_shards(self, groups: Mapping[str, RawEntries]) -> dict[str, str]:
+        # Leftovers that are not in use would come back to life as soon as somebody uses them.
+        leftovers = self._documents.listed_shards().keys() - groups.keys()
+        self._documents.all(self._documents.delete_shard, leftovers)
+
+        def write(partition: str) -> str:
+            data = encode_shard(Document(groups[partition]))
+            return self._documents.overwrite_shard(partition, data).etag
+
+        return self._documents.all(write, groups)
+
+    def _touch_monolith(self, found: Found) -> None:
+        if found.doc is None:
+            return
+        data = encode_monolith(found.doc, to_iso(self._clock()), new_write_id())
+        with contextlib.suppress(PreconditionFailedError):  # then it is another one already
+            self._documents.put_monolith(data, found.token)
+
+    def _remember(self, done: Sighting, monolith: str | None) -> None:
+        assert done.meta is not None
+        assert done.etag is not None
+        facts = meta_facts(done.meta, done.text or "", done.etag, done.token)
+        shards: dict[tuple[str, str], str] = {}
+        agreements = Agreements(self._base)
+        agreed = agreements.of(None)
+        if agreed is not None and same(agreed.monolith, monolith):
+            facts |= agreements.fact(None, done.fingerprint(None), agreements.epoch)
+            shards = {(partition, ""): etag for partition, etag in done.meta.shards.items()}
+        self._base.apply(facts=facts, shards=shards)
+
+    # On version 2 ------------------------------------------------------------------------------
+
+    def _heal(self, sighting: Sighting) -> Migrated:
+        """Read every shard and put right what is not; the monolith is never looked at."""
+        assert sighting.meta is not None
+        partitions = {*sighting.meta.partitions, *self._documents.listed_shards()}
+        found = self._documents.all(self._documents.shard, partitions)
+        moved = self._move_strays(found)
+        found |= self._documents.all(self._documents.shard, moved)
+        for partition in sighting.meta.partitions:
+            if found[partition].doc is None:
+                found[partition] = self._recovery.rebuilt(partition, found[partition])
+        view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
+        done = ShardCommit(self._documents, self._recovery, self._watch).commit(view, NO_CHANGE)
+        committed = remembering.after_shards(self._base, done, None)
+        self._base.apply(facts=committed.facts, shards=committed.shards)
+        entries = sum(len(document(shard).entries) for shard in view.shards.values())
+        meta = done.sighting.meta
+        assert meta is not None
+        assert meta.commit_seq is not None
+        return Migrated(2, len(meta.partitions), entries, meta.commit_seq, already=True)
+
+    def _move_strays(self, found: Mapping[str, Found]) -> set[str]:
+        """Put entries into the shards they belong to; return the shards that changed.
+
+        First into the right one, then out of the wrong one, so that they are always in one.
+        """
+        strays: dict[str, RawEntries] = {}
+        sources: set[str] = set()
+        for partition, shard in found.items():
+            for rel, raw in document(shard).entries.items():
+                if (target := partition_of(rel)) != partition:
+                    strays.setdefault(target, {})[rel] = raw
+                    sources.add(partition)
+        for target, entries in strays.items():
+            self._edit(target, partial(_joined, entries))
+        for source in sources:
+            self._edit(source, partial(_belonging, source))
+        return sources | strays.keys()
+
+    def _edit(self, partition: str, edit: Callable[[RawEntries], RawEntries]) -> None:
+        for _ in attempts(()):
+            found = self._documents.shard(partition)
+            doc = document(found)
+            changed = Document(edit(doc.entries), doc.extra)
+            try:
+                self._documents.put_shard(partition, encode_shard(changed), found.token)
+            except PreconditionFailedError:
+                continue
+            return
+
+
+def _joined(strays: RawEntries, entries: RawEntries) -> RawEntries:
+    return {**strays, **entries}
+
+
+def _belonging(partition: str, entries: RawEntries) -> RawEntries:
+    return {rel: raw for rel, raw in entries.items() if partition_of(rel) == partition}

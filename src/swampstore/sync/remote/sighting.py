@@ -1,0 +1,49 @@
+"""What was seen of a remote: which version it is, and the `_meta.json` to build on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swampstore.sync.index_format import Meta, RawEntries
+from swampstore.sync.remote.facts import Fingerprint, same
+from swampstore.sync.remote.model import State
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One look at a remote.
+
+    `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
+    is damaged. `meta` is what it says; on version 2 it may instead be put together from the shards
+    that are there (`is_healed`), for the next commit to write. `discovered` are entries made from
+    a listing of the files, where there is no index at all.
+    """
+
+    version: int
+    meta: Meta | None = None
+    text: str | None = None
+    etag: str | None = None
+    token: str | None = None
+    is_healed: bool = False
+    exists: bool = True
+    discovered: RawEntries | None = None
+
+    @property
+    def state(self) -> State:
+        """What callers are told."""
+        seq = self.meta.commit_seq if self.meta else None
+        return State(self.version, self.meta, seq, self.exists, self.discovered is not None)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a base can agree with what was seen, that is, whether it can be seen again."""
+        is_damaged = self.etag is not None and self.text is None
+        return self.exists and not is_damaged and not self.is_healed and self.discovered is None
+
+    def agrees_with(self, monolith_etag: str | None) -> bool:
+        """Whether, on version 1, the shards are those of this monolith."""
+        return self.meta is not None and same(self.meta.monolith, monolith_etag)
+
+    def fingerprint(self, monolith_etag: str | None) -> Fingerprint:
+        """Return what identifies this state of the remote."""
+        return Fingerprint(self.version, self.etag, monolith_etag if self.version == 1 else None)

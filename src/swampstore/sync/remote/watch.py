@@ -1,0 +1,201 @@
+"""Noticing that the remote changed, for one small request when it did not.
+
+Every commit, of any client, rewrites `_meta.json`, except those of old clients that know nothing
+but the monolith of a version 1 remote. Asking for both each time would double the price of every
+sync that has nothing to do. So the monolith is asked for as well only where such a client (or one
+that stopped half-way) was ever seen, and otherwise at most once a minute: a first commit of an
+old client goes unnoticed for that long. On version 2 the monolith is frozen and proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import msgspec
+
+from swampstore.clock import Clock, from_iso, to_iso
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Fetched, ObjectInfo
+from swampstore.sync.base import Base
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Meta, decode_meta
+from swampstore.sync.partitions import META_KEY, Scope
+from swampstore.sync.remote.documents import Documents
+from swampstore.sync.remote.facts import (
+    COMMIT_SEQ,
+    FOREIGN_WRITER,
+    INDEX_VERSION,
+    META,
+    META_ETAG,
+    META_TOKEN,
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    Fingerprint,
+    same,
+)
+from swampstore.sync.remote.recovery import Recovery
+from swampstore.sync.remote.sighting import Sighting
+
+_MONOLITH_EVERY = timedelta(seconds=60)
+_NEWEST_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the store said about `_meta.json`: its content, nothing new, or that there is none."""
+
+    fetched: Fetched | None = None
+    is_unchanged: bool = False
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+class Watch:
+    """Looks at `_meta.json` (and, if need be, at the monolith) of one remote."""
+
+    def __init__(self, documents: Documents, recovery: Recovery, base: Base, clock: Clock) -> None:
+        self._documents = documents
+        self._recovery = recovery
+        self._base = base
+        self._clock = clock
+        self._agreements = Agreements(base)
+        # What a probe was told, for the look that follows it.
+        self._answer: _Answer | None = None
+        self._monolith: ObjectInfo | None = None
+
+    # Nothing to do? ----------------------------------------------------------------------------
+
+    def is_unchanged(self, scope: Scope | None) -> bool:
+        """Whether the remote still is what the base agrees with, in the scope."""
+        self._answer = self._monolith = None
+        seen = self._base.fact(META_ETAG)
+        agreed = next((one for one in self.agreed(scope) if one.meta == seen), None)
+        if agreed is None:
+            return False
+        answer = self._ask(seen)
+        if seen is not None and not answer.is_unchanged:
+            self._answer = answer
+            return False
+        if seen is None and answer.fetched is not None:
+            self._answer = answer
+            return False
+        if agreed.version == 2 or self._is_monolith_unchanged(agreed):
+            return True
+        self._answer = answer
+        return False
+
+    def agreed(self, scope: Scope | None) -> list[Fingerprint]:
+        """Return the states of the remote that the base agrees with, in the scope or at all."""
+        found = (self._agreements.of(one) for one in (None, scope))
+        return [one for one in found if one is not None]
+
+    def _is_monolith_unchanged(self, agreed: Fingerprint) -> bool:
+        if agreed.meta is not None and not self._is_check_due():
+            return True
+        self._monolith = self._documents.monolith_info()
+        if self._monolith is None or not same(self._monolith.etag, agreed.monolith):
+            return False
+        self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
+        return True
+
+    def _is_check_due(self) -> bool:
+        checked = self._base.fact(MONOLITH_CHECKED)
+        if checked is None or self._base.fact(FOREIGN_WRITER) is not None:
+            return True
+        age = self._clock() - from_iso(checked)
+        return not timedelta(0) <= age < _MONOLITH_EVERY
+
+    def monolith_info(self) -> ObjectInfo | None:
+        """Describe the monolith, as a probe just saw it or as it is now."""
+        info, self._monolith = self._monolith, None
+        return info or self._documents.monolith_info()
+
+    # Looking -----------------------------------------------------------------------------------
+
+    def look(self) -> Sighting:
+        """Find out what the remote is, from what a probe just saw or by asking."""
+        answer, self._answer = self._answer, None
+        answer = answer or self._ask(self._base.fact(META_ETAG))
+        if answer.is_unchanged:
+            text = self._base.fact(META) or ""
+            meta = _decode(text.encode())
+            if meta is not None:
+                etag, token = self._base.fact(META_ETAG), self._base.fact(META_TOKEN)
+                return Sighting(meta.version, meta, text, etag, token)
+            answer = self._ask(None)
+        return self._interpret(answer)
+
+    def look_again(self) -> Sighting:
+        """Find out what the remote is now, after somebody else was faster."""
+        self._answer = self._monolith = None
+        return self._interpret(self._ask(None))
+
+    def _ask(self, etag: str | None) -> _Answer:
+        if etag is None:
+            return _Answer(self._documents.meta())
+        try:
+            fetched = self._documents.meta_unless(etag)
+        except ObjectNotFoundError:
+            return _Answer()
+        return _Answer(fetched, is_unchanged=fetched is None)
+
+    def _interpret(self, answer: _Answer) -> Sighting:
+        if answer.fetched is None:
+            self._forget()
+            return self._known_version(self._recovery.without_meta(None, None))
+        info, data = answer.fetched
+        meta = _decode(data)
+        if meta is None:
+            self._forget()
+            return self._known_version(self._recovery.without_meta(info.etag, info.token))
+        text = data.decode()
+        self._base.apply(facts=meta_facts(meta, text, info.etag, info.token))
+        return Sighting(meta.version, meta, text, info.etag, info.token)
+
+    def _forget(self) -> None:
+        """Forget the last `_meta.json`, but not which version it was of."""
+        if self._base.fact(META_ETAG) is not None:
+            self._base.apply(facts=dict.fromkeys((META, META_ETAG, META_TOKEN)))
+
+    def _known_version(self, sighting: Sighting) -> Sighting:
+        if sighting.exists and self._base.fact(INDEX_VERSION) != str(sighting.version):
+            self._base.apply(facts={INDEX_VERSION: str(sighting.version)})
+        return sighting
+
+
+def meta_facts(meta: Meta, text: str, etag: str, token: str | None) -> dict[str, str | None]:
+    """Return the facts that remember a `_meta.json` as the last one seen."""
+    facts: dict[str, str | None] = {
+        META: text,
+        META_ETAG: etag,
+        META_TOKEN: token,
+        INDEX_VERSION: str(meta.version),
+        COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
+    }
+    # The frozen monolith of version 2 must never again prove anything.
+    return facts | ({MONOLITH_ETAG: None, MONOLITH_CHECKED: None} if meta.version == 2 else {})
+
+
+def _decode(data: bytes) -> Meta | None:
+    """Read a `_meta.json`, None if it is damaged; raise if a newer program wrote it."""
+    try:
+        return decode_meta(data)
+    except IndexDamagedError:
+        if _version(data) > _NEWEST_VERSION:
+            raise IndexDamagedError(
+                f"{META_KEY} is of version {_version(data)}, this program knows up to "
+                f"{_NEWEST_VERSION}",
+                hint="Use a newer release with this remote.",
+            ) from None
+        return None
+
+
+def _version(data: bytes) -> int:
+    try:
+        return msgspec.json.decode(data, type=_Version).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0

@@ -1,0 +1,55 @@
+"""What a path is: a file of a version, a `latest` marker, something derived, or a plain file."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from swampstore.layout import LATEST, RAW, parse_version
+
+# What any machine can compute again from its own definitions: nothing is lost if one replaces it.
+_DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
+_CATALOG_EXPORT = ".catalog-export.json"
+CONFLICTS = "files/conflicts"
+
+
+class VersionFile(NamedTuple):
+    """A file of one version of a data name."""
+
+    name_rel: str
+    version: int
+
+
+def version_file(rel: str) -> VersionFile | None:
+    """Return which version a file belongs to, None if it is no file of a version."""
+    parts = rel.split("/")
+    if len(parts) < 6 or parts[0] != "data":
+        return None
+    version = parse_version(parts[-2])
+    return None if version is None else VersionFile("/".join(parts[:-2]), version)
+
+
+def is_marker(rel: str) -> bool:
+    """Whether a path is the marker of a data name's latest version."""
+    return rel.startswith("data/") and rel.endswith(f"/{LATEST}") and rel.count("/") >= 4
+
+
+def is_lazy(rel: str) -> bool:
+    """Whether a path is content that may stay on the remote until somebody reads it."""
+    return rel.startswith("data/") and rel.endswith(f"/{RAW}") and rel.count("/") >= 2
+
+
+def is_derived(rel: str) -> bool:
+    """Whether a path holds what can be computed again, so that the last writer may win."""
+    return rel.startswith(_DERIVED) or rel == _CATALOG_EXPORT
+
+
+def unit_of(rel: str) -> str:
+    """Return what becomes visible together with a path: its data name, or the file alone."""
+    if found := version_file(rel):
+        return found.name_rel
+    return rel.rpartition("/")[0] if is_marker(rel) else rel
+
+
+def conflict_copy(rel: str, sha256: str) -> str:
+    """Return where our own content of a path is kept when the remote's takes its place."""
+    return f"{CONFLICTS}/{rel}.{sha256[:12]}"

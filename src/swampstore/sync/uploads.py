@@ -1,0 +1,233 @@
+"""Putting files into the store without ever replacing what somebody else put there.
+
+A new path is created only if it is free, a changed one replaces only the object that the base
+knows. What is found instead is compared: our own earlier upload, or the very same content, is
+no obstacle; anything else is reported as occupied, and the caller settles it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import NamedTuple
+
+from swampstore.clock import Clock, to_iso
+from swampstore.files import disk_errors
+from swampstore.stores import Store, Written
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.sync.base import Known
+from swampstore.sync.errors import SyncError
+from swampstore.sync.index_format import Entry, iso_ms
+from swampstore.sync.names import Names
+from swampstore.sync.signature import Signature, hash_file, signature
+
+# Larger files are streamed, and are never in memory as a whole.
+IN_MEMORY = 4 << 20
+_ATTEMPTS = 3
+
+
+class Upload(NamedTuple):
+    """A file to be put in place of an object, or where there should be none.
+
+    `replaces` is the content that the object may have, None if there should be no object. `noted`
+    is the hash and the token of an upload of ours that no index names yet.
+    """
+
+    rel: str
+    replaces: Known | None
+    noted: tuple[str, str] | None = None
+
+
+class Uploaded(NamedTuple):
+    """A file that is on the remote now, as the index and the base will know it."""
+
+    rel: str
+    entry: Entry
+    known: Known
+    sent: int
+
+
+class Occupied(NamedTuple):
+    """The object has content that nobody here expected."""
+
+    rel: str
+    sha256: str
+    size: int
+
+
+class Vanished(NamedTuple):
+    """The file was removed before it could be read."""
+
+    rel: str
+
+
+class _Body(NamedTuple):
+    read_ns: int
+    signature: Signature
+    sha256: str
+    data: bytes | None
+
+
+class Uploader:
+    """Puts single files into a store; safe to call from many threads."""
+
+    def __init__(self, store: Store, names: Names, clock: Clock) -> None:
+        self._store = store
+        self._names = names
+        self._clock = clock
+
+    def put(self, upload: Upload) -> Uploaded | Occupied | Vanished:
+        """Bring one file to the remote. A file that changes meanwhile is read again."""
+        path = self._names.local(upload.rel)
+        for _ in range(_ATTEMPTS):
+            body = _read(path)
+            if body is None:
+                return Vanished(upload.rel)
+            placed = self._place(upload, path, body)
+            if isinstance(placed, Occupied):
+                return placed
+            if body.data is not None or signature(path) == body.signature:
+                return self._uploaded(upload.rel, body, placed)
+        raise SyncError(
+            f"{path} keeps changing while it is uploaded",
+            hint="Sync again when whatever writes it is done; it stays marked.",
+        )
+
+    def _uploaded(self, rel: str, body: _Body, placed: Written | None) -> Uploaded:
+        entry = Entry(
+            size=body.signature.size,
+            last_modified=to_iso(self._clock()),
+            sha256=body.sha256,
+            local_mtime=iso_ms(body.signature.mtime_ns),
+        )
+        known = Known(
+            rel,
+            entry.size,
+            entry.sha256,
+            entry.last_modified,
+            placed.token if placed else None,
+            body.signature,
+            body.read_ns,
+        )
+        return Uploaded(rel, entry, known, entry.size if placed else 0)
+
+    def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
+        """Write the object; None means that it holds this very content already."""
+        key = self._names.remote(upload.rel)
+        if upload.noted and upload.noted[0] == body.sha256 and self._is(key, upload.noted[1]):
+            return None
+        if not self._store.capabilities.conditional_update:
+            return self._write(key, path, body, None)
+        if body.data is None:
+            return self._place_large(upload, path, body)
+        replaces = upload.replaces
+        try:
+            if replaces is None:
+                return self._store.put_if_absent(key, body.data)
+            if replaces.etag is not None:
+                return self._store.put_if_match(key, body.data, replaces.etag)
+        except PreconditionFailedError:
+            pass
+        return self._place_over(upload, path, body)
+
+    def _place_large(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
+        """Stream a file; stores take no condition for that, so look first."""
+        key = self._names.remote(upload.rel)
+        try:
+            found = self._store.head(key)
+        except ObjectNotFoundError:
+            return self._write(key, path, body, None)
+        if upload.replaces is not None and found.token == upload.replaces.etag:
+            return self._write(key, path, body, None)
+        return self._place_over(upload, path, body)
+
+    def _place_over(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
+        """Write over an object that is not known by its token, if its content may be replaced."""
+        key = self._names.remote(upload.rel)
+        for _ in range(_ATTEMPTS):
+            try:
+                digest, size, token = self._look(key)
+            except ObjectNotFoundError:
+                digest, size, token = "", 0, None
+            if digest == body.sha256:
+                return None
+            if token is not None and not _may_replace(upload, digest, size):
+                return Occupied(upload.rel, digest, size)
+            try:
+                return self._write(key, path, body, token, absent=token is None)
+            except PreconditionFailedError:
+                continue
+        return Occupied(upload.rel, "", 0)
+
+    def _look(self, key: str) -> tuple[str, int, str | None]:
+        """Return hash, size and token of an object, without holding a large one in memory."""
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            info = self._store.download(key, file.fileno())
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest(), info.size, info.token
+
+    def _is(self, key: str, token: str) -> bool:
+        try:
+            return self._store.head(key).token == token
+        except ObjectNotFoundError:
+            return False
+
+    def _write(
+        self, key: str, path: str, body: _Body, token: str | None, *, absent: bool = False
+    ) -> Written:
+        if body.data is None:
+            with disk_errors(path), open(path, "rb") as file:
+                return self._store.put(key, file)
+        if absent:
+            return self._store.put_if_absent(key, body.data)
+        if token is not None:
+            return self._store.put_if_match(key, body.data, token)
+        return self._store.put(key, body.data)
+
+
+def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
+    """Whether an object with this content is the one we mean, or an earlier upload of ours."""
+    if upload.noted is not None and upload.noted[0] == sha256:
+        return True
+    replaces = upload.replaces
+    if replaces is None:
+        return False
+    if replaces.sha256 is not None:
+        return replaces.sha256 == sha256
+    return replaces.size == size
+
+
+def _read(path: str) -> _Body | None:
+    """Read a file once: what is hashed is what is sent."""
+    began = time.time_ns()
+    before = signature(path)
+    if before is None:
+        return None
+    try:
+        if before.size > IN_MEMORY:
+            sha256, before = hash_file(path)
+            return _Body(began, before, sha256, None)
+        for _ in range(_ATTEMPTS):
+            with disk_errors(path):
+                data = _read_whole(path)
+            after = signature(path)
+            if after == before and len(data) == before.size:
+                return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
+            if after is None:
+                return None
+            began, before = time.time_ns(), after
+    except FileNotFoundError:
+        return None
+    raise SyncError(
+        f"{path} keeps changing while it is read",
+        hint="Sync again when whatever writes it is done; it stays marked.",
+    )
+
+
+def _read_whole(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(fd, "rb", buffering=0) as file:
+        return file.readall()

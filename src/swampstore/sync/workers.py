@@ -1,0 +1,111 @@
+"""Many transfers at once, until they are done, the time is over, or somebody presses Ctrl-C.
+
+Threads, because a transfer waits for the network outside the interpreter lock. They are daemons:
+a request that hangs must not keep a command from ending.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
+from swampstore.errors import SwampstoreError
+from swampstore.sync.errors import SyncTimeoutError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Deadline:
+    """A moment after which nothing new is begun; None means never."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    def remaining(self) -> float | None:
+        """Return the seconds left; raise SyncTimeoutError if there are none."""
+        if self._end is None:
+            return None
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise SyncTimeoutError(
+                f"the sync took longer than the {self._seconds:g} s it was given",
+                hint="What was done is kept; sync again to go on, or give it more --timeout.",
+            )
+        return left
+
+
+class Done(NamedTuple, Generic[T, R]):
+    """One finished piece of work: its result, or what went wrong with it."""
+
+    task: T
+    result: R | None
+    error: SwampstoreError | None
+
+
+def in_parallel(
+    work: Callable[[T], R], tasks: Iterable[T], concurrency: int, deadline: Deadline
+) -> Iterator[Done[T, R]]:
+    """Yield each task when it is done, in no order; errors of ours are results, others are raised.
+
+    At most `concurrency` run at once and as many wait, so `tasks` may be a long lazy sequence.
+    Leaving the iteration early, or the deadline, ends it without waiting for what still runs.
+    """
+    source = iter(tasks)
+    todo: queue.SimpleQueue[tuple[T] | None] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Done[T, R] | BaseException] = queue.SimpleQueue()
+    stopped = threading.Event()
+    threads = 0
+    pending = 0
+    try:
+        for task in source:
+            deadline.remaining()
+            todo.put((task,))
+            pending += 1
+            if threads < concurrency:
+                threads += 1
+                _start(work, todo, done, stopped)
+            if pending >= 2 * concurrency:
+                yield _next(done, deadline)
+                pending -= 1
+        while pending:
+            yield _next(done, deadline)
+            pending -= 1
+    finally:
+        stopped.set()
+        for _ in range(threads):
+            todo.put(None)
+
+
+def _start(
+    work: Callable[[T], R],
+    todo: queue.SimpleQueue[tuple[T] | None],
+    done: queue.SimpleQueue[Done[T, R] | BaseException],
+    stopped: threading.Event,
+) -> None:
+    def run() -> None:
+        while (item := todo.get()) is not None and not stopped.is_set():
+            (task,) = item
+            try:
+                done.put(Done(task, work(task), None))
+            except SwampstoreError as error:
+                done.put(Done(task, None, error))
+            except BaseException as error:  # noqa: BLE001 - raised where the results are read
+                done.put(error)
+
+    threading.Thread(target=run, name="transfer", daemon=True).start()
+
+
+def _next(done: queue.SimpleQueue[Done[T, R] | BaseException], deadline: Deadline) -> Done[T, R]:
+    while True:
+        try:
+            finished = done.get(timeout=deadline.remaining())
+        except queue.Empty:
+            continue
+        if isinstance(finished, BaseException):
+            raise finished
+        return finished

@@ -1,0 +1,64 @@
+"""Two machines that share a bucket, as the command line sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from swampstore import Repo, init_repo, open_repo
+from swampstore.config import update_marker
+from tests.command_line import CommandLine, Outcome, environment
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Machine:
+    """A repository with a home of its own; called with a command line, it runs it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        capture: pytest.CaptureFixture[bytes],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        self.home = directory / "home"
+        self.repo_dir = directory / "repo"
+        init_repo(self.repo_dir).close()
+        self._capture = capture
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, *args: str, stdin: bytes = b"") -> Outcome:
+        self._monkeypatch.setenv("SWAMP_HOME", str(self.home))
+        return CommandLine(self.repo_dir, self._capture, self._monkeypatch)(*args, stdin=stdin)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of a process on this machine."""
+        return environment(self.repo_dir) | {"SWAMP_HOME": str(self.home)}
+
+    def use(self, bucket: Path, **settings: object) -> None:
+        """Make a bucket the datastore, without any of the care that `setup` takes."""
+        section = {"type": "file", "url": f"file://{bucket}", **settings}
+        update_marker(str(self.repo_dir), {"datastore": section})
+
+    def open(self) -> Repo:
+        return open_repo(self.repo_dir, environ=self.environ)
+
+    @property
+    def cache(self) -> Path:
+        with self.open() as repo:
+            return Path(repo.config.datastore_dir)
+
+    def put(self, model: str, name: str, content: str) -> None:
+        assert self("data", "put", model, name, stdin=content.encode()).status == 0
+
+    def get(self, model: str, name: str, *options: str) -> str:
+        outcome = self("data", "get", model, name, "--raw", *options)
+        assert outcome.status == 0, outcome.err
+        return outcome.out
+
+
+def contents(repo: Repo, model: str, name: str) -> list[str]:
+    """Return the content of every version, oldest first."""
+    return [found.text() for found in reversed(repo.versions(model, name))]

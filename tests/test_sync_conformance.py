@@ -1,0 +1,109 @@
+"""Our own sync service keeps the promise, on every kind of remote and with both kinds of index."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.errors import ValidationError
+from swampstore.sync.service import SyncService
+from swampstore.testing.sync import NewMachine, Plant, SyncConformance, SyncMachine
+from tests.broken_store import BrokenStore
+from tests.remotes import Remote
+from tests.sync_harness import META, MONOLITH, Machine
+
+
+class RestartingMachine:
+    """A machine that can lose its network, and start again."""
+
+    def __init__(self, directory: Path, remote: Remote, namespace: str) -> None:
+        self.cache_dir = directory / "cache"
+        self.namespace = namespace
+        self._remote = remote
+        self._open()
+
+    def _open(self) -> None:
+        self.store = BrokenStore(self._remote.open())
+        self._machine = Machine(self.cache_dir, self.store, self.namespace)
+
+    @property
+    def service(self) -> SyncService:
+        return self._machine.service
+
+    def restart(self) -> None:
+        self.close()
+        self._open()
+
+    def offline(self) -> AbstractContextManager[None]:
+        return self.store.offline()
+
+    def close(self) -> None:
+        self._machine.close()
+
+
+class OurSync(SyncConformance):
+    is_sharded = False
+
+    @pytest.fixture
+    def new_machine(self, remote: Remote, tmp_path: Path) -> Iterator[NewMachine]:
+        machines: list[RestartingMachine] = []
+
+        def new(namespace: str = "") -> RestartingMachine:
+            machine = RestartingMachine(tmp_path / f"machine-{len(machines)}", remote, namespace)
+            if self.is_sharded and all(one.namespace != namespace for one in machines):
+                machine.service.migrate_index()
+            machines.append(machine)
+            return machine
+
+        yield new
+        for machine in machines:
+            machine.close()
+
+    @pytest.fixture
+    def plant(self, remote: Remote) -> Plant:
+        def planted(machine: SyncMachine, files: Mapping[str, bytes]) -> None:
+            prefix = f"{machine.namespace}/" if machine.namespace else ""
+            store = remote.open()
+            key = f"{prefix}_index/files.json" if self.is_sharded else f"{prefix}{MONOLITH}"
+            document = json.loads(store.get(key).data)
+            for rel, content in files.items():
+                document["entries"][rel] = entry(rel, content)
+                if rel not in (MONOLITH, META):
+                    with contextlib.suppress(ValidationError):
+                        store.put(f"{prefix}{rel}", content)
+            store.put(key, json.dumps(document).encode())
+
+        return planted
+
+
+def entry(rel: str, content: bytes) -> dict[str, Any]:
+    return {
+        "key": rel,
+        "size": len(content),
+        "lastModified": "2026-01-01T00:00:00.000Z",
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+class TestMonolith(OurSync):
+    pass
+
+
+class TestMonolithInNamespace(OurSync):
+    namespace = "team"
+
+
+class TestShards(OurSync):
+    is_sharded = True
+
+
+class TestShardsInNamespace(OurSync):
+    namespace = "team"
+    is_sharded = True

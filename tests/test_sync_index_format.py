@@ -1,0 +1,459 @@
+"""The index documents of a remote: exact bytes, what others wrote into them, and damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from swampstore.layout import is_internal
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import (
+    Document,
+    Entry,
+    Meta,
+    decode_entry,
+    decode_meta,
+    decode_monolith,
+    decode_shard,
+    encode_entry,
+    encode_meta,
+    encode_monolith,
+    encode_shard,
+    iso_ms,
+    scrub,
+)
+
+REL = "data/t/ID/d/1/raw"
+SHA256 = "0123456789abcdef" * 4
+UPLOADED = "2026-06-01T09:59:58.120Z"
+ENTRY = (
+    b'{"key":"data/t/ID/d/1/raw","size":17,"lastModified":"2026-06-01T09:59:58.120Z",'
+    b'"localMtime":"2026-06-01T09:59:57.003Z","sha256":"' + SHA256.encode() + b'"}'
+)
+MONOLITH = (
+    b'{"version":1,"lastPulled":"2026-06-01T10:00:00.000Z",'
+    b'"entries":{"data/t/ID/d/1/raw":' + ENTRY + b"}}"
+)
+SHARD = b'{"version":1,"entries":{"data/t/ID/d/1/raw":' + ENTRY + b"}}"
+META_1 = b'{"version":1,"partitions":["data--t--ID","audit"]}'
+META_2 = b'{"version":2,"partitions":["audit","data--t--ID"],"commitSeq":42}'
+# Valid JSON that decoding and encoding again would write differently.
+FOREIGN = rb'{ "n" : [1.50, 1E2, 12345678901234567890123], "s": "\u00e9\/", "s": null }'
+
+Decode = Callable[[bytes], object]
+DECODERS: list[Decode] = [decode_monolith, decode_shard, decode_meta]
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+RAWS = JSON.map(lambda value: msgspec.Raw(json.dumps(value).encode()))
+KNOWN = {"version", "partitions", "commitSeq", "swampstore", "entries", "lastPulled", "write"}
+EXTRAS = st.dictionaries(TEXT.filter(lambda name: name not in KNOWN), RAWS, max_size=3)
+ENTRIES = st.builds(
+    Entry,
+    st.integers(0, 2**53 - 1),
+    TEXT,
+    st.none() | st.just(SHA256),
+    st.none() | TEXT,
+    st.none() | st.integers(1, 2**53 - 1),
+)
+PARTITIONS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1),
+    unique=True,
+    max_size=5,
+).filter(lambda names: "_meta" not in names)
+
+
+def raw(text: str) -> msgspec.Raw:
+    return msgspec.Raw(text.encode())
+
+
+# Entries
+
+
+def test_an_entry_is_read_as_every_client_writes_it() -> None:
+    assert decode_entry(REL, ENTRY) == Entry(17, UPLOADED, SHA256, "2026-06-01T09:59:57.003Z")
+
+
+def test_an_entry_is_written_as_every_client_writes_it() -> None:
+    entry = Entry(17, UPLOADED, SHA256, "2026-06-01T09:59:57.003Z")
+    assert bytes(encode_entry(REL, entry)) == ENTRY
+
+
+def test_absent_members_of_an_entry_are_left_out() -> None:
+    written = bytes(encode_entry("é/x", Entry(0, UPLOADED)))
+    assert written.decode() == '{"key":"é/x","size":0,"lastModified":"' + UPLOADED + '"}'
+
+
+def test_an_entry_without_hash_and_mtime_is_read() -> None:
+    listed = raw('{"key":"a","size":3,"lastModified":"x","sha256":null}')
+    assert decode_entry("a", listed) == Entry(3, "x")
+
+
+def test_a_hash_in_capitals_is_the_same_hash() -> None:
+    entry = decode_entry(REL, ENTRY.replace(SHA256.encode(), SHA256.upper().encode()))
+    assert entry.sha256 == SHA256
+
+
+@given(TEXT, ENTRIES)
+def test_an_entry_survives_writing_and_reading(rel: str, entry: Entry) -> None:
+    assert decode_entry(rel, encode_entry(rel, entry)) == entry
+
+
+def test_members_of_others_survive_a_new_entry_byte_for_byte() -> None:
+    older = msgspec.Raw(b'{"theirs": ' + FOREIGN + b' , "size":1,"sha256":"old","x":1.0}')
+    written = bytes(encode_entry("a", Entry(2, UPLOADED), onto=older))
+    expected = b'{"key":"a","size":2,"lastModified":"%s","theirs":%s,"x":1.0}'
+    assert written == expected % (UPLOADED.encode(), FOREIGN)
+
+
+@pytest.mark.parametrize("older", ["null", "[1]", "{", ""])
+def test_an_entry_without_members_is_replaced(older: str) -> None:
+    entry = Entry(17, UPLOADED, SHA256)
+    assert encode_entry(REL, entry, onto=raw(older)) == encode_entry(REL, entry)
+
+
+@given(ENTRIES, ENTRIES, EXTRAS)
+def test_nothing_known_of_the_replaced_entry_survives(
+    older: Entry, newer: Entry, foreign: dict[str, msgspec.Raw]
+) -> None:
+    members = msgspec.json.decode(encode_entry("a", older), type=dict[str, msgspec.Raw])
+    replaced = msgspec.Raw(msgspec.json.encode(foreign | members))
+    written = encode_entry("a", newer, onto=replaced)
+    assert decode_entry("a", written) == newer
+    kept = msgspec.json.decode(written, type=dict[str, msgspec.Raw])
+    assert {name: kept[name] for name in foreign if name not in members} == {
+        name: value for name, value in foreign.items() if name not in members
+    }
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "null",
+        "[]",
+        "17",
+        "{}",
+        '{"size":1}',
+        '{"lastModified":"x"}',
+        '{"size":-1,"lastModified":"x"}',
+        '{"size":1.5,"lastModified":"x"}',
+        '{"size":"1","lastModified":"x"}',
+        '{"size":true,"lastModified":"x"}',
+        '{"size":null,"lastModified":"x"}',
+        '{"size":9007199254740992,"lastModified":"x"}',
+        '{"size":' + "9" * 10_000 + ',"lastModified":"x"}',
+        '{"size":1,"lastModified":5}',
+        '{"size":1,"lastModified":"x","localMtime":5}',
+        '{"size":1,"lastModified":"x","commitSeq":0}',
+        '{"size":1,"lastModified":"x","sha256":""}',
+        '{"size":1,"lastModified":"x","sha256":"' + "g" * 64 + '"}',
+        '{"size":1,"lastModified":"x","sha256":"' + "a" * 65 + '"}',
+        '{"size":1,"lastModified":"x","sha256":"' + "a" * 64 + '\\n"}',
+        '{"size":1,"lastModified":"x","sha256":5}',
+        '{"size":1,"lastModified":"x"',
+        "",
+    ],
+)
+def test_an_entry_of_the_wrong_shape_is_damage_that_names_the_path(entry: str) -> None:
+    with pytest.raises(IndexDamagedError, match=REL):
+        decode_entry(REL, entry.encode())
+
+
+# Monolith and shards
+
+
+def test_a_monolith_is_written_in_the_order_that_every_client_uses() -> None:
+    document = decode_monolith(MONOLITH)
+    written = encode_monolith(document, "2026-06-01T10:00:00.000Z", "w-1")
+    assert written == MONOLITH[:-1] + b',"write":"w-1"}'
+
+
+def test_a_shard_is_written_as_every_client_writes_it() -> None:
+    assert encode_shard(decode_shard(SHARD)) == SHARD
+
+
+def test_a_rewrite_replaces_the_time_and_the_mark_of_the_write_before() -> None:
+    first = encode_monolith(Document({}), "then", "w-1")
+    document = decode_monolith(first)
+    assert document.extra == {"lastPulled": raw('"then"'), "write": raw('"w-1"')}
+    written = encode_monolith(document, "now", "w-2")
+    assert written == b'{"version":1,"lastPulled":"now","entries":{},"write":"w-2"}'
+
+
+def test_what_others_put_into_a_document_survives_byte_for_byte() -> None:
+    entries = b'{"a":%s,"b":{"key" : "b"}}' % FOREIGN
+    shard = b'{"version":1,"entries":%s,"theirs":%s}' % (entries, FOREIGN)
+    assert encode_shard(decode_shard(shard)) == shard
+    monolith = b'{"theirs": %s, "entries" : %s , "version": 1}' % (FOREIGN, entries)
+    assert encode_monolith(decode_monolith(monolith), "now", "w") == (
+        b'{"version":1,"lastPulled":"now","entries":%s,"theirs":%s,"write":"w"}'
+        % (entries, FOREIGN)
+    )
+
+
+def test_entries_keep_their_order_and_their_letters() -> None:
+    shard = '{"version":1,"entries":{"z":1,"ä/\U0001f600":2,"a":3}}'.encode()
+    document = decode_shard(shard)
+    assert list(document.entries) == ["z", "ä/\U0001f600", "a"]
+    assert encode_shard(document) == shard
+
+
+@given(st.dictionaries(TEXT, RAWS), EXTRAS)
+def test_documents_survive_writing_and_reading(
+    entries: dict[str, msgspec.Raw], extra: dict[str, msgspec.Raw]
+) -> None:
+    document = Document(entries, extra)
+    assert decode_shard(encode_shard(document)) == document
+    monolith = decode_monolith(encode_monolith(document, "now", "w"))
+    assert monolith.entries == entries
+    assert monolith.extra == {"lastPulled": raw('"now"'), **extra, "write": raw('"w"')}
+
+
+def test_a_monolith_without_a_version_is_read_and_a_shard_is_not() -> None:
+    data = b'{"entries":{"a":1}}'
+    assert decode_monolith(data).entries == {"a": raw("1")}
+    with pytest.raises(IndexDamagedError, match="version"):
+        decode_shard(data)
+
+
+def test_the_error_of_a_damaged_document_names_it() -> None:
+    with pytest.raises(IndexDamagedError, match=r"_index/data--t--m\.json") as caught:
+        decode_shard(b"", "data--t--m")
+    assert caught.value.hint
+    with pytest.raises(IndexDamagedError, match=r"\.datastore-index\.json"):
+        decode_monolith(b"")
+    with pytest.raises(IndexDamagedError, match=r"_index/_meta\.json"):
+        decode_meta(b"")
+
+
+def test_h26_entries_of_bookkeeping_files_are_taken_out_with_the_reason() -> None:
+    rels = ["data/_catalog.db", REL, "data/t/ID/.lock", "_index/audit.json"]
+    entries = {rel: raw("1") for rel in rels}
+    removed = scrub(entries, lambda rel: "bookkeeping" if is_internal(rel) else None)
+    assert entries == {REL: raw("1")}
+    assert removed == {rel: "bookkeeping" for rel in rels if rel != REL}
+
+
+# Meta
+
+
+def test_meta_of_other_clients_is_read() -> None:
+    assert decode_meta(META_1) == Meta(1, ("data--t--ID", "audit"))
+    assert decode_meta(META_2) == Meta(2, ("audit", "data--t--ID"), 42)
+
+
+def test_meta_is_written_with_our_own_members_apart() -> None:
+    meta = Meta(2, ("audit", "data--t--ID"), 42, {"audit": '"e1"'}, '"e2"')
+    assert encode_meta(meta, "w-1") == META_2[:-1] + (
+        b',"swampstore":{"monolith":"\\"e2\\"","shards":{"audit":"\\"e1\\""},"write":"w-1"}}'
+    )
+    assert decode_meta(encode_meta(meta, "w-1")) == meta
+    assert encode_meta(decode_meta(META_1), "w-1") == META_1[:-1] + (
+        b',"swampstore":{"shards":{},"write":"w-1"}}'
+    )
+
+
+@given(
+    st.sampled_from([1, 2]),
+    PARTITIONS,
+    st.integers(1, 2**53 - 1),
+    st.dictionaries(TEXT, TEXT, max_size=3),
+    st.none() | TEXT,
+    EXTRAS,
+)
+def test_meta_survives_writing_and_reading(
+    version: int,
+    partitions: list[str],
+    commit_seq: int,
+    shards: dict[str, str],
+    monolith: str | None,
+    extra: dict[str, msgspec.Raw],
+) -> None:
+    meta = Meta(
+        version,
+        tuple(partitions),
+        commit_seq if version == 2 else None,
+        shards,
+        monolith,
+        extra,
+    )
+    read = decode_meta(encode_meta(meta, "w"))
+    assert set(read.partitions) == set(partitions)
+    assert (version == 2) or read.partitions == meta.partitions
+    assert (read.version, read.commit_seq) == (version, meta.commit_seq)
+    assert (read.shards, read.monolith, read.extra) == (shards, monolith, extra)
+
+
+def test_partitions_of_version_2_are_in_the_order_of_utf_16_code_units() -> None:
+    # U+1F600 starts with the code unit D83D, which is below U+FF5E; by code point it is above.
+    meta = Meta(2, ("\uff5e", "b", "\U0001f600", "B", "b"), 1)
+    assert decode_meta(encode_meta(meta, "w")).partitions == ("B", "b", "\U0001f600", "\uff5e")
+
+
+def test_partitions_of_version_1_keep_their_order_and_are_listed_once() -> None:
+    meta = Meta(1, ("b", "a", "b"))
+    assert decode_meta(encode_meta(meta, "w")).partitions == ("b", "a")
+    assert decode_meta(b'{"version":1,"partitions":["b","a","b"]}').partitions == ("b", "a")
+
+
+def test_members_of_others_in_meta_survive_byte_for_byte() -> None:
+    data = META_2[:-1] + b',"lastCompacted": %s}' % FOREIGN
+    meta = decode_meta(data)
+    assert meta.extra == {"lastCompacted": msgspec.Raw(FOREIGN)}
+    assert encode_meta(meta, "w").startswith(META_2[:-1] + b',"lastCompacted":' + FOREIGN)
+
+
+@pytest.mark.parametrize("own", ["5", "null", "[]", '{"shards":[]}', '{"monolith":1,"shards":{}}'])
+def test_damage_of_our_own_members_only_loses_them(own: str) -> None:
+    data = META_2[:-1] + f',"swampstore":{own}}}'.encode()
+    assert decode_meta(data) == decode_meta(META_2)
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        '{"version":3,"partitions":[],"commitSeq":1}',
+        '{"version":0,"partitions":[]}',
+        '{"version":"2","partitions":[],"commitSeq":1}',
+        '{"version":true,"partitions":[]}',
+        '{"partitions":[],"commitSeq":1}',
+        '{"version":1}',
+        '{"version":1,"partitions":null}',
+        '{"version":1,"partitions":{}}',
+        '{"version":1,"partitions":"audit"}',
+        '{"version":1,"partitions":["audit",null]}',
+        '{"version":1,"partitions":["audit",[]]}',
+        '{"version":1,"partitions":[""]}',
+        '{"version":1,"partitions":["_meta"]}',
+        '{"version":1,"partitions":["../data/t/m"]}',
+        '{"version":2,"partitions":[]}',
+        '{"version":2,"partitions":[],"commitSeq":null}',
+        '{"version":2,"partitions":[],"commitSeq":0}',
+        '{"version":2,"partitions":[],"commitSeq":-1}',
+        '{"version":2,"partitions":[],"commitSeq":1.5}',
+        '{"version":2,"partitions":[],"commitSeq":"1"}',
+        '{"version":2,"partitions":[],"commitSeq":' + "9" * 5000 + "}",
+    ],
+)
+def test_meta_of_the_wrong_shape_is_damage(meta: str) -> None:
+    with pytest.raises(IndexDamagedError, match=r"_meta\.json"):
+        decode_meta(meta.encode())
+
+
+# Garbage
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\0" * 1000, id="zeros"),
+        pytest.param(b"\xff\xfe{}", id="no UTF-8"),
+        pytest.param(b"\xef\xbb\xbf" + MONOLITH, id="byte order mark"),
+        pytest.param("{}".encode("utf-16"), id="UTF-16"),
+        pytest.param(b"<html>503 Slow Down</html>", id="HTML"),
+        pytest.param(b"null", id="null"),
+        pytest.param(b"[]", id="array"),
+        pytest.param(b"{}", id="empty object"),
+        pytest.param(b'{"version":1}', id="version only"),
+        pytest.param(b'{"version":2,"entries":{}}', id="another version"),
+        pytest.param(b'{"version":1,"entries":[]}', id="array of entries"),
+        pytest.param(b'{"version":1,"entries":null,"partitions":null}', id="null entries"),
+        pytest.param(MONOLITH + b"}", id="something behind"),
+        pytest.param(MONOLITH.replace(b"17", b"017"), id="number in a skipped place"),
+        pytest.param(MONOLITH.replace(b"120Z", b"\xc3Z"), id="no UTF-8 in a skipped place"),
+        pytest.param(b"[" * 3_000_000, id="deep array"),
+        pytest.param(b'{"version":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="deep"),
+        pytest.param(b'{"entries":' * 1_000_000, id="deep object"),
+        pytest.param(b'{"version":1,"entries":{"' + b"x" * 5_000_000, id="endless"),
+        pytest.param(bytes(range(256)) * 20_000, id="megabytes"),
+    ],
+)
+def test_garbage_is_damage_and_nothing_else(decode: Decode, garbage: bytes) -> None:
+    with pytest.raises(IndexDamagedError):
+        decode(garbage)
+
+
+@pytest.mark.parametrize("document", [MONOLITH, SHARD, META_1, META_2])
+@pytest.mark.parametrize("decode", DECODERS)
+def test_a_document_that_was_cut_short_is_damage(decode: Decode, document: bytes) -> None:
+    for length in range(len(document)):
+        with pytest.raises(IndexDamagedError):
+            decode(document[:length])
+
+
+def rewrite(data: bytes) -> None:
+    """Read in every way, and write what could be read; check that the result is valid JSON."""
+    for decode, encode in (
+        (decode_monolith, lambda document: encode_monolith(document, "now", "w")),
+        (decode_shard, encode_shard),
+        (decode_meta, lambda meta: encode_meta(meta, "w")),
+    ):
+        try:
+            decoded: Any = decode(data)
+        except IndexDamagedError:
+            continue
+        json.loads(encode(decoded).decode())
+        for rel, entry in getattr(decoded, "entries", {}).items():
+            try:
+                decode_entry(rel, entry)
+            except IndexDamagedError:
+                continue
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_raise_anything_but_damage(data: bytes) -> None:
+    rewrite(data)
+
+
+@given(st.dictionaries(st.sampled_from(sorted(KNOWN)), JSON | st.just(1), max_size=6))
+@example({"version": 1, "entries": {"a": None}, "partitions": []})
+def test_no_members_raise_anything_but_damage(members: dict[str, Any]) -> None:
+    rewrite(json.dumps(members).encode())
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from([MONOLITH, SHARD, META_1, META_2]),
+    st.lists(st.tuples(st.integers(0, 250), st.integers(0, 255)), min_size=1, max_size=3),
+)
+def test_flipped_bytes_are_either_damage_or_give_valid_documents(
+    document: bytes, flips: list[tuple[int, int]]
+) -> None:
+    data = bytearray(document)
+    for at, byte in flips:
+        data[at % len(data)] = byte
+    rewrite(bytes(data))
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("mtime_ns", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1_780_308_000_123_999_999, "2026-06-01T10:00:00.123Z"),
+        (1_780_308_000_999_999_999, "2026-06-01T10:00:00.999Z"),
+        (-1, "1969-12-31T23:59:59.999Z"),
+        (10**30, "9999-12-31T23:59:59.999Z"),
+        (-(10**30), "0001-01-01T00:00:00.000Z"),
+    ],
+)
+def test_an_mtime_is_cut_off_to_milliseconds(mtime_ns: int, text: str) -> None:
+    assert iso_ms(mtime_ns) == text
