@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 import sample
 import swampstore
@@ -27,7 +28,7 @@ def measure(setting: Setting) -> Iterator[Line]:
     place = f"{setting.directory}/repo"
     with init_repo(place) as repo:
         say(f"making a repository of {shape.artifacts:,} artifacts")
-        sample.write_files(repo.tree, shape, _CONTENT)
+        sample.write_files(repo.tree, shape, repeat(_CONTENT))
         repo.rebuild_catalog()
     os.sync()
     # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the package again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import statistics
 import sys
 import time
@@ -60,3 +61,15 @@ def median_ms(times: Sequence[float]) -> float:
 def percentile_ms(times: Sequence[float], percent: int) -> float:
     """Return a percentile of times in seconds as milliseconds."""
     return statistics.quantiles(times, n=100, method="inclusive")[percent - 1] * 1000
+
+
+def peak_rss() -> int:
+    """Return the most memory this program has ever had, in bytes."""
+    try:
+        with open("/proc/self/status") as file:
+            # The other way counts what the parent had before this program was started.
+            (peak,) = (line for line in file if line.startswith("VmHWM:"))
+            return int(peak.split()[1]) * 1024
+    except (FileNotFoundError, ValueError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

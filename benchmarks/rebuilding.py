@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import sample
@@ -70,7 +70,7 @@ def measure(setting: Setting) -> Iterator[Line]:
 def _rebuilt(place: str, shape: sample.Shape) -> Cost:
     with init_repo(place) as repo:
         say(f"writing the files of {shape.artifacts * shape.versions:,} versions")
-        sample.write_files(repo.tree, shape, _CONTENT)
+        sample.write_files(repo.tree, shape, repeat(_CONTENT))
     os.sync()  # else the rebuild would wait for what was written before it
     say("rebuilding their catalog")
     script = f"{os.path.dirname(os.path.abspath(__file__))}/rebuild_once.py"

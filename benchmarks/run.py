@@ -24,6 +24,7 @@ import command_line
 import machine
 import rebuilding
 import saving
+import syncing
 from measuring import Benchmark, Line, Setting, say
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "saving": saving.measure,
     "rebuild": rebuilding.measure,
     "cli": command_line.measure,
+    "sync": syncing.measure,
 }
 _QUICK = 20
 _VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -168,10 +170,10 @@ class _Writer:
         )
 
 
-def write_files(tree: Tree, shape: Shape, content: bytes) -> int:
+def write_files(tree: Tree, shape: Shape, contents: Iterator[bytes]) -> int:
     """Write every artifact below a tree as fast as it goes; return the number of versions.
 
-    Plain writes without locks, fsyncs or catalog; every version has the same small content.
+    Plain writes without locks, fsyncs or catalog; every version takes the next of the contents.
     """
     count = 0
     made: set[str] = set()
@@ -181,13 +183,25 @@ def write_files(tree: Tree, shape: Shape, content: bytes) -> int:
             os.makedirs(tree.path(ref.model.rel))
             made.add(ref.model.rel)
         os.mkdir(directory)
-        for metadata in versions:
+        for metadata, content in zip(versions, contents, strict=False):
             os.mkdir(f"{directory}/{metadata.version}")
             _write(f"{directory}/{metadata.version}/{RAW}", content)
-            _write(f"{directory}/{metadata.version}/{METADATA}", encode(metadata))
+            _write(f"{directory}/{metadata.version}/{METADATA}", encode(_of(metadata, content)))
         _write(tree.path(ref.latest_rel), b"%d" % versions[-1].version)
         count += len(versions)
     return count
+
+
+def _of(metadata: Metadata, content: bytes) -> Metadata:
+    checksum = hashlib.sha256(content).hexdigest()
+    return replace(metadata, size=len(content), checksum=checksum)
+
+
+def small_contents(smallest: int = 300, largest: int = 3000) -> Iterator[bytes]:
+    """Yield as many contents as anybody wants, the same ones each time."""
+    chance = random.Random(20260815)
+    while True:
+        yield chance.randbytes(chance.randint(smallest, largest))
 
 
 def _write(path: str, data: bytes) -> None:

@@ -21,6 +21,7 @@ import pytest
 
 import swampstore
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
+from swampstore.artifacts.renumber import renumber
 from swampstore.artifacts.sweep import sweep
 from swampstore.config import update_marker
 from swampstore.doctor import examine
@@ -125,6 +126,7 @@ OPERATIONS: dict[str, Callable[[Repo], Any]] = {
     "delete a name": lambda repo: repo.artifacts.delete(MODEL, "state"),
     "rename": lambda repo: repo.artifacts.rename(MODEL, "state", "status"),
     "mark deleted": lambda repo: repo.artifacts.mark_deleted(MODEL, "state", method="destroy"),
+    "renumber": lambda repo: renumber(repo.mutations, repo.ref(MODEL, "state"), {2: 3, 3: 4}),
     "commit": commit,
     "roll back": roll_back,
     "sweep": lambda repo: sweep(repo.store, older_than=-10),
@@ -253,6 +255,7 @@ def test_every_path_is_announced_before_it_is_touched(
         ("delete a name", [STATE]),
         ("rename", [STATE, STATE.replace("state", "status")]),
         ("mark deleted", [STATE]),
+        ("renumber", [STATE]),
         ("collect runs", [f"{NAMESPACE}/workflow-runs/w/workflow-run-r.yaml"]),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from swampstore import Repo
 from swampstore import config as configuration
 from swampstore.datastore_address import Address
 from swampstore.stores.directory import DirectoryStore
@@ -154,7 +155,7 @@ STOPS: dict[str, tuple[object, str]] = {
     "marker": (setting_up, "update_marker"),
     "removal": (Relocation, "remove_safe"),
     "one removal": (os, "unlink"),
-    "catalog": (setting_up, "rebuild"),
+    "catalog": (Repo, "rebuild_catalog"),
 }
 
 

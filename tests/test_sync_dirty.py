@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -25,14 +26,17 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from swampstore.errors import DiskError, LockTimeoutError
 from swampstore.layout import is_internal
 from swampstore.sync import dirty
+from swampstore.sync import sidecar as sidecar_module
 from swampstore.sync.dirty import LOCK, DirtyTracker, Snapshot
 from swampstore.sync.journal import EVERYTHING, JOURNAL, Marks, Record
 from swampstore.sync.sidecar import SIDECAR
+from tests import old_client
 from tests.old_client import OldClient
 from tests.test_many_processes import run_all
 
@@ -571,17 +575,17 @@ def test_the_five_thousandth_mark_costs_what_the_three_hundredth_does(
     cost = work.taken()
     assert sum(cost[call] for call in cost if call != "bytes") < 20
     assert "rename" not in cost
-    for number in range(1301, 6000):
+    for number in range(1301, 5000):
         tracker.mark(f"{number}")
     work.clear()
-    tracker.mark("6000")
+    tracker.mark("5000")
     assert work.taken() == cost
 
 
 def test_a_repeated_mark_writes_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracker = DirtyTracker(str(cache))
+    tracker, other = DirtyTracker(str(cache)), open_tracker(cache)
     for number in range(1000, 1300):
-        DirtyTracker(str(cache), durable=False).mark(f"{number}")
+        other.mark(f"{number}")
     work = Work(monkeypatch)
     tracker.mark("1000")
     assert work.taken()["fsync"] == 1, "the process that wrote it may have been killed before"
@@ -680,14 +684,14 @@ def test_a_journal_cut_anywhere_means_a_walk_and_keeps_what_is_left(
 def test_a_damaged_byte_means_a_walk_and_keeps_the_other_marks(
     at: int, tracker: DirtyTracker, cache: Path
 ) -> None:
-    for number in range(300):
+    for number in range(10):
         tracker.mark(f"{number}")
     data = bytearray((cache / JOURNAL).read_bytes())
     data[at] ^= 1
     (cache / JOURNAL).write_bytes(data)
     paths, bulk = seen(cache)
     assert bulk
-    assert len(paths) >= 299
+    assert len(paths) >= 9
     other = open_tracker(cache)
     other.mark("again")
     assert seen(cache) == ({*paths, "again"}, True)
@@ -763,18 +767,15 @@ def test_a_cache_removed_under_a_tracker_starts_anew(tracker: DirtyTracker, cach
 
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Fill the disk: from the call on, half of what is written is written."""
+    """Fill the disk: from the call on, only a few bytes of anything can be written."""
     write = os.write
 
-    def fill() -> None:
-        monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: len(data) // 2]))
-        monkeypatch.setattr(os, "rename", _refuse)
+    def write_little(fd: int, data: bytes) -> int:
+        if len(data) < 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data[: len(data) // 2])
 
-    return fill
-
-
-def _refuse(*_: object) -> None:
-    raise OSError(28, "No space left on device")
+    return lambda: monkeypatch.setattr(os, "write", write_little)
 
 
 def test_a_mark_that_cannot_be_written_is_an_error_and_leaves_no_damage(
@@ -911,7 +912,6 @@ class SharedCache(RuleBasedStateMachine):
         self.now = 0
         self.ours: dict[str, int] = {}
         self.theirs: dict[str, int] = {}
-        self.has_client_written = False
 
     def teardown(self) -> None:
         shutil.rmtree(self.cache)
@@ -921,7 +921,7 @@ class SharedCache(RuleBasedStateMachine):
         if is_clean:
             write_sidecar(self.cache)
         else:
-            self.ours[""] = 0
+            self.theirs[""] = 0
 
     @rule(which=st.integers(0, 2), path=st.sampled_from(["", *PATHS]))
     def mark(self, which: int, path: str) -> None:
@@ -931,13 +931,6 @@ class SharedCache(RuleBasedStateMachine):
         said = sidecar(self.cache)
         assert said["localDirty"]
         assert said["bulkInvalidated"] or path in said["dirtyPaths"]
-
-    @rule(which=st.integers(0, 2))
-    def mark_many(self, which: int) -> None:
-        self.now += 1
-        for number in range(201):
-            self.trackers[which].mark(f"many/{number}")
-            self.ours[f"many/{number}"] = self.now
 
     @rule(which=st.integers(0, 2))
     def die(self, which: int) -> None:
@@ -994,24 +987,24 @@ class SharedCache(RuleBasedStateMachine):
         self.theirs = dict.fromkeys(client.paths, self.now)
         if client.bulk:
             self.theirs[""] = self.now
-        self.has_client_written = True
 
     @invariant()
-    def nothing_is_lost(self) -> None:
+    def nothing_is_lost_and_nobody_walks_without_a_reason(self) -> None:
         paths, bulk = seen(self.cache)
         owed = self.ours.keys() | self.theirs.keys()
-        if "" in owed and not self.has_client_written:
-            assert bulk
-        if "" in self.theirs:
-            assert bulk
         assert owed - {""} <= paths
-        assert all(tracker.peek().paths for tracker in self.trackers) or not paths
+        assert bulk is ("" in owed)
 
     @invariant()
-    def nobody_walks_without_a_reason(self) -> None:
-        if not self.has_client_written and "" not in self.ours:
-            assert not seen(self.cache)[1]
+    def everybody_knows_the_same(self) -> None:
+        for tracker in self.trackers:
+            found = tracker.peek()
+            assert (set(found.paths), found.bulk) == seen(self.cache)
 
 
-SharedCache.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-TestSharedCache = SharedCache.TestCase
+def test_h13_h14_no_order_of_anything_loses_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sidecar_module, "MAX_PATHS", 3)
+    monkeypatch.setattr(old_client, "LIMIT", 3)
+    run_state_machine_as_test(
+        SharedCache, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+    )

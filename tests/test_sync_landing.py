@@ -376,7 +376,8 @@ def test_h61_nothing_lands_through_a_symlinked_directory(
         landing = PlainLanding(repo.tree)
     outside = tmp_path / "outside"
     outside.mkdir()
-    path_of(repo, link).parent.mkdir(parents=True, exist_ok=True)
+    path_of(repo, link).mkdir(parents=True, exist_ok=True)
+    path_of(repo, link).rmdir()
     path_of(repo, link).symlink_to(outside)
     behind = staged.version(STATE, 1, b"one")
     beside = staged.arrival("outputs/a", b"x")

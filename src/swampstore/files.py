@@ -19,24 +19,16 @@ from swampstore.layout import Routing, is_temp
 
 Announce = Callable[[str], None]
 
+_MOVE_IT = "Move it away; `swampstore doctor` lists what does not belong."
 _REASONS = {
     errno.ENOSPC: ("the disk is full", "Free some space and try again; nothing was lost."),
     errno.EDQUOT: ("the disk quota is used up", "Free some space and try again."),
     errno.EROFS: ("the file system is read-only", "Mount it writable, or use another datastore."),
     errno.EACCES: ("permission denied", "Check the owner and mode of the datastore's directories."),
     errno.EPERM: ("permission denied", "Check the owner and mode of the datastore's directories."),
-    errno.ENOTDIR: (
-        "there is a file where a directory belongs",
-        "Move it away; `swampstore doctor` lists what does not belong.",
-    ),
-    errno.EISDIR: (
-        "there is a directory where a file belongs",
-        "Move it away; `swampstore doctor` lists what does not belong.",
-    ),
-    errno.EEXIST: (
-        "something else is in the way",
-        "Move it away; `swampstore doctor` lists what does not belong.",
-    ),
+    errno.ENOTDIR: ("there is a file where a directory belongs", _MOVE_IT),
+    errno.EISDIR: ("there is a directory where a file belongs", _MOVE_IT),
+    errno.EEXIST: ("something else is in the way", _MOVE_IT),
     errno.ENAMETOOLONG: ("the path is too long", "Use a shorter type, model id or data name."),
 }
 
@@ -158,10 +150,15 @@ def _check_no_way_out(path: str, root: str) -> None:
         )
 
 
-def _check_no_link(path: str, below: str) -> None:
-    """Raise ValidationError if a directory on the way from `path` to `below` is a link."""
+def _check_no_link(path: str, below: str, known: set[str]) -> None:
+    """Raise ValidationError if a directory on the way from `path` to `below` is a link.
+
+    Directories that are found to be none are added to `known`, and not looked at again.
+    """
     for part in below.split("/"):
         path = f"{path}/{part}"
+        if path in known:
+            continue
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -171,6 +168,7 @@ def _check_no_link(path: str, below: str) -> None:
                 f"{path} is a symbolic link",
                 hint="Remove it; what comes from the remote never goes through one.",
             )
+        known.add(path)
 
 
 class Tree:
@@ -251,9 +249,11 @@ class Tree:
         """Return where a file that comes from the remote belongs: always the datastore tier."""
         return f"{self.base}/{rel}"
 
-    def check_receivable(self, rel: str) -> None:
-        """Raise ValidationError if `rel`, or a directory it is in, is a symbolic link."""
-        _check_no_link(self.base, rel)
+    def check_receivable(self, *rels: str) -> None:
+        """Raise ValidationError if one of these, or a directory it is in, is a symbolic link."""
+        known: set[str] = set()
+        for rel in rels:
+            _check_no_link(self.base, rel, known)
 
     @contextlib.contextmanager
     def receiving(self, rel: str) -> Iterator[Reception]:
@@ -437,12 +437,13 @@ class Reception:
     def __init__(self, tree: Tree, rel: str) -> None:
         self._tree = tree
         self._rel = rel
+        self._known: set[str] = set()
 
     def _path(self, rel: str) -> str:
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
             raise AssertionError(f"{rel} may not be received, only {self._rel} may")
         if between := rel[len(self._rel) + 1 :].rpartition("/")[0]:
-            _check_no_link(self._tree.shared_path(self._rel), between)
+            _check_no_link(self._tree.shared_path(self._rel), between, self._known)
         return self._tree.shared_path(rel)
 
     def adopt(self, rel: str, staged: str) -> None:
@@ -460,6 +461,7 @@ class Reception:
         try:
             os.mkdir(path)
         except FileExistsError:
+            _check_no_link(os.path.dirname(path), os.path.basename(path), self._known)
             return False
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -60,7 +60,12 @@ class Repo:
     """An open repository. Use it in a `with` block, or call `close()`."""
 
     def __init__(
-        self, config: Config, *, clock: Clock = system_clock, announce: Announce | None = None
+        self,
+        config: Config,
+        *,
+        clock: Clock = system_clock,
+        announce: Announce | None = None,
+        catalog: str = CATALOG,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -74,7 +79,7 @@ class Repo:
             durable=config.durable,
         )
         self.catalog = Catalog(
-            Database(f"{local}/{CATALOG}", durable=config.durable), config.namespace
+            Database(f"{local}/{catalog}", durable=config.durable), config.namespace
         )
         locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
@@ -447,8 +452,9 @@ def open_repo(
     """Open the repository that `path` (default: `SWAMP_REPO_DIR`, else here) is in.
 
     `datastore` is a datastore to use instead of the configured one, such as
-    `filesystem:/mnt/share` or `s3://bucket/prefix`. `durable=False` leaves out every fsync: faster, and a power failure
-    may lose what was saved last. `announce` is called with each path before it changes.
+    `filesystem:/mnt/share` or `s3://bucket/prefix`. `durable=False` leaves out every fsync:
+    faster, and a power failure may lose what was saved last. `announce` is called with each path
+    before it changes; without it, the changes of a cache are marked to be pushed.
     """
     from dataclasses import replace
 

@@ -90,8 +90,7 @@ class Mutations:
         Raises ValidationError, and does nothing, if one of them is behind a symbolic link.
         """
         rels = [ref.rel for ref in refs]
-        for rel in rels:
-            self.tree.check_receivable(rel)
+        self.tree.check_receivable(*rels)
         with self._intending(rels, op, {}), disk_errors(self.tree.base):
             yield [Reception(self.tree, rel) for rel in rels]
 

@@ -81,6 +81,10 @@ def move_versions(tree: Tree, change: Change, ref: DataRef, moves: Mapping[int, 
 
 def _move(tree: Tree, change: Change, ref: DataRef, old: int, new: int) -> None:
     change.move_dir(ref.version_rel(old), ref.version_rel(new))
+    _write_number(tree, change, ref, new)
+
+
+def _write_number(tree: Tree, change: Change, ref: DataRef, new: int) -> None:
     rel = ref.file_rel(new, METADATA)
     metadata = decode(tree.read(rel) or b"", tree.path(rel))
     change.write(rel, encode(replace(metadata, version=new)))
@@ -90,11 +94,18 @@ def _move(tree: Tree, change: Change, ref: DataRef, old: int, new: int) -> None:
 def finish_moves(
     tree: Tree, change: Change, ref: DataRef, moves: Iterable[tuple[int, int]]
 ) -> None:
-    """Carry out what is left of moves that were interrupted anywhere."""
+    """Carry out what is left of moves that were interrupted anywhere.
+
+    A version stays where it is if a program without our locks took its new number meanwhile.
+    """
     for old, new in sorted(moves, reverse=True):
         there = _number_in(tree, ref, new)
-        if there == old or (there is None and _number_in(tree, ref, old) == old):
-            with _staying_if_taken():
+        if there == old:
+            with _unless_taken():  # one tier may be left
+                change.move_dir(ref.version_rel(old), ref.version_rel(new))
+            _write_number(tree, change, ref, new)
+        elif there is None and _number_in(tree, ref, old) == old:
+            with _unless_taken():
                 _move(tree, change, ref, old, new)
 
 
@@ -109,8 +120,7 @@ def _number_in(tree: Tree, ref: DataRef, version: int) -> int | None:
 
 
 @contextlib.contextmanager
-def _staying_if_taken() -> Iterator[None]:
-    """Let a version keep its number if a program without our locks took the new one meanwhile."""
+def _unless_taken() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -308,6 +308,15 @@ class Catalog:
         sql = "DELETE FROM catalog_meta WHERE key = ?"
         self.rows.write(lambda db: db.execute(sql, (_POPULATED,)))
 
+    def clear(self) -> None:
+        """Forget every row; whoever asks next has them read from the files again."""
+
+        def work(db: sqlite3.Connection) -> None:
+            db.execute("DELETE FROM catalog_meta WHERE key = ?", (_POPULATED,))
+            db.execute("DELETE FROM catalog")
+
+        self.rows.write(work)
+
     def counts(self) -> dict[str, int]:
         """Return how many rows, latest rows and unfinished changes there are."""
         sql = (

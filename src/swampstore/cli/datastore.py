@@ -62,15 +62,19 @@ def setup(
     Nothing else should write to the repository meanwhile. If it is interrupted, run it again.
     """
     from swampstore.cli.progress import progress_shown
-    from swampstore.repo import Repo
-    from swampstore.sync.setup import Setup, configured
+    from swampstore.datastore_setup import set_up_datastore
 
     address = _address(target, config)
-    with session.open_repo() as here:
-        chosen = configured(here.config, address, os.environ, namespace)
-        with Repo(chosen, clock=here.clock) as there, progress_shown() as tell:
-            move = Setup(here, there, address, timeout=timeout, progress=tell)
-            report = move.run(migrate=not skip_migration, index=index)
+    with session.open_repo() as repo, progress_shown() as tell:
+        report = set_up_datastore(
+            repo,
+            address,
+            namespace=namespace,
+            migrate=not skip_migration,
+            index=index,
+            timeout=timeout,
+            progress=tell,
+        )
     if os.environ.get("SWAMP_DATASTORE"):
         report.warnings.append("SWAMP_DATASTORE is set, and wins over what was written")
     session.show(report.to_json(), lambda: _setup_text(report))

@@ -111,6 +111,8 @@ class NameArrivals:
         for version, arrivals in ready.items():
             if gone := [arrival for arrival in arrivals if not arrival.staged]:
                 self._remove(reception, version, gone)
+        if any(one.signature is None for one in self.landed):
+            reception.remove_empty_dir(self.ref.rel)
 
     def _take(self, reception: Reception, arrival: Arrival) -> None:
         self.landed.append(take_place(self._tree, reception, arrival))
@@ -147,7 +149,6 @@ class NameArrivals:
         for arrival in sorted(arrivals, key=_is_metadata, reverse=True):
             self._take(reception, arrival)
         tidy(self._tree, reception, self.ref, version)
-        reception.remove_empty_dir(self.ref.rel)
 
     def outcome(self) -> Outcome:
         """Return what the catalog must know, read from the files as they are now."""

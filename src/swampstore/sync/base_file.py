@@ -26,10 +26,18 @@ _FileId = tuple[int, int]
 
 _BUSY_SECONDS = 5.0
 _ATTEMPTS = 5
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+# A crowd that opens the log at the same moment is what SQLite calls a protocol error.
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
 _DISK = frozenset(
-    {sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN}
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+    }
 )
+_CALLERS_MISTAKES = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
 class BaseFile:
@@ -112,8 +120,8 @@ class BaseFile:
             for attempt in range(_ATTEMPTS):
                 try:
                     return work(self._current())
-                except (sqlite3.ProgrammingError, sqlite3.IntegrityError):
-                    raise  # the caller's mistake, not the file's
+                except _CALLERS_MISTAKES:
+                    raise
                 except sqlite3.DatabaseError as error:
                     self._after_failure(error, attempt)
         raise SyncError(

@@ -8,13 +8,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Collection, Iterable, Mapping
 
+from swampstore.artifacts.metadata import decode
+from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
-from swampstore.layout import parse_version
+from swampstore.layout import METADATA, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.parts import Parts
 from swampstore.sync.report import Conflict
@@ -52,8 +56,10 @@ def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[in
         for known in parts.base.below(name_rel)
         if (found := version_file(known.rel)) and found.version not in clashing
     }
-    mine = set(local_versions(parts, name_rel)) - shared
-    moves = plan_moves(mine, {*taken, *shared, *clashing}, min(clashing))
+    here = set(local_versions(parts, name_rel))
+    unfinished = {one for one in here if not _is_finished(parts, f"{name_rel}/{one}")}
+    mine = here - shared - (unfinished - clashing)
+    moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
     parts.landing.renumber(name_rel, moves)
     gone = [
         known.rel
@@ -65,6 +71,11 @@ def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[in
     return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
 
 
+def _is_finished(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is complete; somebody may still be writing one that is not."""
+    return os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
+
+
 def remote_marker(parts: Parts, rel: str) -> int:
     """Return the version that a `latest` marker on the remote names, 0 if it names none."""
     try:
@@ -72,6 +83,32 @@ def remote_marker(parts: Parts, rel: str) -> int:
     except ObjectNotFoundError:
         return 0
     return _number(data)
+
+
+def remote_sha256(parts: Parts, rel: str) -> str | None:
+    """Return the hash of an object, None if there is none. Reads all of it."""
+    with tempfile.TemporaryFile() as file:
+        try:
+            parts.store.download(parts.names.remote(rel), file.fileno())
+        except ObjectNotFoundError:
+            return None
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_one_artifact(parts: Parts, rel: str) -> bool:
+    """Whether our `metadata.yaml` and the remote's of the same path have the same id.
+
+    True also if one of the two cannot be read: then nothing says that they differ.
+    """
+    path = parts.names.local(rel)
+    try:
+        theirs = decode(parts.store.get(parts.names.remote(rel)).data, rel)
+        with disk_errors(path):
+            ours = decode(read_file(path) or b"", path)
+    except (ObjectNotFoundError, MetadataError):
+        return True
+    return ours.id == theirs.id
 
 
 def local_marker(parts: Parts, rel: str) -> int:

@@ -18,7 +18,7 @@ from swampstore.sync.base import Base, Known
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import Scope
 from swampstore.sync.report import Skipped
-from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged
+from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
 _NAMESPACE_MARK = ".namespace.json"
 _BATCH = 500
@@ -95,7 +95,7 @@ class LocalScan:
         if reason := self._why_not(rel, status):
             _skip(rel, reason, scan)
         elif scope is None or scope.covers(rel):
-            self._compare([_File(rel, _signature(status))], scan)
+            self._compare([_File(rel, signature_of(status))], scan)
         return []
 
     def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:
@@ -149,7 +149,7 @@ class LocalScan:
                 if reason := self._why_not(child, status):
                     _skip(child, reason, scan)
                 else:
-                    yield _File(child, _signature(status))
+                    yield _File(child, signature_of(status))
 
     def _entries(self, rel: str) -> list[os.DirEntry[str]]:
         path = self._names.local(rel) if rel else self._names.root
@@ -216,10 +216,6 @@ class LocalScan:
 def _skip(rel: str, reason: str, scan: Scan) -> None:
     if "bookkeeping" not in reason:
         scan.skipped.append(Skipped(rel, reason))
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return Signature(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def _roots(rels: Iterable[str]) -> dict[str, None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from swampstore.sync.pull import Pull
-from swampstore.sync.push import Plan, Push
+from swampstore.sync.push import Push
+from swampstore.sync.push_plan import Plan
 from swampstore.sync.report import Preview
 
 

@@ -20,7 +20,7 @@ from swampstore.sync.base import Known
 from swampstore.sync.downloads import Dangling, Download, Downloader, Fetched, Staging
 from swampstore.sync.errors import IncompleteSyncError, IndexDamagedError, SyncError
 from swampstore.sync.index_format import Entry, decode_entry
-from swampstore.sync.landing import Arrival
+from swampstore.sync.landing import Arrival, Landed, LandingError
 from swampstore.sync.local_scan import is_covered
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.partitions import Scope
@@ -84,6 +84,7 @@ class Pull:
         self._deadline = deadline
         self._tell = tell
         self.is_complete = False
+        self._began_ns = time.time_ns()
         self._marked = frozenset(parts.tracker.peek().paths)
         self._files = self._bytes = self._deleted = 0
 
@@ -166,14 +167,15 @@ class Pull:
             work.unfinished.add(token)
             return
         decision = decide(state.local, state.sha256, before, entry)
-        if decision is Decision.CONFLICT and is_marker(rel) and self._theirs_is_newer(rel):
-            decision = Decision.PULL
+        if decision is Decision.CONFLICT and entry is not None:
+            decision = self._reconsider(rel, state, entry)
         work.slice_of[rel] = token
         match decision:
             case Decision.PULL if entry is not None:
                 self._fetch(rel, entry, state, work)
             case Decision.ADOPT if entry is not None:
-                work.known.append(_known_of(rel, entry, state.signature, None))
+                same = replace(entry, sha256=state.sha256 or entry.sha256)
+                work.known.append(_known_of(rel, same, state.signature, None, self._began_ns))
             case Decision.DELETE_LOCAL if before is not None:
                 work.removals[rel] = before
                 work.expected[rel] = state.signature
@@ -187,12 +189,12 @@ class Pull:
             case Decision.NOTHING if before is not None and state.signature is not None:
                 if state.signature != before.held:
                     work.known.append(
-                        replace(before, held=state.signature, recorded_ns=time.time_ns())
+                        replace(before, held=state.signature, recorded_ns=self._began_ns)
                     )
 
     def _fetch(self, rel: str, entry: Entry, state: _State, work: _Work) -> None:
         if self._metadata_only and is_lazy(rel) and state.signature is None:
-            work.known.append(_known_of(rel, entry, None, None))
+            work.known.append(_known_of(rel, entry, None, None, self._began_ns))
             return
         work.downloads[rel] = Download(rel, entry)
         work.expected[rel] = state.signature
@@ -219,9 +221,21 @@ class Pull:
             os.path.dirname(self._parts.names.local(rel))
         )
 
-    def _theirs_is_newer(self, rel: str) -> bool:
-        ours = conflicts.local_marker(self._parts, rel)
-        return conflicts.remote_marker(self._parts, rel) > ours
+    def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
+        """Look closer at what both sides changed: it may be settled without a push."""
+        if is_marker(rel):
+            ours = conflicts.local_marker(self._parts, rel)
+            if conflicts.remote_marker(self._parts, rel) > ours:
+                return Decision.PULL
+        elif self._is_equal(rel, state, entry):
+            return Decision.ADOPT
+        return Decision.CONFLICT
+
+    def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
+        """Whether the object has the content of our file, where the index does not tell."""
+        if entry.sha256 or state.signature is None or entry.size != state.signature.size:
+            return False
+        return state.sha256 == conflicts.remote_sha256(self._parts, rel)
 
     def _want_content(self, work: _Work) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""
@@ -274,7 +288,7 @@ class Pull:
         fetched = {one.rel: one for one in batch}
         arrivals = [Arrival(one.rel, one.path, work.expected[one.rel]) for one in batch]
         recorded = time.time_ns()
-        landed = {one.rel: one.signature for one in self._parts.landing.land(arrivals)}
+        landed = {one.rel: one.signature for one in self._landed(arrivals, work)}
         known = []
         for rel, now in landed.items():
             entry = work.downloads[rel].entry
@@ -290,15 +304,25 @@ class Pull:
         for start in range(0, len(rels), _BATCH):
             batch = rels[start : start + _BATCH]
             arrivals = [Arrival(rel, None, work.expected[rel]) for rel in batch]
-            gone = {one.rel for one in self._parts.landing.land(arrivals)}
+            gone = {one.rel for one in self._landed(arrivals, work)}
             self._parts.base.apply(forgotten=gone)
             self._deleted += len(gone)
             self._leave(set(batch) - gone, work)
+
+    def _landed(self, arrivals: list[Arrival], work: _Work) -> list[Landed]:
+        try:
+            return self._parts.landing.land(arrivals)
+        except LandingError as error:
+            work.failures |= error.failures
+            return list(error.landed)
 
     @staticmethod
     def _leave(rels: Iterable[str], work: _Work) -> None:
         """Leave paths alone whose local file changed while we were at it."""
         for rel in rels:
+            if rel in work.failures:
+                work.unfinished.add(work.slice_of.get(rel, ("", "")))
+                continue
             work.unfinished.add(work.slice_of.get(rel, ("", "")))
             work.skipped.append(Skipped(rel, "it was changed here meanwhile; the next sync looks"))
 
@@ -335,7 +359,7 @@ def _known_of(
     entry: Entry,
     held: Signature | None,
     token: str | None,
-    recorded_ns: int | None = None,
+    recorded_ns: int,
 ) -> Known:
     return Known(
         rel,
@@ -344,5 +368,5 @@ def _known_of(
         entry.last_modified,
         token,
         held,
-        time.time_ns() if recorded_ns is None else recorded_ns,
+        recorded_ns,
     )

@@ -20,41 +20,20 @@ from swampstore.sync.dirty import Snapshot
 from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed, LocalScan, Scan
-from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
+from swampstore.sync.push_plan import Plan, Planner, hashed
 from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
-from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
-from swampstore.sync.signature import hash_file
-from swampstore.sync.uploads import Occupied, Upload, Uploaded, Uploader
+from swampstore.sync.shapes import is_marker, unit_of, version_file
+from swampstore.sync.uploads import Occupied, Uploaded, Uploader
 from swampstore.sync.workers import Deadline, in_parallel
 
 # How often others may get in between before we give up; each time is a lost race.
 _ROUNDS = 8
 # Uploads between two notes of what is on the remote already.
 _NOTE_EVERY = 200
-
-
-@dataclass(slots=True)
-class Plan:
-    """What a push will do, decided against one view of the index."""
-
-    uploads: dict[str, Upload] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    removals: dict[str, Known] = field(default_factory=dict)
-    adopted: dict[str, Known] = field(default_factory=dict)
-    forgotten: set[str] = field(default_factory=set)
-    clashes: dict[str, set[int]] = field(default_factory=dict)
-    conflicts: dict[str, Conflict] = field(default_factory=dict)
-    copies: dict[str, tuple[Changed, Entry]] = field(default_factory=dict)
-    reread: set[str] = field(default_factory=set)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the index needs no change."""
-        return not self.uploads and not self.removals
 
 
 @dataclass(slots=True)
@@ -86,6 +65,7 @@ class Push:
         self._full = full
         self._deadline = deadline
         self._tell = tell
+        self._began_ns = time.time_ns()
         self._local = LocalScan(parts.names, parts.base)
         self._uploader = Uploader(parts.store, parts.names, parts.clock)
 
@@ -109,7 +89,7 @@ class Push:
         if not changed and not deleted:
             return Plan()
         view = self._parts.index.view({partition_of(rel) for rel in (*changed, *deleted)})
-        return self._decide(view, changed, deleted)
+        return Planner(self._parts, view, self._began_ns).plan(changed, deleted)
 
     def commit(self, prepared: PreparedPush) -> Pushed:
         """Make the uploads visible in the index, then settle what was marked."""
@@ -158,7 +138,7 @@ class Push:
         doomed = set(self._parts.base.doomed())
         prepared.skipped = list(scan.skipped)
         prepared.touched = [
-            replace(known, held=now, recorded_ns=self._now_ns()) for known, now in scan.touched
+            replace(known, held=now, recorded_ns=self._began_ns) for known, now in scan.touched
         ]
         prepared.uploaded, prepared.stuck = {}, {}
         if not changed and not deleted and not doomed:
@@ -167,7 +147,7 @@ class Push:
         for _ in range(_ROUNDS):
             touched = {partition_of(rel) for rel in (*changed, *deleted, *doomed)}
             view = self._parts.index.view(touched)
-            plan = self._decide(view, changed, deleted)
+            plan = Planner(self._parts, view, self._began_ns).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             if plan.clashes or plan.copies:
                 self._settle_conflicts(plan, view, changed, prepared)
@@ -180,70 +160,6 @@ class Push:
             "others keep writing the same paths",
             hint="Sync again in a moment; everything is safe on this disk and stays marked.",
         )
-
-    def _decide(self, view: View, changed: dict[str, Changed], deleted: dict[str, Known]) -> Plan:
-        plan = Plan()
-        noted = self._parts.base.noted_uploads(changed)
-        for rel, change in changed.items():
-            self._decide_change(plan, view, change, noted.get(rel))
-        for rel, known in deleted.items():
-            match decide(Local.DELETED, None, known, view.entry(rel)):
-                case Decision.DELETE_REMOTE:
-                    plan.removals[rel] = known
-                case Decision.FORGET:
-                    plan.forgotten.add(rel)
-                case Decision.PULL:
-                    plan.reread.add(partition_of(rel))
-                    plan.conflicts[rel] = Conflict(
-                        rel, "it was deleted here and changed elsewhere; the change stays"
-                    )
-        return plan
-
-    def _decide_change(
-        self, plan: Plan, view: View, change: Changed, noted: tuple[str, str] | None
-    ) -> None:
-        rel, known, entry = change.rel, change.known, view.entry(change.rel)
-        if entry is not None and remote_changed(known, entry):
-            change = self._hashed(change)
-        match decide(Local.CHANGED, change.sha256, known, entry):
-            case Decision.PUSH:
-                plan.uploads[rel] = Upload(rel, known, noted)
-                plan.sizes[rel] = change.signature.size
-            case Decision.ADOPT:
-                assert entry is not None
-                plan.adopted[rel] = _known_of(rel, entry, change, self._now_ns())
-            case Decision.CONFLICT:
-                assert entry is not None
-                self._decide_conflict(plan, change, entry)
-
-    def _decide_conflict(self, plan: Plan, change: Changed, entry: Entry) -> None:
-        rel = change.rel
-        if found := version_file(rel):
-            plan.clashes.setdefault(found.name_rel, set()).add(found.version)
-        elif is_marker(rel):
-            self._decide_marker(plan, change, entry)
-        elif is_derived(rel):
-            plan.uploads[rel] = Upload(rel, _known_of(rel, entry, None, 0))
-            plan.sizes[rel] = change.signature.size
-            plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
-        else:
-            plan.copies[rel] = (change, entry)
-
-    def _decide_marker(self, plan: Plan, change: Changed, entry: Entry) -> None:
-        """Of two markers the higher one stays; that version exists on the side that wrote it."""
-        rel = change.rel
-        ours = conflicts.local_marker(self._parts, rel)
-        if ours >= conflicts.remote_marker(self._parts, rel):
-            plan.uploads[rel] = Upload(rel, _known_of(rel, entry, None, 0))
-            plan.sizes[rel] = change.signature.size
-        else:
-            plan.reread.add(partition_of(rel))
-
-    def _hashed(self, change: Changed) -> Changed:
-        if change.sha256 is not None:
-            return change
-        sha256, now = hash_file(self._parts.names.local(change.rel))
-        return change._replace(sha256=sha256, signature=now)
 
     # Settling conflicts ----------------------------------------------------------------------
 
@@ -296,7 +212,7 @@ class Push:
         changed: dict[str, Changed],
         prepared: PreparedPush,
     ) -> None:
-        change = self._hashed(change)
+        change = hashed(self._parts, change)
         assert change.sha256 is not None
         copy = conflicts.keep_copy(self._parts, rel, change.sha256)
         take_remote(self._parts, rel, entry, change.signature)
@@ -365,8 +281,7 @@ class Push:
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
         known = [*prepared.touched, *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
-        if uploaded or removals:
-            assert prepared.view is not None
+        if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
             parts.base.doom(removals)
             upserts = {one.rel: one.entry for one in uploaded}
             committed = parts.index.commit(prepared.view, upserts, removals, scope=prepared.scope)
@@ -419,12 +334,3 @@ class Push:
         ]
         walked = prepared.walked and not waiting
         self._parts.tracker.settle(prepared.snapshot, done, walked=walked)
-
-    def _now_ns(self) -> int:
-        return time.time_ns()
-
-
-def _known_of(rel: str, entry: Entry, change: Changed | None, recorded_ns: int) -> Known:
-    """Return what the base says about a path whose object is as the index says."""
-    held = change.signature if change else None
-    return Known(rel, entry.size, entry.sha256, entry.last_modified, None, held, recorded_ns)

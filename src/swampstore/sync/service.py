@@ -290,8 +290,17 @@ class SyncService:
         )
 
     def _note_verified(self) -> None:
-        """Tell other clients on this cache what it was compared with."""
-        self._parts.base.apply(facts={"verified_at": to_iso(self._parts.clock())})
+        """Note when the cache was compared with the remote, also for other clients on it."""
+        parts = self._parts
+        now = to_iso(parts.clock())
+        parts.base.apply(facts={"verified_at": now})
+        proof = parts.index.proof()
+        parts.tracker.verified(
+            fingerprint=proof.fingerprint,
+            commit_seq=proof.commit_seq,
+            lazy=bool(parts.base.not_held()),
+            at=max(now, proof.not_before),
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from swampstore.catalog.rebuild import rebuild
 from swampstore.config import (
     Config,
     cache_dir,
@@ -96,7 +95,11 @@ def configured(
 
 
 class Setup:
-    """One move of a repository's datastore: `here` has the old settings, `there` the new ones."""
+    """One move of a repository's datastore: `here` has the old settings, `there` the new ones.
+
+    As long as the old settings hold, their catalog must not hear of the new place: `there` has
+    one of its own, which is the same whenever the setup is run again.
+    """
 
     def __init__(
         self,
@@ -121,6 +124,7 @@ class Setup:
         Raises UntrustworthyStoreError and other errors of the store, and AlreadyExistsError if
         other data is in the way; the old settings hold then.
         """
+        self._there.mutations.recover()
         destination = self._prepare()
         moves = self._moves(destination) if migrate else {}
         if migrate:
@@ -128,10 +132,10 @@ class Setup:
             self._copy(moves, destination)
         if isinstance(destination, Cache):
             self._sync(destination, migrate=migrate, index=index)
-        self._there.catalog.invalidate()
+        # From here on, rows are read from where the settings say, whenever we are stopped.
+        self._here.catalog.clear()
         self._write_marker()
         self._remove(moves)
-        self._rebuild_catalog()
         return self._report
 
     # Before anything moves ---------------------------------------------------------------------
@@ -242,11 +246,6 @@ class Setup:
             removed = move.remove_safe()
             self._report.files_removed += removed.files
             self._warn("not on the new datastore, and stays where it is", removed.left)
-
-    def _rebuild_catalog(self) -> None:
-        if self._here.config.namespace != self._there.config.namespace:
-            rebuild(self._here.catalog, self._here.mutations)
-        rebuild(self._there.catalog, self._there.mutations)
 
     def _warn(self, what: str, rels: Sequence[str]) -> None:
         self._report.warnings += [f"{rel}: {what}" for rel in rels[:_NAMED]]

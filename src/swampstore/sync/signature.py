@@ -15,9 +15,7 @@ from typing import NamedTuple
 from swampstore.files import disk_errors
 from swampstore.sync.errors import SyncError
 
-RACY_NS = 2_000_000_000
-"""The coarsest timestamps in use (FAT) have steps of two seconds."""
-
+_RACY_NS = 2_000_000_000  # the coarsest timestamps in use (FAT) have steps of two seconds
 _PIECE = 1 << 20
 _ATTEMPTS = 3
 _INODE_MASK = (1 << 63) - 1  # some file systems use all 64 bits, SQLite's integers have a sign
@@ -60,7 +58,7 @@ def is_surely_unchanged(held: Signature, now: Signature, recorded_ns: int) -> bo
     time before `held` was looked at, never after: writes in between would stay unseen. 0 stands
     for unknown.
     """
-    return held == now and max(held.mtime_ns, held.ctime_ns) < recorded_ns - RACY_NS
+    return held == now and max(held.mtime_ns, held.ctime_ns) < recorded_ns - _RACY_NS
 
 
 def hash_file(path: str) -> tuple[str, Signature]:

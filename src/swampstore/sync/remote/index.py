@@ -14,11 +14,16 @@ from swampstore.sync.remote import remembering
 from swampstore.sync.remote.commit_monolith import MonolithCommit
 from swampstore.sync.remote.commit_shards import ShardCommit
 from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import PARTIAL, Agreements
+from swampstore.sync.remote.facts import (
+    COMMIT_SEQ,
+    META_ETAG,
+    PARTIAL,
+    Agreements,
+)
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.merging import Change
 from swampstore.sync.remote.migration import Migration
-from swampstore.sync.remote.model import Committed, Migrated, Slice, State
+from swampstore.sync.remote.model import Committed, Migrated, Proof, Slice, State
 from swampstore.sync.remote.reading import Reader
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
@@ -89,6 +94,16 @@ class RemoteIndex:
         are none if the iteration was not finished, or if the index was damaged.
         """
         return self._reader.agreed(self._clock) if self._reader else {}
+
+    def proof(self) -> Proof:
+        """Return what proves to other clients that the base agrees with the remote, if it does."""
+        agreed = Agreements(self._base).of(None)
+        if agreed is None or agreed.meta != self._base.fact(META_ETAG):
+            return Proof()
+        if agreed.version == 2:
+            seq = self._base.fact(COMMIT_SEQ)
+            return Proof(commit_seq=int(seq)) if seq else Proof()
+        return self._copy.proof(agreed.monolith)
 
     def read_again(self, partitions: Collection[str]) -> None:
         """Make the next `changes` yield these partitions, whatever the base agreed with.

@@ -20,10 +20,17 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched
 from swampstore.sync.base import Base
 from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Meta, RawEntries, decode_meta, decode_monolith
+from swampstore.sync.index_format import (
+    Meta,
+    RawEntries,
+    decode_meta,
+    decode_monolith,
+    iso_ms,
+)
 from swampstore.sync.partitions import MONOLITH_KEY
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import same
+from swampstore.sync.remote.model import Proof
 
 _ETAG = "copy_etag"
 _TOKEN = "copy_token"  # noqa: S105 - the condition of a write, no secret
@@ -108,6 +115,16 @@ class LocalCopy:
         self._base.apply(facts={_META: meta_text, _AGREED_META: None, _AGREED_SHA256: None})
         with contextlib.suppress(OSError):
             os.unlink(self._aside)
+
+    def proof(self, etag: str | None) -> Proof:
+        """Return what proves to other clients that the copy is the monolith of this ETag."""
+        if not same(etag, self._base.fact(_ETAG)):
+            return Proof()
+        try:
+            mtime_ns = os.stat(self._path).st_mtime_ns
+        except OSError:
+            return Proof()
+        return Proof(self._base.fact(_TOKEN), not_before=iso_ms(mtime_ns + 1_000_000))
 
     def last_agreed(self) -> AgreedCopy | None:
         """Return the latest monolith we have that a `_meta.json` agreed with."""

@@ -37,7 +37,7 @@ class Change:
     def by_partition(self) -> dict[str, Change]:
         """Return the parts of the change, each for one shard."""
         parts: dict[str, set[str]] = {}
-        for rel in self.rels:
+        for rel in sorted(self.rels):
             parts.setdefault(partition_of(rel), set()).add(rel)
         return {partition: self._of(rels) for partition, rels in parts.items()}
 

@@ -56,3 +56,15 @@ class Migrated(NamedTuple):
     entries: int
     commit_seq: int
     already: bool
+
+
+class Proof(NamedTuple):
+    """What other clients on this cache may take as proof that it is equal to the remote.
+
+    `fingerprint` is how the store calls the monolith, `commit_seq` the number of the last commit;
+    None if there is no such proof. Its time must not be before `not_before`.
+    """
+
+    fingerprint: str | None = None
+    commit_seq: int | None = None
+    not_before: str = ""

@@ -1,0 +1,190 @@
+"""Those who bring a tree of artifacts into a bucket and out of it again: peers, and ourselves."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import NamedTuple
+
+import sample
+from peers import Account, Peer
+from swampstore import Repo, init_repo, open_repo
+from swampstore.stores.counting import Tally
+
+BUCKET = "bench"
+
+
+class Contestant(ABC):
+    """Has a tree of its own to push, and a place on the server that nobody else uses.
+
+    `repo` is where the tree is changed, `target` the directory that pulls fill. `spent` says what
+    the last push or pull asked of the server, if that is known.
+    """
+
+    repo: Repo
+    target: str
+    spent = ""
+
+    def __init__(self, name: str, directory: str) -> None:
+        self.name = name
+        self._directory = directory
+        os.mkdir(directory)
+
+    @abstractmethod
+    def start_over(self, number: int) -> None:
+        """Turn to a place that holds nothing yet, and to an empty target."""
+
+    @abstractmethod
+    def push(self, *, cold: bool) -> None:
+        """Bring what changed to the server; `cold` says that nothing is there."""
+
+    @abstractmethod
+    def pull(self, *, cold: bool) -> None:
+        """Bring what changed on the server into the target; `cold` says that it is empty."""
+
+    def change(self, shape: sample.Shape, model: int, content: bytes) -> None:
+        """Save another version of one artifact: two files more, and a marker that changes."""
+        name = sample.names(shape)[-1]
+        self.repo.artifacts.save(sample.model_ref(shape, model), name, content)
+
+    def check(self) -> None:
+        """Raise AssertionError unless the target holds what the tree holds."""
+        assert _contents(self.target) == _contents(self.repo.tree.path("data")), self.name
+
+    def close(self) -> None:
+        """Release what is open."""
+        self.repo.close()
+
+
+class Other(Contestant):
+    """A peer."""
+
+    def __init__(self, peer: Peer, directory: str, shape: sample.Shape) -> None:
+        super().__init__(peer.name, directory)
+        self.repo = init_repo(f"{directory}/repo")
+        sample.write_files(self.repo.tree, shape, sample.small_contents())
+        self._source = self.repo.tree.path("data")
+        self._peer = peer
+        self._place = ""
+
+    def start_over(self, number: int) -> None:
+        """Turn to a place that holds nothing yet, and to an empty target."""
+        self._place = self._peer.place(f"{BUCKET}/{os.path.basename(self._directory)}/{number}")
+        self.target = f"{self._directory}/target"
+        shutil.rmtree(self.target, ignore_errors=True)
+        os.mkdir(self.target)
+
+    def push(self, *, cold: bool) -> None:
+        """Bring what changed to the server."""
+        command = self._peer.copy if cold else self._peer.sync
+        self._peer.run(command(self._source, self._place))
+
+    def pull(self, *, cold: bool) -> None:
+        """Bring what changed on the server into the target."""
+        command = self._peer.copy if cold else self._peer.sync
+        self._peer.run(command(self._place, self.target))
+
+
+class Machine(NamedTuple):
+    """A repository with a cache of its own, and the environment of a process that uses it."""
+
+    repo: Repo
+    environ: dict[str, str]
+
+    @classmethod
+    def new(cls, directory: str, url: str) -> Machine:
+        """Make a repository whose datastore is at a URL; its cache is empty."""
+        init_repo(f"{directory}/repo").close()
+        environ = {**os.environ, "SWAMP_HOME": f"{directory}/home", "SWAMP_DATASTORE": url}
+        repo = open_repo(f"{directory}/repo", environ=environ)
+        os.makedirs(repo.tree.base)
+        return cls(repo, environ)
+
+
+class Library(Contestant):
+    """Ourselves, as somebody sees it who has the repository open."""
+
+    def __init__(
+        self, name: str, directory: str, shape: sample.Shape, account: Account, *, sharded: bool
+    ) -> None:
+        super().__init__(name, directory)
+        self._account = account
+        self._sharded = sharded
+        self._here = self._machine("here-0", 0)
+        self._there = self._machine("there-0", 0)
+        sample.write_files(self._here.repo.tree, shape, sample.small_contents())
+
+    def _machine(self, name: str, number: int) -> Machine:
+        prefix = f"{os.path.basename(self._directory)}/{number}"
+        url = f"s3://{BUCKET}/{prefix}?endpoint={self._account.url}&region=us-east-1"
+        return Machine.new(f"{self._directory}/{name}", url)
+
+    def start_over(self, number: int) -> None:
+        """Turn to a place that holds nothing yet, and to an empty target."""
+        here, there = self._here.repo, self._there.repo
+        self._here = self._machine(f"here-{number}", number)
+        self._there = self._machine(f"there-{number}", number)
+        os.rename(here.tree.path("data"), self._here.repo.tree.path("data"))
+        for left in (here, there):
+            left.close()
+            shutil.rmtree(left.tree.base)
+        self.repo, self.target = self._here.repo, self._there.repo.tree.path("data")
+        for machine in (self._here, self._there):
+            machine.repo.sync.status()  # so that everything is imported
+        if self._sharded:
+            self.repo.sync.migrate_index()
+
+    def push(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
+        """Bring what changed to the server."""
+        counting = self._here.repo.connection.counting
+        counting.reset()
+        self._here.repo.sync.push()
+        self.spent = _spent(counting.tally())
+
+    def pull(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
+        """Bring what changed on the server into the target."""
+        counting = self._there.repo.connection.counting
+        counting.reset()
+        self._there.repo.sync.pull()
+        self.spent = _spent(counting.tally())
+
+    def close(self) -> None:
+        """Release what is open."""
+        self._here.repo.close()
+        self._there.repo.close()
+
+
+class CommandLine(Library):
+    """Ourselves, as a command that is started each time."""
+
+    def push(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
+        """Bring what changed to the server."""
+        self._run(self._here, "--push")
+
+    def pull(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
+        """Bring what changed on the server into the target."""
+        self._run(self._there, "--pull")
+
+    def _run(self, machine: Machine, *options: str) -> None:
+        program = f"{os.path.dirname(sys.executable)}/swampstore"
+        command = [program, "sync", "--repo", machine.repo.config.repo_dir, "--json", *options]
+        subprocess.run(command, env=machine.environ, check=True, stdout=subprocess.DEVNULL)
+
+
+def _spent(tally: Tally) -> str:
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(tally.requests.items()))
+    sent, received = tally.bytes_sent / 1e3, tally.bytes_received / 1e3
+    return f"{kinds}; {sent:,.0f} kB sent, {received:,.0f} kB received"
+
+
+def _contents(directory: str) -> dict[str, bytes]:
+    """Return what is in every file, by its path below a directory."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in Path(directory).rglob("*")
+        if path.is_file()
+    }

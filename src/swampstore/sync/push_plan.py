@@ -1,0 +1,180 @@
+"""Deciding what a push does about each change, against one view of the index. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from swampstore.layout import METADATA
+from swampstore.sync import conflicts
+from swampstore.sync.base import Known
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.local_scan import Changed
+from swampstore.sync.merge import Decision, Local, decide, remote_changed
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.parts import Parts
+from swampstore.sync.remote import View
+from swampstore.sync.report import Conflict
+from swampstore.sync.shapes import is_derived, is_marker, version_file
+from swampstore.sync.signature import hash_file
+from swampstore.sync.uploads import Upload
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a push will do.
+
+    `clashes` (versions by data name) and `copies` have to be settled before anything is
+    uploaded; `reread` are partitions in which the remote has something that we do not have.
+    """
+
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    removals: dict[str, Known] = field(default_factory=dict)
+    adopted: dict[str, Known] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
+    clashes: dict[str, set[int]] = field(default_factory=dict)
+    copies: dict[str, tuple[Changed, Entry]] = field(default_factory=dict)
+    conflicts: dict[str, Conflict] = field(default_factory=dict)
+    reread: set[str] = field(default_factory=set)
+
+
+class Planner:
+    """Makes the plan of one push. `began_ns` is a time before anything was looked at."""
+
+    def __init__(self, parts: Parts, view: View, began_ns: int) -> None:
+        self._parts = parts
+        self._view = view
+        self._began_ns = began_ns
+        self._plan = Plan()
+
+    def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
+        """Decide about every change and every deletion."""
+        noted = self._parts.base.noted_uploads(changed)
+        for rel, known in deleted.items():
+            self._delete(rel, known)
+        for rel, change in changed.items():
+            self._change(change, noted.get(rel))
+        self._number_past_others(changed)
+        return self._plan
+
+    def _entry(self, rel: str) -> Entry | None:
+        try:
+            return self._view.entry(rel)
+        except IndexDamagedError:
+            # Whatever it meant to say, the object itself is still protected from being replaced.
+            return None
+
+    def _delete(self, rel: str, known: Known) -> None:
+        match decide(Local.DELETED, None, known, self._entry(rel)):
+            case Decision.DELETE_REMOTE:
+                self._plan.removals[rel] = known
+            case Decision.FORGET:
+                self._plan.forgotten.add(rel)
+            case Decision.PULL:
+                self._plan.reread.add(partition_of(rel))
+                self._plan.conflicts[rel] = Conflict(
+                    rel, "it was deleted here and changed elsewhere; the change stays"
+                )
+
+    def _change(self, change: Changed, noted: tuple[str, str] | None) -> None:
+        rel, known, entry = change.rel, change.known, self._entry(change.rel)
+        if entry is not None and remote_changed(known, entry):
+            change = hashed(self._parts, change)
+        match decide(Local.CHANGED, change.sha256, known, entry):
+            case Decision.PUSH if entry is not None and not self._is_same_version(rel):
+                self._clash(rel)
+            case Decision.PUSH:
+                self._upload(change, Upload(rel, known, noted))
+            case Decision.ADOPT if entry is not None:
+                self._adopt(change, entry)
+            case Decision.CONFLICT if entry is not None:
+                self._conflict(change, entry)
+
+    def _upload(self, change: Changed, upload: Upload) -> None:
+        self._plan.uploads[change.rel] = upload
+        self._plan.sizes[change.rel] = change.signature.size
+
+    def _adopt(self, change: Changed, entry: Entry) -> None:
+        known = described(change.rel, entry)
+        self._plan.adopted[change.rel] = Known(
+            *(known.rel, known.size, change.sha256, known.modified, None),
+            held=change.signature,
+            recorded_ns=self._began_ns,
+        )
+
+    def _clash(self, rel: str) -> None:
+        found = version_file(rel)
+        assert found is not None
+        self._plan.clashes.setdefault(found.name_rel, set()).add(found.version)
+
+    def _conflict(self, change: Changed, entry: Entry) -> None:
+        rel = change.rel
+        if entry.sha256 is None and self._is_equal(change, entry):
+            self._adopt(hashed(self._parts, change), entry)
+        elif version_file(rel):
+            self._clash(rel)
+        elif is_marker(rel):
+            self._marker(change, entry)
+        elif is_derived(rel):
+            self._upload(change, Upload(rel, described(rel, entry)))
+            self._plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
+        else:
+            self._plan.copies[rel] = (change, entry)
+
+    def _marker(self, change: Changed, entry: Entry) -> None:
+        """Of two markers the higher one stays; that version exists on the side that wrote it."""
+        ours = conflicts.local_marker(self._parts, change.rel)
+        if ours >= conflicts.remote_marker(self._parts, change.rel):
+            self._upload(change, Upload(change.rel, described(change.rel, entry)))
+        else:
+            self._plan.reread.add(partition_of(change.rel))
+
+    def _is_equal(self, change: Changed, entry: Entry) -> bool:
+        """Whether the object has the content of our file, where the index does not tell."""
+        if entry.size != change.signature.size:
+            return False
+        sha256 = hashed(self._parts, change).sha256
+        return sha256 == conflicts.remote_sha256(self._parts, change.rel)
+
+    def _is_same_version(self, rel: str) -> bool:
+        """Whether changed metadata describes the artifact that the remote has at this number.
+
+        It does after an append. It does not if somebody emptied the cache, and the numbers
+        started anew; then the remote's version must not be replaced.
+        """
+        if version_file(rel) is None or not rel.endswith(f"/{METADATA}"):
+            return True
+        return conflicts.describe_one_artifact(self._parts, rel)
+
+    def _number_past_others(self, changed: Mapping[str, Changed]) -> None:
+        """Let new versions that are numbered below one of the remote clash as well.
+
+        They are the newest ones; as they are, they would never become the latest.
+        """
+        fresh = conflicts.taken_versions(
+            rel for rel in self._plan.uploads if changed[rel].known is None
+        )
+        for name_rel, versions in fresh.items():
+            highest = max(self._versions_to_stay(name_rel), default=0)
+            low = {version for version in versions if version < highest}
+            if low:
+                self._plan.clashes.setdefault(name_rel, set()).update(low)
+
+    def _versions_to_stay(self, name_rel: str) -> Iterable[int]:
+        rels = (rel for rel in self._view.entries_below(name_rel) if rel not in self._plan.removals)
+        return conflicts.taken_versions(rels).get(name_rel, set())
+
+
+def hashed(parts: Parts, change: Changed) -> Changed:
+    """Return a change with the hash of its file."""
+    if change.sha256 is not None:
+        return change
+    sha256, now = hash_file(parts.names.local(change.rel))
+    return change._replace(sha256=sha256, signature=now)
+
+
+def described(rel: str, entry: Entry) -> Known:
+    """Return what the index says about a path in the words of the base."""
+    return Known(rel, entry.size, entry.sha256, entry.last_modified, None, None)
