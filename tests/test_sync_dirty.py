@@ -940,6 +940,8 @@ class SharedCache(RuleBasedStateMachine):
     def begin_push(self, which: int) -> None:
         self.now += 1
         self.pushes.append((self.now, self.trackers[which].snapshot()))
+        for path, since in self.theirs.items():  # now the journal has them, whatever others do
+            self.ours[path] = max(since, self.ours.get(path, 0))
 
     @precondition(lambda self: self.pushes)
     @rule(
@@ -989,22 +991,16 @@ class SharedCache(RuleBasedStateMachine):
             self.theirs[""] = self.now
 
     @invariant()
-    def nothing_is_lost_and_nobody_walks_without_a_reason(self) -> None:
-        paths, bulk = seen(self.cache)
+    def everybody_knows_exactly_what_is_owed(self) -> None:
         owed = self.ours.keys() | self.theirs.keys()
-        assert owed - {""} <= paths
-        assert bulk is ("" in owed)
-
-    @invariant()
-    def everybody_knows_the_same(self) -> None:
-        for tracker in self.trackers:
+        for tracker in [*self.trackers, open_tracker(self.cache)]:
             found = tracker.peek()
-            assert (set(found.paths), found.bulk) == seen(self.cache)
+            assert (set(found.paths), found.bulk) == (owed - {""}, "" in owed)
 
 
 def test_h13_h14_no_order_of_anything_loses_a_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sidecar_module, "MAX_PATHS", 3)
     monkeypatch.setattr(old_client, "LIMIT", 3)
     run_state_machine_as_test(
-        SharedCache, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
+        SharedCache, settings=settings(max_examples=50, stateful_step_count=20, deadline=None)
     )

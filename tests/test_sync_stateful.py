@@ -42,6 +42,17 @@ DERIVED = "definitions-evaluated/aws/ec2/web.yaml"
 # One transfer at a time: what happens before a kill must not depend on threads.
 ONE_BY_ONE = Limits(pull_concurrency=1, push_concurrency=1)
 COUNT = 3
+CONTENT = b"content "
+
+Operation = Callable[[SyncService], object]
+OPERATIONS: tuple[Operation, ...] = (
+    lambda service: service.push(),
+    lambda service: service.push([EC2]),
+    lambda service: service.pull(),
+    lambda service: service.pull([EC2]),
+    lambda service: service.pull(metadata_only=True),
+    lambda service: service.migrate_index(),
+)
 
 
 class Computer:
@@ -78,7 +89,11 @@ class Computer:
     def contents(self, scope: Scope | None = None) -> set[bytes]:
         """Return the contents of all files that are here, or of those of some models."""
         files = self.host.files().items()
-        return {data for rel, data in files if scope is None or scope.covers(rel)}
+        return {
+            data
+            for rel, data in files
+            if data.startswith(CONTENT) and (scope is None or scope.covers(rel))
+        }
 
 
 class Machines(RuleBasedStateMachine):
@@ -111,7 +126,7 @@ class Machines(RuleBasedStateMachine):
     def new_content(self, computer: Computer) -> bytes:
         """Return a content that never was; all have the same size."""
         self.written += 1
-        content = b"%06d" % self.written
+        content = b"%s%06d" % (CONTENT, self.written)
         computer.unpushed.add(content)
         return content
 
@@ -269,20 +284,9 @@ class Machines(RuleBasedStateMachine):
         for version in missing[which:]:
             host.service.hydrate(host.mark_of(ref.file_rel(version, "raw")))
 
-    operations: st.SearchStrategy[Callable[[SyncService], object]] = st.sampled_from(
-        [
-            lambda service: service.push(),
-            lambda service: service.push([EC2]),
-            lambda service: service.pull(),
-            lambda service: service.pull([EC2]),
-            lambda service: service.pull(metadata_only=True),
-            lambda service: service.migrate_index(),
-        ]
-    )
-
     @rule(
         number=st.integers(0, COUNT - 1),
-        sync=operations,
+        operation=st.sampled_from(OPERATIONS),
         requests=st.integers(0, 25),
         is_done=st.booleans(),
         kills=st.booleans(),
@@ -290,7 +294,7 @@ class Machines(RuleBasedStateMachine):
     def break_down(
         self,
         number: int,
-        sync: Callable[[SyncService], object],
+        operation: Operation,
         requests: int,
         is_done: bool,
         kills: bool,
@@ -298,7 +302,7 @@ class Machines(RuleBasedStateMachine):
         computer = self.computers[number]
         computer.store.fail_after(requests, is_done=is_done, kills=kills)
         try:
-            sync(computer.service)
+            operation(computer.service)
         except (Killed, StoreError, SyncError):
             computer.restart()
         computer.store.mend()

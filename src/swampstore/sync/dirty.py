@@ -122,7 +122,10 @@ class DirtyTracker:
         state = self._sidecar.update(
             lambda state: state if state.chain else self._showing_all(state)
         )
-        push = self._journal.begin_push(map(self._record, state.dirty_paths))
+        found = [self._record(path) for path in state.dirty_paths]
+        if state.must_walk:
+            found.append(EVERYTHING)
+        push = self._journal.begin_push(found)
         return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
 
     def settle(
