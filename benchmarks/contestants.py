@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import NamedTuple
 
 import sample
-from peers import Account, Peer
+from peers import Account, Peer, run_quietly
 from swampstore import Repo, init_repo, open_repo
 from swampstore.stores.counting import Tally
 
@@ -143,14 +142,14 @@ class Library(Contestant):
         counting = self._here.repo.connection.counting
         counting.reset()
         self._here.repo.sync.push()
-        self.spent = _spent(counting.tally())
+        self.spent = spent(counting.tally())
 
     def pull(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
         """Bring what changed on the server into the target."""
         counting = self._there.repo.connection.counting
         counting.reset()
         self._there.repo.sync.pull()
-        self.spent = _spent(counting.tally())
+        self.spent = spent(counting.tally())
 
     def close(self) -> None:
         """Release what is open."""
@@ -172,10 +171,11 @@ class CommandLine(Library):
     def _run(self, machine: Machine, *options: str) -> None:
         program = f"{os.path.dirname(sys.executable)}/swampstore"
         command = [program, "sync", "--repo", machine.repo.config.repo_dir, "--json", *options]
-        subprocess.run(command, env=machine.environ, check=True, stdout=subprocess.DEVNULL)
+        run_quietly(command, machine.environ)
 
 
-def _spent(tally: Tally) -> str:
+def spent(tally: Tally) -> str:
+    """Say what was asked of a store, and how much went to and fro."""
     kinds = ", ".join(f"{number:,} {kind}" for kind, number in sorted(tally.requests.items()))
     sent, received = tally.bytes_sent / 1e3, tally.bytes_received / 1e3
     return f"{kinds}; {sent:,.0f} kB sent, {received:,.0f} kB received"

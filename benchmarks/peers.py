@@ -69,11 +69,8 @@ class Peer(NamedTuple):
     environ: Mapping[str, str]
 
     def run(self, command: list[str]) -> None:
-        """Run a command; raise CalledProcessError, after showing what it said, if it fails."""
-        done = subprocess.run(command, env=self.environ, capture_output=True, check=False)
-        if done.returncode:
-            sys.stderr.buffer.write(done.stdout + done.stderr)
-            done.check_returncode()
+        """Run one of its commands."""
+        run_quietly(command, self.environ)
 
 
 def installed(account: Account, directory: str) -> list[Peer]:
@@ -95,10 +92,18 @@ def _environment() -> Path:
     if not (place / "complete").exists():
         say(f"installing the peers into {place}")
         venv.create(place, clear=True, with_pip=True)
-        pip = [f"{place}/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--no-deps", "-r", str(REQUIREMENTS)], check=True)
+        pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check"]
+        run_quietly([*pip, "install", "--no-deps", "-r", str(REQUIREMENTS)], os.environ)
         (place / "complete").touch()
     return place
+
+
+def run_quietly(command: list[str], environ: Mapping[str, str]) -> None:
+    """Run a command; raise CalledProcessError, after showing what it said, if it fails."""
+    done = subprocess.run(command, env=environ, capture_output=True, check=False)
+    if done.returncode:
+        sys.stderr.buffer.write(done.stdout + done.stderr)
+        done.check_returncode()
 
 
 def _rclone(program: Path, account: Account, environ: Mapping[str, str]) -> Peer:
@@ -141,7 +146,8 @@ def _aws(program: Path, account: Account, environ: Mapping[str, str], directory:
 
     def sync(source: str, target: str) -> list[str]:
         start = [str(program), "--endpoint-url", account.url, "s3", "sync", "--only-show-errors"]
-        return [*start, source, target]
+        # Without the last one it leaves a marker alone that changed from 1 to 2 on the server.
+        return [*start, "--exact-timestamps", source, target]
 
     return Peer(
         "aws s3 sync", sync, sync, "s3://{}".format, {**environ, "AWS_CONFIG_FILE": settings}

@@ -24,6 +24,7 @@ import command_line
 import machine
 import rebuilding
 import saving
+import sync_memory
 import syncing
 from measuring import Benchmark, Line, Setting, say
 
@@ -33,6 +34,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "rebuild": rebuilding.measure,
     "cli": command_line.measure,
     "sync": syncing.measure,
+    "sync-memory": sync_memory.measure,
 }
 _QUICK = 20
 _VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}

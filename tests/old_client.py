@@ -1,14 +1,22 @@
-"""Another client of the same cache, as far as its sidecar is concerned.
+"""Other clients: what they do to a cache that we share with them, and to a remote.
 
-It reads the sidecar once, keeps what it read for life, locks nothing, and rewrites the whole file
-from memory: whatever it does not know is gone.
+Of the cache only the sidecar matters. An `OldClient` reads it once, keeps what it read for life,
+locks nothing, and rewrites the whole file from memory: whatever it does not know is gone. An
+`OldPeer` is on another machine. It writes the index whole, unconditionally, with nothing but json.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from swampstore.stores import Store
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
 
 SIDECAR = ".datastore-sync-state.json"
 LIMIT = 200
@@ -80,3 +88,111 @@ class OldClient:
         temp = self._file.with_name(".00000000-0000-4000-8000-000000000000.tmp")
         temp.write_text(json.dumps(built, indent=2))
         temp.rename(self._file)
+
+
+class OldPeer:
+    """One of another machine, as far as the remote is concerned: what its pushes leave there.
+
+    Files are given by their path, None for one that it deletes.
+    """
+
+    _moments = itertools.count()
+
+    def __init__(self, store: Store, namespace: str = "") -> None:
+        self.store = store
+        self._prefix = f"{namespace}/" if namespace else ""
+
+    def push_monolith_only(
+        self, files: Mapping[str, bytes | None], *, hashes: bool = True
+    ) -> dict[str, Any]:
+        """Push as those do that know nothing but the monolith; return its entries."""
+        self._transfer(files)
+        monolith = self.read(MONOLITH_KEY) or {"version": 1, "lastPulled": "", "entries": {}}
+        _change(monolith["entries"], files, self._now(), hashes=hashes)
+        monolith["lastPulled"] = self._now()
+        self.write(MONOLITH_KEY, monolith)
+        entries: dict[str, Any] = monolith["entries"]
+        return entries
+
+    def push_v1(self, files: Mapping[str, bytes | None], *, hashes: bool = True) -> None:
+        """Push as later ones do: the monolith, then the touched shards, then `_meta.json`.
+
+        A shard whose last entry went stays as it was, and is no longer named.
+        """
+        groups = _grouped(self.push_monolith_only(files, hashes=hashes))
+        for name in _partitions(files) & groups.keys():
+            self.write(shard_key(name), {"version": 1, "entries": groups[name]})
+        self.write(META_KEY, {"version": 1, "partitions": list(groups)})
+
+    def push_v2(self, files: Mapping[str, bytes | None]) -> None:
+        """Push to a sharded remote: the touched shards, then `_meta.json`; no monolith."""
+        self._transfer(files)
+        meta = self.read(META_KEY)
+        partitions = set(meta["partitions"])
+        for name in sorted(_partitions(files)):
+            own = {rel: data for rel, data in files.items() if wire_partition(rel) == name}
+            shard = self.read(shard_key(name)) or {"version": 1, "entries": {}}
+            _change(shard["entries"], own, self._now(), hashes=True)
+            if shard["entries"]:
+                self.write(shard_key(name), shard)
+                partitions.add(name)
+            else:
+                self.store.delete(self._prefix + shard_key(name))
+                partitions.discard(name)
+        seq = meta["commitSeq"] + 1
+        self.write(META_KEY, {"version": 2, "partitions": sorted(partitions), "commitSeq": seq})
+
+    def migrate(self) -> None:
+        """Make the remote sharded; the monolith stays as it is, for ever."""
+        groups = _grouped(self.read(MONOLITH_KEY)["entries"])
+        for name, entries in groups.items():
+            self.write(shard_key(name), {"version": 1, "entries": entries})
+        self.write(META_KEY, {"version": 2, "partitions": sorted(groups), "commitSeq": 1})
+
+    def read(self, key: str) -> Any:
+        """Return a document of the index, None if there is none."""
+        try:
+            return json.loads(self.store.get(self._prefix + key).data)
+        except ObjectNotFoundError:
+            return None
+
+    def write(self, key: str, document: Mapping[str, Any]) -> None:
+        """Write a document of the index."""
+        text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+        self.store.put(self._prefix + key, text.encode())
+
+    def _transfer(self, files: Mapping[str, bytes | None]) -> None:
+        for rel, data in files.items():
+            if data is None:
+                self.store.delete(self._prefix + rel)
+            else:
+                self.store.put(self._prefix + rel, data)
+
+    def _now(self) -> str:
+        minute, second = divmod(next(self._moments), 60)
+        return f"2026-06-01T10:{minute % 60:02}:{second:02}.000Z"
+
+
+def _change(
+    entries: dict[str, Any], files: Mapping[str, bytes | None], now: str, *, hashes: bool
+) -> None:
+    for rel, data in files.items():
+        if data is None:
+            entries.pop(rel, None)
+            continue
+        entries[rel] = {"key": rel, "size": len(data), "lastModified": now, "localMtime": now}
+        if hashes:
+            entries[rel]["sha256"] = hashlib.sha256(data).hexdigest()
+
+
+def _partitions(rels: Iterable[str]) -> set[str]:
+    return {name for rel in rels if (name := wire_partition(rel)) is not None}
+
+
+def _grouped(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    groups: dict[str, dict[str, Any]] = {}
+    for rel, entry in entries.items():
+        name = wire_partition(rel)
+        if name is not None:
+            groups.setdefault(name, {})[rel] = entry
+    return groups

@@ -14,7 +14,7 @@ import click
 import pytest
 
 import swampstore
-from swampstore import doctor, retention
+from swampstore import datastore_setup, doctor, retention
 from swampstore.artifacts import metadata
 from swampstore.artifacts.deferred import Deferral
 from swampstore.artifacts.writer import VersionWriter
@@ -30,6 +30,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.stores import errors as store_errors
 from swampstore.sync import errors as sync_errors
+from swampstore.sync.service import SyncService
 from swampstore.writing import Artifacts
 from tests.examples import PageRun, agrees
 from tests.markdown_pages import ROOT, Page, all_pages, table_rows
@@ -236,7 +237,7 @@ def _variables_in(tree: ast.AST) -> Iterator[str]:
     """Yield the texts that look like the name of a variable of ours, or are looked up as one."""
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if re.fullmatch(r"_?SWAMP(STORE)?_[A-Z_]+", text):
+            case ast.Constant(value=str(text)) if re.fullmatch(r"_?SWAMP(STORE)?_[A-Z0-9_]+", text):
                 yield text
             case ast.Call(
                 ast.Attribute(ast.Name("environ") | ast.Attribute(attr="environ"), "get")
@@ -290,6 +291,7 @@ def _signature(name: str, function: object, *, drop: int) -> str:
 CLASSES: dict[str, type] = {
     "Repo": swampstore.Repo,
     "repo.artifacts": Artifacts,
+    "repo.sync": SyncService,
     "Artifact": swampstore.Artifact,
     "Results": swampstore.Results,
     "VersionWriter": VersionWriter,
@@ -323,6 +325,7 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
     for module, names in (
         (retention, ("gc", "prune", "run_gc", "auto_gc_model")),
         (doctor, ("examine",)),
+        (datastore_setup, ("set_up_datastore",)),
     ):
         for name in names:
             call = _signature(f"{module.__name__}.{name}", getattr(module, name), drop=0)

@@ -413,6 +413,19 @@ def test_h61_one_name_behind_a_link_does_not_keep_others_from_landing(
     path_of(repo, STATE).unlink()
 
 
+def test_one_name_that_cannot_be_healed_does_not_keep_others_from_landing(
+    repo: Repo, staged: Staged, landing: ArtifactLanding
+) -> None:
+    landing.land(staged.version(STATE, 1, b"one"))
+    path_of(repo, f"{STATE}/latest").mkdir()
+    repo.catalog.intend({STATE: '{"op": "save"}'})
+    with pytest.raises(LandingError, match="cannot be healed") as told:
+        landing.land([*staged.version(STATE, 2, b"two"), *staged.version(OTHER, 1, b"other")])
+    assert {rel.rpartition("/")[0] for rel in told.value.failures} == {f"{STATE}/2"}
+    assert len(told.value.landed) == 2
+    path_of(repo, f"{STATE}/latest").rmdir()
+
+
 @pytest.mark.parametrize("rel", [f"{STATE}/1/raw", f"{STATE}/latest", "outputs/a"])
 @pytest.mark.parametrize("obstacle", ["directory", "link"])
 def test_what_is_no_file_is_never_replaced(
@@ -467,6 +480,7 @@ def test_a_full_disk_leaves_the_rest_intact(
     assert repo.latest(MODEL, "third").bytes() == b"third"
     assert repo.latest(MODEL, "kept").bytes() == b"kept"
     assert repo.list_versions(MODEL, "state") == []
+    assert path_of(repo, f"{STATE}/1").exists() == (f"{STATE}/1/raw" in landed)
     assert_equals_disk(repo)
     landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
     assert repo.latest(MODEL, "state").bytes() == b"one"

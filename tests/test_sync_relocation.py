@@ -226,6 +226,8 @@ def test_a_version_that_got_another_number_is_not_copied_again(
     pushed(base, cache_dir)
     before = files(cache_dir)
     assert (copy(source, cache).files, files(cache_dir)) == (0, before)
+    shutil.rmtree(ours)  # nor if nobody has its old number
+    assert copy(source, cache).files == 0
 
 
 def test_a_version_that_grew_since_it_was_copied_is_updated(

@@ -7,12 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from swampstore.layout import Routing, is_internal
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import Fetched, Written
 from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.names import Names
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.sync.remote.documents import is_plain
 from tests.conftest import FakeClock
 from tests.index_machine import (
     UPLOADED,
@@ -568,6 +573,22 @@ def test_h26_bookkeeping_and_hostile_paths_are_taken_out(
     assert foreign.hashes() == b.has()
 
 
+@settings(max_examples=500)
+@given(st.lists(st.sampled_from([*"._/a\\\0", "_index", "_control", ".lock"])).map("".join))
+def test_h26_a_path_that_is_let_through_at_a_glance_is_payload(rel: str) -> None:
+    names = Names("/cache", "", Routing())
+    if is_plain(rel):
+        assert names.local(rel) == f"/cache/{rel}"
+        assert not is_internal(rel)
+
+
+@pytest.mark.parametrize(
+    "rel", [*INTERNAL, *HOSTILE, "_catalog.db", "_index/x", "data/_catalog.db-x", ".locks/a", ""]
+)
+def test_h26_bookkeeping_is_never_let_through_at_a_glance(rel: str) -> None:
+    assert not is_plain(rel)
+
+
 def test_an_entry_that_cannot_be_understood_stays_as_it_is(
     machine: Open, foreign: ForeignClient
 ) -> None:
@@ -598,8 +619,6 @@ def test_members_that_we_do_not_know_survive(machine: Open, foreign: ForeignClie
 def test_what_the_configuration_excludes_here_stays_in_the_index(
     place: Remote, machine: Open, tmp_path: Path, foreign: ForeignClient
 ) -> None:
-    from swampstore.layout import Routing
-
     machine().commit({"logs/a": "x"})
     b = IndexMachine(tmp_path / "b", place.open(), routing=Routing(exclude=["logs/**"]))
     b.commit({raw_rel("m"): "y"})

@@ -66,7 +66,7 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any]) -> int
                 _undo_half_rename(tree, change, ref, details)
             case "renumber":
                 finish_moves(tree, change, ref, details["moves"])
-        return _repoint(tree, change, ref, down=details["op"] == "rename")
+        return repoint(tree, change, ref, down=details["op"] == "rename")
 
 
 def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
@@ -100,7 +100,7 @@ def _is_renamed(tree: Tree, old: DataRef, new_name: str) -> bool:
     return newest is not None and newest.metadata.renamed_to == new_name
 
 
-def _repoint(tree: Tree, change: Change, ref: DataRef, *, down: bool) -> int:
+def repoint(tree: Tree, change: Change, ref: DataRef, *, down: bool) -> int:
     """Point `latest` at the newest committed version; a name with nothing left goes.
 
     Unless versions were taken back, a marker above them all is not ours to move `down`: it came

@@ -1,6 +1,6 @@
 """Telling on standard error how far a sync is: a bar on a terminal, JSON lines elsewhere.
 
-Whatever is done within a second says nothing.
+A phase that is done within a second says nothing.
 """
 
 from __future__ import annotations
@@ -42,30 +42,38 @@ def progress_shown() -> Iterator[Progress]:
 
 
 class ProgressLines:
-    """One JSON object per line, at most one per second, and one at the end."""
+    """One JSON object per line, at most one per second, and one at the end of each phase."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._started = self._told = clock()
-        self._untold: Step | None = None
+        self._started = self._told = 0.0
+        self._step: Step | None = None
+        self._is_told = False
 
     def __call__(self, step: Step) -> None:
-        """Tell a step, or keep it in mind for the end."""
+        """Tell a step, or keep it in mind for the end of its phase."""
         with self._lock:
-            self._untold = step
+            if self._step is None or self._step.phase != step.phase:
+                self._end_phase()
+                self._started = self._told = self._clock()
+            self._step, self._is_told = step, False
             if self._clock() - self._told >= PATIENCE:
                 self._tell(step)
 
     def end(self) -> None:
-        """Tell the last step, if there was time to wait for it."""
+        """Tell the last step."""
         with self._lock:
-            if self._untold and self._clock() - self._started >= PATIENCE:
-                self._tell(self._untold)
+            self._end_phase()
+
+    def _end_phase(self) -> None:
+        is_long = self._clock() - self._started >= PATIENCE
+        if self._step is not None and not self._is_told and is_long:
+            self._tell(self._step)
 
     def _tell(self, step: Step) -> None:
         self._told = self._clock()
-        self._untold = None
+        self._is_told = True
         document = {
             "phase": step.phase,
             "files": step.files,
@@ -82,23 +90,24 @@ class ProgressBar:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._started = clock()
+        self._phase: tuple[str, float] = ("", 0.0)
         self._bars: RichProgress | None = None
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, step: Step) -> None:
         """Move the bar of the step's phase."""
         with self._lock:
-            if self._bars is None:
-                if self._clock() - self._started < PATIENCE:
-                    return
-                self._bars = _start_bars()
+            if self._phase[0] != step.phase:
+                self._phase = (step.phase, self._clock())
+            if self._bars is None and self._clock() - self._phase[1] < PATIENCE:
+                return
+            self._bars = self._bars or _start_bars()
             if step.phase not in self._tasks:
                 self._tasks[step.phase] = self._bars.add_task(step.phase, files="")
             self._bars.update(
                 self._tasks[step.phase],
                 completed=step.bytes,
-                total=step.total_bytes,
+                total=step.total_bytes or None,
                 files=f"{step.files}/{step.total_files} files",
             )
 

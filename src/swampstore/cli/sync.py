@@ -159,6 +159,9 @@ class _Run:
         return _Done(pulled, pushed, self._counting.tally(), seconds)
 
     def _pull(self, tell: Progress) -> Pulled:
+        from swampstore.sync.report import Step
+
+        tell(Step("pull", 0, 0, 0, 0))
         return self._service.pull(
             self._scope,
             metadata_only=self._metadata_only,
@@ -170,7 +173,9 @@ class _Run:
     def _push(self, pulled: Pulled | None, tell: Progress) -> Pushed:
         from swampstore.stores.errors import StoreError
         from swampstore.sync.errors import NotPushedError, SyncError, SyncTimeoutError
+        from swampstore.sync.report import Step
 
+        tell(Step("push", 0, 0, 0, 0))
         try:
             return self._service.push(
                 self._scope, full=self._full, deadline=self._deadline, progress=tell

@@ -18,8 +18,9 @@ from collections.abc import Collection, Iterable, Mapping
 from swampstore.artifacts.metadata import decode
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
-from swampstore.layout import METADATA, parse_version
+from swampstore.layout import DEFERRED, LATEST, METADATA, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.links import Links
 from swampstore.sync.parts import Parts
 from swampstore.sync.report import Conflict
 from swampstore.sync.shapes import conflict_copy, version_file
@@ -87,13 +88,22 @@ def remote_marker(parts: Parts, rel: str) -> int:
 
 def remote_sha256(parts: Parts, rel: str) -> str | None:
     """Return the hash of an object, None if there is none. Reads all of it."""
-    with tempfile.TemporaryFile() as file:
+    with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
         try:
             parts.store.download(parts.names.remote(rel), file.fileno())
         except ObjectNotFoundError:
             return None
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_object(parts: Parts, rel: str) -> bool:
+    """Whether there is anything at all where the index says that there is."""
+    try:
+        parts.store.head(parts.names.remote(rel))
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def describe_one_artifact(parts: Parts, rel: str) -> bool:
@@ -118,6 +128,18 @@ def local_marker(parts: Parts, rel: str) -> int:
         return _number(read_file(path) or b"")
 
 
+def is_marker_right(parts: Parts, name_rel: str) -> bool:
+    """Whether the `latest` marker of a data name in the cache names its highest version."""
+    versions = reversed(local_versions(parts, name_rel))
+    highest = next((one for one in versions if _is_committed(parts, f"{name_rel}/{one}")), 0)
+    return local_marker(parts, f"{name_rel}/{LATEST}") == highest
+
+
+def _is_committed(parts: Parts, version_rel: str) -> bool:
+    is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
+    return _is_finished(parts, version_rel) and not is_deferred
+
+
 def _number(data: bytes) -> int:
     return parse_version(data.decode("ascii", "replace").strip()) or 0
 
@@ -126,6 +148,7 @@ def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
     """Keep our content of a path under another one, marked to be pushed; return that one."""
     copy = conflict_copy(rel, sha256)
     source, target = parts.names.local(rel), parts.names.local(copy)
+    Links(parts.names.root).check(copy)
     parts.tracker.mark(parts.names.mark(copy))
     with disk_errors(target):
         directory = os.path.dirname(target)

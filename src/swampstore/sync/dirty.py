@@ -116,8 +116,8 @@ class DirtyTracker:
             return seen
 
     def _begin_push(self) -> Snapshot:
-        state = self._refresh()
-        if state.is_clean and self._journal.marks.is_empty:
+        before = self._refresh()
+        if before.is_clean and self._journal.marks.is_empty:
             return Snapshot()
         state = self._sidecar.update(
             lambda state: state if state.chain else self._showing_all(state)
@@ -125,7 +125,8 @@ class DirtyTracker:
         found = [self._record(path) for path in state.dirty_paths]
         if state.must_walk:
             found.append(EVERYTHING)
-        push = self._journal.begin_push(found)
+        # From now on the journal has the marks of others too, whatever they do to the sidecar.
+        push = self._journal.begin_push(found, is_news=state.chain != before.chain)
         return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
 
     def settle(

@@ -200,9 +200,13 @@ class Journal:
         elif self._durable and not self._is_flushed:
             self._flush()  # whoever wrote it may have been killed before it did
 
-    def begin_push(self, found: Iterable[Record] = ()) -> str:
-        """Note that a push begins, after marks that were `found` elsewhere; return its name."""
-        new = [record for record in found if record not in self.marks]
+    def begin_push(self, found: Iterable[Record], *, is_news: bool) -> str:
+        """Note that a push begins, after marks that were `found` elsewhere; return its name.
+
+        `is_news`: they may have been made after an earlier push began.
+        """
+        is_known = self.marks.is_fresh if is_news else self.marks.__contains__
+        new = [record for record in found if not is_known(record)]
         push = self.marks.latest_push()
         if push is None or new:
             push = _random_id()

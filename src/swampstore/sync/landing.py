@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from swampstore.artifacts.mutation import Mutations
-from swampstore.artifacts.recovery import ref_of
+from swampstore.artifacts.recovery import ref_of, repoint
 from swampstore.artifacts.renumber import claim_numbers, move_versions, renumber
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.rebuild import rebuild
@@ -50,6 +50,9 @@ class Landing(Protocol):
 
     def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
         """Give local versions of a data name new numbers: a local change, which is announced."""
+
+    def repoint(self, name_rel: str) -> None:
+        """Make `latest` name the highest version that is here: a local change, announced."""
 
     def bulk_done(self) -> None:
         """Hear that everything of a sync has landed."""
@@ -130,6 +133,11 @@ class PlainLanding:
             claim_numbers(self._tree, change, ref, moves)
             move_versions(self._tree, change, ref, moves)
 
+    def repoint(self, name_rel: str) -> None:
+        """Make `latest` name the highest version that is here: a local change, announced."""
+        with self._tree.changing(name_rel) as change:
+            repoint(self._tree, change, ref_of(name_rel), down=True)
+
     def bulk_done(self) -> None:
         """Nothing waits for the end."""
 
@@ -153,8 +161,10 @@ class ArtifactLanding(PlainLanding):
     def _land_names(self, names: Sequence[NameArrivals], report: _Report) -> None:
         try:
             self._land_together(names, report)
-        except ValidationError:
-            # One of them is behind a symbolic link; nothing has happened yet.
+        except (ValidationError, DiskError):
+            if len(names) == 1 or any(name.landed for name in names):
+                raise
+            # One of them is behind a symbolic link, or cannot be healed; the others can land.
             for name in names:
                 with report.about(name.arrivals):
                     self._land_together([name], report)
@@ -175,6 +185,13 @@ class ArtifactLanding(PlainLanding):
     def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
         """Give local versions of a data name new numbers: a local change, which is announced."""
         renumber(self._mutations, ref_of(name_rel), moves)
+
+    def repoint(self, name_rel: str) -> None:
+        """Make `latest` name the highest version that is here: a local change, announced."""
+        ref = ref_of(name_rel)
+        with self._mutations.changing(ref, "repoint") as change:
+            marker = repoint(self._tree, change, ref, down=True)
+            self._mutations.record(ref, marker=marker)
 
 
 def _by_name(tree: Tree, arrivals: Iterable[Arrival]) -> tuple[list[NameArrivals], list[Arrival]]:

@@ -15,12 +15,15 @@ from typing import NamedTuple
 from swampstore.files import disk_errors
 from swampstore.layout import is_temp
 from swampstore.sync.base import Base, Known
-from swampstore.sync.names import Names
+from swampstore.sync.errors import SyncError
+from swampstore.sync.links import Links
+from swampstore.sync.names import Names, is_safe
 from swampstore.sync.partitions import Scope
 from swampstore.sync.report import Skipped
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
 _NAMESPACE_MARK = ".namespace.json"
+_UNSAFE = "its name means another path on other systems"
 _BATCH = 500
 
 
@@ -62,6 +65,7 @@ class LocalScan:
     def __init__(self, names: Names, base: Base) -> None:
         self._names = names
         self._base = base
+        self._links = Links(names.root)
 
     def everything(self, scope: Scope | None = None) -> Scan:
         """Look at every file. Absence proves nothing here, so nothing counts as deleted."""
@@ -72,6 +76,7 @@ class LocalScan:
     def paths(self, rels: Iterable[str], scope: Scope | None = None) -> Scan:
         """Look at some files and directories only, and at what is missing there."""
         scan = Scan()
+        self._links = Links(self._names.root)
         roots = _roots(rels)
         for rel in roots:
             missing = self._look_at(rel, scan, scope)
@@ -81,6 +86,9 @@ class LocalScan:
 
     def _look_at(self, rel: str, scan: Scan, scope: Scope | None) -> list[Known]:
         """Compare what is at and below a path; return what the base held there and is missing."""
+        if reason := self._why_not_here(rel):
+            _skip(rel, reason, scan)
+            return []
         path = self._names.local(rel)
         with disk_errors(path):
             try:
@@ -98,6 +106,12 @@ class LocalScan:
             self._compare([_File(rel, signature_of(status))], scan)
         return []
 
+    def _why_not_here(self, rel: str) -> str | None:
+        if not is_safe(rel):
+            return _UNSAFE
+        link = self._links.above(rel)
+        return f"{link} is a symbolic link, and none is followed" if link else None
+
     def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:
         return [
             known
@@ -107,6 +121,8 @@ class LocalScan:
 
     def _is_deleted(self, known: Known, marked: str) -> bool:
         """Whether absence is deletion: content that never was here is gone with its version."""
+        if self._links.above(known.rel):
+            return False
         if known.held is not None:
             return not os.path.lexists(self._names.local(known.rel))
         if known.rel == marked:
@@ -140,7 +156,9 @@ class LocalScan:
                 except FileNotFoundError:
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    if self._may_enter(child, entry.name):
+                    if not is_safe(entry.name):
+                        _skip(child, _UNSAFE, scan)
+                    elif self._may_enter(child, entry.name):
                         pending.append(child)
                     continue
                 if scope is not None and not scope.covers(child):
@@ -200,12 +218,16 @@ class LocalScan:
             elif before.size != now.size:
                 scan.changed.append(Changed(rel, now, before, None))
             else:
-                self._compare_content(rel, before, scan)
+                self._compare_content(rel, now, before, scan)
 
-    def _compare_content(self, rel: str, before: Known, scan: Scan) -> None:
+    def _compare_content(self, rel: str, now: Signature, before: Known, scan: Scan) -> None:
         try:
             sha256, now = hash_file(self._names.local(rel))
         except FileNotFoundError:
+            return
+        except SyncError:
+            # It keeps changing: that concerns its upload, and nothing else that is to be pushed.
+            scan.changed.append(Changed(rel, now, before, None))
             return
         if sha256 == before.sha256:
             scan.touched.append(Touched(before, now))

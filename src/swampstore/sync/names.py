@@ -7,8 +7,17 @@ remote keys. Nothing else joins these paths, so that no two places can disagree 
 from __future__ import annotations
 
 from swampstore.errors import ValidationError
-from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS, Routing, is_internal
+from swampstore.layout import (
+    ALWAYS_LOCAL_SUBDIRS,
+    DATASTORE_SUBDIRS,
+    MAX_SEGMENT_BYTES,
+    Routing,
+    is_internal,
+)
 from swampstore.stores.keys import check_key
+
+# Another client builds these beside the cache; they are as little shared as all other bundles.
+_NEVER_SHARED = ALWAYS_LOCAL_SUBDIRS | {"datastore-bundles"}
 
 
 class Names:
@@ -28,7 +37,7 @@ class Names:
 
     def local(self, rel: str) -> str:
         """Return the file of a path; raise ValidationError if it would lie outside the cache."""
-        if not _is_safe(rel):
+        if not is_safe(rel):
             raise ValidationError(
                 f"the path {rel!r} leads out of the cache",
                 hint="The remote index names a path that must not exist; remove that entry.",
@@ -51,23 +60,36 @@ class Names:
 
     def why_not(self, rel: str) -> str | None:
         """Return why a path must never cross between cache and remote, None if it may."""
-        if not _is_safe(rel):
-            return "the path leads out of the cache"
-        try:
-            check_key(self.remote(rel))
-        except ValidationError as error:
-            return error.message
+        if reason := self._why_no_name(rel):
+            return reason
         first = rel.partition("/")[0]
         if is_internal(rel):
             return "bookkeeping stays where it is"
-        if first in ALWAYS_LOCAL_SUBDIRS:
+        if first in _NEVER_SHARED:
             return f"{first} never leaves the machine"
         if first in DATASTORE_SUBDIRS and self._routing.is_local(rel):
             return "the configuration keeps it on this machine"
         return None
 
+    def _why_no_name(self, rel: str) -> str | None:
+        """Return why one of the two sides can hold nothing at a path, None if both can."""
+        if not is_safe(rel):
+            return "the path leads out of the cache"
+        try:
+            check_key(self.remote(rel))
+        except ValidationError as error:
+            return error.message
+        if len(rel.encode()) > MAX_SEGMENT_BYTES and _has_long_segment(rel):
+            return f"no file can have a name of more than {MAX_SEGMENT_BYTES} bytes"
+        return None
 
-def _is_safe(rel: str) -> bool:
+
+def is_safe(rel: str) -> bool:
+    """Whether a path stays below the directory that it is joined to, on any system."""
     if "\0" in rel or "\\" in rel:
         return False
     return all(segment not in ("", ".", "..") for segment in rel.split("/"))
+
+
+def _has_long_segment(rel: str) -> bool:
+    return any(len(segment.encode()) > MAX_SEGMENT_BYTES for segment in rel.split("/"))

@@ -15,26 +15,31 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
+from swampstore.stores.errors import CorruptObjectError
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.downloads import Dangling, Download, Downloader, Fetched, Staging
 from swampstore.sync.errors import IncompleteSyncError, IndexDamagedError, SyncError
 from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.landing import Arrival, Landed, LandingError
+from swampstore.sync.links import Links
 from swampstore.sync.local_scan import is_covered
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
 from swampstore.sync.remote import Slice
 from swampstore.sync.report import Conflict, Progress, Pulled, Skipped, Step
-from swampstore.sync.shapes import is_lazy, is_marker, unit_of
+from swampstore.sync.shapes import is_lazy, is_marker, unit_of, version_file
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
 from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     import msgspec
 
+# What has arrived is put in its place when it is so much; whoever is stopped loses no more.
 _BATCH = 512
+_BATCH_BYTES = 64 << 20
+_BATCH_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -62,6 +67,9 @@ class _Work:
     slice_of: dict[str, tuple[str, str]] = field(default_factory=dict)
     unfinished: set[tuple[str, str]] = field(default_factory=set)
     failures: dict[str, str] = field(default_factory=dict)
+    # Data names of which something arrived or went, and what kept some of it from that.
+    names: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
 
 
 class Pull:
@@ -86,6 +94,7 @@ class Pull:
         self.is_complete = False
         self._began_ns = time.time_ns()
         self._marked = frozenset(parts.tracker.peek().paths)
+        self._links = Links(parts.names.root)
         self._files = self._bytes = self._deleted = 0
 
     def run(self) -> Pulled:
@@ -97,6 +106,7 @@ class Pull:
         with Staging(self._parts.names) as staging:
             self._transfer(work, Downloader(self._parts.store, self._parts.names, staging))
         self._remove(work)
+        self._repair_markers(work)
         self._parts.landing.bulk_done()
         self._remember(work)
         if work.failures:
@@ -206,6 +216,7 @@ class Pull:
             return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
         if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
             return _State(Local.SAME, now)
+        self._links.check(rel)
         try:
             sha256, now = hash_file(path)
         except FileNotFoundError:
@@ -256,13 +267,19 @@ class Pull:
     def _transfer(self, work: _Work, downloader: Downloader) -> None:
         total = sum(one.entry.size for one in work.downloads.values())
         batch: list[Fetched] = []
-        for done in self._fetched(work, downloader, total):
-            batch.append(done)
-            # A whole data name lands together, so a batch is landed when it is large enough.
-            if len(batch) >= _BATCH:
-                self._land(batch, work)
-                batch = []
-        self._land(batch, work)
+        size, began = 0, time.monotonic()
+        try:
+            for done in self._fetched(work, downloader, total):
+                batch.append(done)
+                size += done.size
+                is_due = time.monotonic() - began > _BATCH_SECONDS
+                if is_due or len(batch) >= _BATCH or size >= _BATCH_BYTES:
+                    landing, batch = batch, []
+                    self._land(landing, work)
+                    size, began = 0, time.monotonic()
+        finally:
+            # Also when the time is over or somebody pressed Ctrl-C: it is here, so it is kept.
+            self._land(batch, work)
 
     def _fetched(self, work: _Work, downloader: Downloader, total: int) -> Iterator[Fetched]:
         size = 0
@@ -273,7 +290,9 @@ class Pull:
         for files, (task, done, error) in enumerate(transfers, 1):
             size += task.entry.size
             self._tell(Step("pull", files, len(tasks), size, total))
-            if error is not None:
+            if isinstance(error, CorruptObjectError) and version_file(task.rel) is None:
+                self._skip_spoiled(task.rel, work)
+            elif error is not None:
                 work.failures[task.rel] = error.message
                 work.unfinished.add(work.slice_of.get(task.rel, ("", "")))
             elif isinstance(done, Dangling):
@@ -281,6 +300,18 @@ class Pull:
                 work.skipped.append(Skipped(task.rel, reason))
             elif done is not None:
                 yield done
+
+    @staticmethod
+    def _skip_spoiled(rel: str, work: _Work) -> None:
+        """Go on without a file that is being replaced, or whose replacement was never finished.
+
+        What a marker would say can be told without it; anything else is tried again next time.
+        """
+        if is_marker(rel):
+            work.names.add(unit_of(rel))
+        reason = "its object is not what the index says; another machine has begun to replace it"
+        work.skipped.append(Skipped(rel, reason))
+        work.unfinished.add(work.slice_of.get(rel, ("", "")))
 
     def _land(self, batch: list[Fetched], work: _Work) -> None:
         if not batch:
@@ -311,20 +342,33 @@ class Pull:
 
     def _landed(self, arrivals: list[Arrival], work: _Work) -> list[Landed]:
         try:
-            return self._parts.landing.land(arrivals)
+            landed = self._parts.landing.land(arrivals)
         except LandingError as error:
             work.failures |= error.failures
-            return list(error.landed)
+            landed = list(error.landed)
+        work.names |= {unit for one in landed if (unit := unit_of(one.rel)) != one.rel}
+        return landed
+
+    def _repair_markers(self, work: _Work) -> None:
+        """Let `latest` name the highest version where what arrived does not fit together.
+
+        That happens when two machines each deleted a version, or one of them was stopped while
+        it pushed. It is a change of ours then, and the next push shares it.
+        """
+        unsure = {unit_of(rel) for rel in (*work.failures, *work.left)}
+        for name_rel in sorted(work.names - unsure):
+            if not conflicts.is_marker_right(self._parts, name_rel):
+                self._parts.landing.repoint(name_rel)
 
     @staticmethod
     def _leave(rels: Iterable[str], work: _Work) -> None:
         """Leave paths alone whose local file changed while we were at it."""
         for rel in rels:
-            if rel in work.failures:
-                work.unfinished.add(work.slice_of.get(rel, ("", "")))
-                continue
+            work.left.add(rel)
             work.unfinished.add(work.slice_of.get(rel, ("", "")))
-            work.skipped.append(Skipped(rel, "it was changed here meanwhile; the next sync looks"))
+            if rel not in work.failures:
+                reason = "it was changed here meanwhile; the next sync looks"
+                work.skipped.append(Skipped(rel, reason))
 
     def _remember(self, work: _Work) -> None:
         """Remember which slices are done, and if that is all, that the cache is up to date."""

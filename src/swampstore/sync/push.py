@@ -23,11 +23,11 @@ from swampstore.sync.local_scan import Changed, LocalScan, Scan
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
-from swampstore.sync.push_plan import Plan, Planner, hashed
+from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import is_marker, unit_of, version_file
-from swampstore.sync.uploads import Occupied, Uploaded, Uploader
+from swampstore.sync.uploads import Occupied, Uploaded, Uploader, Vanished
 from swampstore.sync.workers import Deadline, in_parallel
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -88,7 +88,7 @@ class Push:
         deleted = {known.rel: known for known in scan.deleted}
         if not changed and not deleted:
             return Plan()
-        view = self._parts.index.view({partition_of(rel) for rel in (*changed, *deleted)})
+        view = self._parts.index.view(partitions_of((*changed, *deleted)))
         return Planner(self._parts, view, self._began_ns).plan(changed, deleted)
 
     def commit(self, prepared: PreparedPush) -> Pushed:
@@ -145,8 +145,7 @@ class Push:
             prepared.plan, prepared.view = Plan(), None
             return
         for _ in range(_ROUNDS):
-            touched = {partition_of(rel) for rel in (*changed, *deleted, *doomed)}
-            view = self._parts.index.view(touched)
+            view = self._parts.index.view(partitions_of((*changed, *deleted, *doomed)))
             plan = Planner(self._parts, view, self._began_ns).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             if plan.clashes or plan.copies:
@@ -247,7 +246,7 @@ class Push:
         files = size = 0
         total = sum(plan.sizes.values())
         occupied: list[Occupied] = []
-        prepared.failures = dict(prepared.stuck)
+        prepared.failures = prepared.stuck | plan.stuck
         unnoted: dict[str, tuple[str, str]] = {}
         todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
         try:
@@ -261,6 +260,9 @@ class Push:
                     prepared.failures[task.rel] = error.message
                 elif isinstance(done, Occupied):
                     occupied.append(done)
+                elif isinstance(done, Vanished):
+                    # Whether that was a deletion is for the next push to find out.
+                    self._parts.tracker.mark(self._parts.names.mark(task.rel))
                 elif isinstance(done, Uploaded):
                     prepared.uploaded[task.rel] = done
                     unnoted[task.rel] = (done.known.sha256 or "", done.known.etag or "")
@@ -295,7 +297,7 @@ class Push:
             parts.base.apply(known=known, forgotten=forgotten)
         if plan.reread:
             parts.index.read_again(plan.reread)
-        self._remove_objects(prepared)
+        self._remove_objects(prepared, frozenset(removals))
         self._settle(prepared)
         if prepared.failures:
             raise IncompleteSyncError("push", prepared.failures)
@@ -307,23 +309,25 @@ class Push:
             skipped=tuple(prepared.skipped),
         )
 
-    def _remove_objects(self, prepared: PreparedPush) -> None:
+    def _remove_objects(self, prepared: PreparedPush, removed: frozenset[str]) -> None:
         """Remove the objects of paths that left the index; what fails is tried again later."""
-        if prepared.view is None:
+        parts, view = self._parts, prepared.view
+        doomed = parts.base.doomed()
+        if view is None or not doomed:
             return
-        view, names = prepared.view, self._parts.names
-        doomed = [
+        needed = {
             rel
-            for rel in self._parts.base.doomed()
-            if rel in prepared.plan.removals or view.entry(rel) is None
-        ]
+            for rel in doomed
+            if rel not in removed and (rel in prepared.plan.uploads or view.raw(rel) is not None)
+        }
         deletions = in_parallel(
-            lambda rel: self._parts.store.delete(names.remote(rel)),
-            doomed,
-            self._parts.limits.push_concurrency,
+            lambda rel: parts.store.delete(parts.names.remote(rel)),
+            [rel for rel in doomed if rel not in needed],
+            parts.limits.push_concurrency,
             self._deadline,
         )
-        self._parts.base.undoom([done.task for done in deletions if done.error is None])
+        gone = [done.task for done in deletions if done.error is None]
+        parts.base.undoom([*gone, *needed])
 
     def _settle(self, prepared: PreparedPush) -> None:
         waiting = [self._parts.names.mark(rel) for rel in prepared.failures]

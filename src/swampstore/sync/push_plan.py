@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from swampstore.layout import METADATA
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
-from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.errors import IndexDamagedError, SyncError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
@@ -16,7 +16,7 @@ from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict
-from swampstore.sync.shapes import is_derived, is_marker, version_file
+from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
 from swampstore.sync.signature import hash_file
 from swampstore.sync.uploads import Upload
 
@@ -27,6 +27,7 @@ class Plan:
 
     `clashes` (versions by data name) and `copies` have to be settled before anything is
     uploaded; `reread` are partitions in which the remote has something that we do not have.
+    `stuck` says why nothing could be decided about a path.
     """
 
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class Plan:
     copies: dict[str, tuple[Changed, Entry]] = field(default_factory=dict)
     conflicts: dict[str, Conflict] = field(default_factory=dict)
     reread: set[str] = field(default_factory=set)
+    stuck: dict[str, str] = field(default_factory=dict)
 
 
 class Planner:
@@ -55,7 +57,10 @@ class Planner:
         for rel, known in deleted.items():
             self._delete(rel, known)
         for rel, change in changed.items():
-            self._change(change, noted.get(rel))
+            try:
+                self._change(change, noted.get(rel))
+            except SyncError as error:
+                self._plan.stuck[rel] = error.message
         self._number_past_others(changed)
         return self._plan
 
@@ -120,16 +125,19 @@ class Planner:
         elif is_derived(rel):
             self._upload(change, Upload(rel, described(rel, entry)))
             self._plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
+        elif not conflicts.has_object(self._parts, rel):
+            self._upload(change, Upload(rel, None))  # theirs is lost, ours is all there is
         else:
             self._plan.copies[rel] = (change, entry)
 
     def _marker(self, change: Changed, entry: Entry) -> None:
-        """Of two markers the higher one stays; that version exists on the side that wrote it."""
+        """Let ours stand, unless the remote has higher versions, which are still to be pulled."""
+        name_rel = unit_of(change.rel)
         ours = conflicts.local_marker(self._parts, change.rel)
-        if ours >= conflicts.remote_marker(self._parts, change.rel):
+        if ours >= max(self._versions_to_stay(name_rel), default=0):
             self._upload(change, Upload(change.rel, described(change.rel, entry)))
         else:
-            self._plan.reread.add(partition_of(change.rel))
+            self._plan.reread |= partitions_of([change.rel])
 
     def _is_equal(self, change: Changed, entry: Entry) -> bool:
         """Whether the object has the content of our file, where the index does not tell."""
@@ -167,11 +175,24 @@ class Planner:
         return conflicts.taken_versions(rels).get(name_rel, set())
 
 
+def partitions_of(rels: Iterable[str]) -> set[str]:
+    """Return the partitions that a push of these paths is about; with a marker, its versions'."""
+    chosen = set(rels)
+    versions = {f"{unit_of(rel)}/1/{METADATA}" for rel in chosen if is_marker(rel)}
+    return {partition_of(rel) for rel in chosen | versions}
+
+
 def hashed(parts: Parts, change: Changed) -> Changed:
-    """Return a change with the hash of its file."""
+    """Return a change with the hash of its file; raise SyncError if that does not hold still."""
     if change.sha256 is not None:
         return change
-    sha256, now = hash_file(parts.names.local(change.rel))
+    path = parts.names.local(change.rel)
+    try:
+        sha256, now = hash_file(path)
+    except FileNotFoundError:
+        raise SyncError(
+            f"{path} was removed while it was looked at", hint="Sync again: it stays marked."
+        ) from None
     return change._replace(sha256=sha256, signature=now)
 
 

@@ -73,10 +73,12 @@ class Relocation:
         self._source = source
         self._to = destination
         self._subdirs = subdirs
+        self._ids: tuple[str, dict[str, str]] = ("", {})
 
     def copy(self, tell: Progress, *, durable: bool = True) -> Copied:
         """Copy everything that may leave; what is there already, unchanged, is skipped."""
         copied = Copied()
+        self._ids = ("", {})
         for subdir in self._subdirs:
             before = copied.files
             for directory in self._walk(subdir):
@@ -96,6 +98,7 @@ class Relocation:
         """Remove every file that its destination has."""
         removed = 0
         left: list[str] = []
+        self._ids = ("", {})
         for subdir in self._subdirs:
             for directory in self._walk(subdir):
                 rels = [f"{directory.rel}/{name}" for name in directory.files]
@@ -143,10 +146,10 @@ class Relocation:
 
     def _copy_version(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
         rel = directory.rel
-        ours, theirs = _version_id(self._path(rel)), _version_id(self._to.names.local(rel))
-        if theirs is not None and ours != theirs:
-            if self._twin(rel) is not None:
-                return
+        twin = self._twin(rel)
+        if twin is not None and twin != rel:
+            return
+        if twin is None and os.path.lexists(self._to.names.local(rel)):
             if not self._to.release(rel):
                 copied.kept.append(rel)
                 return
@@ -155,14 +158,11 @@ class Relocation:
 
     def _twin(self, version_rel: str) -> str | None:
         """Return the version at the destination that has the id of ours."""
-        wanted = _version_id(self._path(version_rel))
-        name_rel, _, number = version_rel.rpartition("/")
-        names = _names_in(self._to.names.local(name_rel))
-        for version in [number, *(name for name in names if parse_version(name))]:
-            rel = f"{name_rel}/{version}"
-            if wanted is not None and _version_id(self._to.names.local(rel)) == wanted:
-                return rel
-        return None
+        name_rel = version_rel.rpartition("/")[0]
+        if self._ids[0] != name_rel:
+            self._ids = (name_rel, _ids_in(self._to.names.local(name_rel)))
+        number = self._ids[1].get(_version_id(self._path(version_rel)))
+        return number and f"{name_rel}/{number}"
 
     def _copy_file(self, rel: str, copied: Copied, tell: Progress) -> None:
         source, target = self._path(rel), self._to.names.local(rel)
@@ -235,14 +235,19 @@ def _names_in(path: str) -> list[str]:
             return []
 
 
-def _version_id(path: str) -> str | None:
-    """Return the id of the version in a directory, None if there is none."""
+def _ids_in(name_path: str) -> dict[str, str]:
+    """Return the versions of a data name by their ids."""
+    numbers = [name for name in _names_in(name_path) if parse_version(name)]
+    ids = {_version_id(f"{name_path}/{number}"): number for number in numbers}
+    return {found: number for found, number in ids.items() if found}
+
+
+def _version_id(path: str) -> str:
+    """Return the id of the version in a directory, an empty text if there is none."""
     with disk_errors(path):
-        data = read_file(f"{path}/{METADATA}")
-    if data is None:
-        return None
+        data = read_file(f"{path}/{METADATA}") or b""
     try:
-        return str(load_mapping(data, what=path).get("id"))
+        return str(load_mapping(data, what=path).get("id")) if data else ""
     except YamlError:
         return data.decode("utf-8", "replace")
 

@@ -41,6 +41,7 @@ from swampstore.sync.report import (
     no_progress,
 )
 from swampstore.sync.signature import signature
+from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class SyncService:
         clock: Clock = system_clock,
         lock_timeout: float = 60.0,
     ) -> None:
-        index = RemoteIndex(store, names, base, clock=clock)
-        self._parts = Parts(store, names, base, tracker, landing, index, limits, clock)
+        self._store = AttentiveStore(store)
+        index = RemoteIndex(self._store, names, base, clock=clock)
+        self._parts = Parts(self._store, names, base, tracker, landing, index, limits, clock)
         self._lock_timeout = lock_timeout
 
     def capabilities(self) -> SyncCapabilities:
@@ -103,12 +105,12 @@ class SyncService:
         IncompleteSyncError if some files could not be sent, StoreError if nothing could; what is
         not on the remote stays marked.
         """
-        with self._alone():
+        with self._alone(deadline):
             scope = _scope(models)
             if not full and self._has_nothing_to_push():
                 return Pushed()
             self._start_over_if_empty()
-            push = self._push(scope, full=full, deadline=deadline, progress=progress)
+            push = self._push(scope, full=full, progress=progress)
             pushed = push.commit(push.prepare())
             self._note_verified()
             return pushed
@@ -125,9 +127,9 @@ class SyncService:
 
         Needs no lock that excludes other machines; the commit does, and is short.
         """
-        with self._alone():
+        with self._alone(deadline):
             self._start_over_if_empty()
-            push = self._push(_scope(models), full=full, deadline=deadline, progress=progress)
+            push = self._push(_scope(models), full=full, progress=progress)
             return push.prepare()
 
     def commit_push(
@@ -138,8 +140,8 @@ class SyncService:
         progress: Progress = no_progress,
     ) -> Pushed:
         """Put what was prepared into the index as it is now, and settle the marks."""
-        with self._alone():
-            push = self._push(prepared.scope, full=False, deadline=deadline, progress=progress)
+        with self._alone(deadline):
+            push = self._push(prepared.scope, full=False, progress=progress)
             pushed = push.commit(prepared)
             self._note_verified()
             return pushed
@@ -160,7 +162,7 @@ class SyncService:
         restores what was removed from the cache. Raises IncompleteSyncError if some files could
         not be had; the others are here.
         """
-        with self._alone():
+        with self._alone(deadline):
             scope = _scope(models)
             full = full or self._is_wiped()
             if not full and self._is_current(scope, metadata_only):
@@ -173,7 +175,7 @@ class SyncService:
                 scope,
                 metadata_only=metadata_only,
                 full=full,
-                deadline=Deadline(deadline),
+                deadline=self._store.deadline,
                 tell=progress,
             )
             pulled = pull.run()
@@ -189,6 +191,8 @@ class SyncService:
         rel = names.rel_of_mark(path) or path
         if signature(names.local(rel)) is not None:
             return True
+        if names.why_not(rel):
+            return False
         known = self._parts.base.get(rel)
         if known is None:
             entry = self._parts.index.view([partition_of(rel)]).entry(rel)
@@ -200,13 +204,13 @@ class SyncService:
         """Say what a sync would do, by path; nothing is changed anywhere."""
         with self._alone():
             scope = _scope(models)
-            push = self._push(scope, full=full, deadline=None, progress=no_progress)
+            push = self._push(scope, full=full, progress=no_progress)
             pull = Pull(
                 self._parts,
                 scope,
                 metadata_only=False,
                 full=full,
-                deadline=Deadline(),
+                deadline=self._store.deadline,
                 tell=no_progress,
             )
             return preview(push, pull)
@@ -252,10 +256,8 @@ class SyncService:
     ) -> None:
         self.close()
 
-    def _push(
-        self, scope: Scope | None, *, full: bool, deadline: float | None, progress: Progress
-    ) -> Push:
-        return Push(self._parts, scope, full=full, deadline=Deadline(deadline), tell=progress)
+    def _push(self, scope: Scope | None, *, full: bool, progress: Progress) -> Push:
+        return Push(self._parts, scope, full=full, deadline=self._store.deadline, tell=progress)
 
     def _has_nothing_to_push(self) -> bool:
         """Whether nothing is marked, and the remote is not an empty one that needs everything."""
@@ -303,16 +305,18 @@ class SyncService:
         )
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold the cache, so that one sync at a time runs on it."""
+    def _alone(self, deadline: float | None = None) -> Iterator[None]:
+        """Hold the cache, so that one sync at a time runs on it; then the time starts to run."""
         cache = self._parts.names.cache_dir
         with disk_errors(cache):
             os.makedirs(cache, exist_ok=True)
             fd = os.open(f"{cache}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self._wait(fd)
+            self._store.deadline = Deadline(deadline)
             yield
         finally:
+            self._store.deadline = Deadline()
             os.close(fd)
 
     def _wait(self, fd: int) -> None:

@@ -31,7 +31,7 @@ from swampstore.sync.destinations import Cache, Destination, Place
 from swampstore.sync.names import Names
 from swampstore.sync.opening import OpenRepo
 from swampstore.sync.relocation import Copied, Relocation
-from swampstore.sync.report import Conflict, Progress, no_progress
+from swampstore.sync.report import Conflict, Progress, Step, no_progress
 
 IndexKind = Literal["v1", "sharded"]
 # What other clients call the stores that they know, so that they understand the setting, too.
@@ -171,6 +171,7 @@ class Setup:
         here = self._here.config
         if here.remote and here.remote != self._there.config.remote:
             connection = self._here.connection
+            self._begin("pull")
             pulled = connection.service.pull(deadline=self._deadline(here), progress=self._tell)
             self._report.files_pulled += pulled.files
             # The new remote has its base in the same place.
@@ -180,6 +181,9 @@ class Setup:
         assert config.remote is not None
         return self._timeout or config.remote.sync_timeout
 
+    def _begin(self, phase: str) -> None:
+        self._tell(Step(phase, 0, 0, 0, 0))
+
     # Moving --------------------------------------------------------------------------------------
 
     def _copy(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
@@ -187,7 +191,8 @@ class Setup:
             self._there.dirty.mark()
             if moves and os.path.isdir(self._there.config.datastore_dir):
                 # What an earlier setup left in the cache: compare it with the remote first.
-                self._pull()
+                self._pull(full=True)
+        self._begin("copy")
         for move in moves.values():
             copied = move.copy(self._tell, durable=self._there.config.durable)
             _check_all_fit(copied)
@@ -200,6 +205,7 @@ class Setup:
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
         service, config = self._there.connection.service, self._there.config
         if migrate:
+            self._begin("push")
             pushed = service.push(full=True, deadline=self._deadline(config), progress=self._tell)
             self._report.files_pushed = pushed.files
             self._warn_about(pushed.conflicts)
@@ -210,6 +216,7 @@ class Setup:
     def _pull(self, *, full: bool = False) -> None:
         config = self._there.config
         assert config.remote is not None
+        self._begin("pull")
         pulled = self._there.connection.service.pull(
             metadata_only=config.remote.hydration == "lazy",
             full=full,

@@ -20,6 +20,7 @@ from swampstore.sync.base import Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.index_format import Entry, iso_ms
 from swampstore.sync.names import Names
+from swampstore.sync.shapes import is_marker
 from swampstore.sync.signature import Signature, hash_file, signature
 
 # Larger files are streamed, and are never in memory as a whole.
@@ -89,6 +90,8 @@ class Uploader:
                 return placed
             if body.data is not None or signature(path) == body.signature:
                 return self._uploaded(upload.rel, body, placed)
+            if placed is not None:
+                upload = _over_ours(upload, placed)
         raise SyncError(
             f"{path} keeps changing while it is uploaded",
             hint="Sync again when whatever writes it is done; it stays marked.",
@@ -164,7 +167,7 @@ class Uploader:
         """Return hash, size and token of an object, without holding a large one in memory."""
         import tempfile
 
-        with tempfile.TemporaryFile() as file:
+        with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
             info = self._store.download(key, file.fileno())
             file.seek(0)
             return hashlib.file_digest(file, "sha256").hexdigest(), info.size, info.token
@@ -188,8 +191,19 @@ class Uploader:
         return self._store.put(key, body.data)
 
 
+def _over_ours(upload: Upload, placed: Written) -> Upload:
+    """Return the upload that replaces what was just written, whatever that turned out to hold."""
+    ours = Known(upload.rel, -1, "", "", placed.token, None)
+    return upload._replace(replaces=ours)
+
+
 def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
-    """Whether an object with this content is the one we mean, or an earlier upload of ours."""
+    """Whether an object with this content is the one we mean, or an earlier upload of ours.
+
+    A marker may always be replaced: the commit that follows fails if somebody else's was first.
+    """
+    if is_marker(upload.rel):
+        return True
     if upload.noted is not None and upload.noted[0] == sha256:
         return True
     replaces = upload.replaces
@@ -211,8 +225,7 @@ def _read(path: str) -> _Body | None:
             sha256, before = hash_file(path)
             return _Body(began, before, sha256, None)
         for _ in range(_ATTEMPTS):
-            with disk_errors(path):
-                data = _read_whole(path)
+            data = _read_whole(path)
             after = signature(path)
             if after == before and len(data) == before.size:
                 return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
@@ -228,6 +241,12 @@ def _read(path: str) -> _Body | None:
 
 
 def _read_whole(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with open(fd, "rb", buffering=0) as file:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with disk_errors(path):
+            raise
+    with disk_errors(path), open(fd, "rb", buffering=0) as file:
         return file.readall()

@@ -43,6 +43,22 @@ class Found:
     is_dirty: bool = False
 
 
+def is_plain(rel: str) -> bool:
+    """Whether a path surely is neither bookkeeping nor a danger, told at a glance.
+
+    An index has a great many paths, and next to none of them begins a segment with `.` or `_`.
+    """
+    return not (
+        rel[:1] in "/._"
+        or rel[-1] == "/"
+        or "/." in rel
+        or "/_" in rel
+        or "//" in rel
+        or "\\" in rel
+        or "\0" in rel
+    )
+
+
 class Documents:
     """The index documents of one namespace. `damage` collects what had to be left out."""
 
@@ -195,6 +211,8 @@ class Documents:
         return bool(reasons)
 
     def _why_drop(self, rel: str) -> str | None:
+        if is_plain(rel):
+            return None
         if is_internal(rel):
             return _BOOKKEEPING
         try:

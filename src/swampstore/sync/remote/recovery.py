@@ -133,7 +133,8 @@ class Recovery:
     def _payload(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the files of this namespace whose path begins with `prefix`.
 
-        A directory at the top that is marked as a namespace belongs to others.
+        A directory at the top that is marked as a namespace belongs to others. Uploads of ours that
+        no index names yet are about to be committed, and then with their hashes.
         """
         root = self._names.remote("")
         listed = self._documents.store.list(f"{root}{prefix}")
@@ -144,10 +145,13 @@ class Recovery:
             for directory, _, rest in [rel.partition("/")]
             if rest == _NAMESPACE_MARK
         }
+        ours = self._base.noted_uploads(found)
         return {
             rel: info
             for rel, info in found.items()
-            if rel.partition("/")[0] not in foreign and self._names.why_not(rel) is None
+            if rel not in ours
+            and rel.partition("/")[0] not in foreign
+            and self._names.why_not(rel) is None
         }
 
     def _entries(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
