@@ -360,6 +360,52 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the same",
     },
     "retention/run_gc.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
+    "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
+    "sync/base_file.py": {
+        "os.makedirs": "the cache's directory",
+        "os.open": "the base's lock file",
+        "os.replace": "the base's own files",
+        "os.unlink": "the base's own files",
+    },
+    "sync/conflicts.py": {
+        "os.makedirs": "the copy of our content, which it marks",
+        "os.rename": "the same",
+        "os.unlink": "its temporary file",
+        "shutil.copyfile": "the same",
+        "tempfile.TemporaryFile": "content that is only hashed",
+    },
+    "sync/dirty.py": {"os.makedirs": "the cache's directory", "os.open": "its own lock file"},
+    "sync/downloads.py": {
+        "os.makedirs": "the staging directory",
+        "os.open": "files in it",
+        "os.unlink": "files in it",
+        "shutil.rmtree": "the staging directory",
+    },
+    "sync/journal.py": {"os.open": "the journal of marks", "os.ftruncate": "the same"},
+    "sync/relocation.py": {
+        "open": "the moved files: that move is a setup, which pushes them all",
+        "os.makedirs": "the same",
+        "os.rename": "the same",
+        "os.replace": "the same",
+        "os.rmdir": "the same",
+        "os.unlink": "the same",
+        "os.utime": "the same",
+        "shutil.copyfile": "the same",
+        "shutil.rmtree": "the same",
+    },
+    "sync/remote/local_copy.py": {
+        "os.makedirs": "the cache's directory",
+        "os.replace": "the copy of the remote's index",
+        "os.unlink": "the same",
+    },
+    "sync/service.py": {"os.makedirs": "the cache's directory", "os.open": "its own lock file"},
+    "sync/setup.py": {
+        "open": "a trial file in the new place",
+        "os.makedirs": "the new place",
+        "os.unlink": "the trial file",
+    },
+    "sync/signature.py": {"os.open": "only to read, with flags that keep links and pipes out"},
+    "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
 }
 
 

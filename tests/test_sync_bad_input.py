@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,7 +31,7 @@ from swampstore.sync.errors import (
     SyncTimeoutError,
 )
 from swampstore.sync.report import Step
-from tests.fault_proxy import FaultProxy, Meanwhile, Request, Slow, Status, Truncated
+from tests.fault_proxy import Hang, Meanwhile, Request, Slow, Status, Truncated
 from tests.http_server import Answer
 from tests.remotes import ProxiedRemote
 from tests.sync_harness import META, MONOLITH, Machine, assert_sound, remote_files, remote_index
@@ -158,7 +160,7 @@ def test_hostile_names_in_an_index_are_told_and_never_land(ground: Ground, versi
     ground.filled(version=version)
     ground.plant({rel: entry(rel, b"evil") for rel in HOSTILE}, version=version)
     for rel in HOSTILE:
-        with contextlib.suppress(ValidationError):
+        with contextlib.suppress(SwampstoreError):
             ground.store.put(rel, b"evil")
     before = outside(ground.directory)
     pulled = ground.there.pull()
@@ -559,3 +561,447 @@ def test_a_body_that_always_breaks_off_leaves_what_was_there(ground: Ground) -> 
     ground.proxy.heal()
     ground.assert_equal()
     assert ground.there.read(NOTE) == b"a longer note"
+
+
+def test_a_listing_that_breaks_off_is_gone_on_with(ground: Ground) -> None:
+    ground.filled()
+    ground.store.delete(MONOLITH)
+    ground.store.delete(META)
+    ground.proxy.fail(lambda one: one.kind == "LIST", Truncated(), times=2)
+    assert ground.there.pull().files == len(FILES)
+    assert ground.there.files() == FILES
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_etags_of_multipart_uploads_prove_nothing(ground: Ground, count: int) -> None:
+    ground.filled()
+    ground.there.pull()
+    for number in range(count):
+        rel = f"files/{number}.txt"
+        ground.store.put(rel, b"new")
+        document = json.loads(ground.store.get(MONOLITH).data)
+        document["entries"][rel] = entry(rel, b"new")
+        # Written by a client that uploads in parts, and which knows nothing of `_meta.json`.
+        body = json.dumps(document).encode() + b" " * (11 << 20)
+        etag = ground.store.put(MONOLITH, io.BytesIO(body)).etag
+        assert etag.endswith("-3")
+        ground.there.base.apply(facts={"monolith_checked": None})
+        assert ground.there.pull().files == 1
+    sidecar = json.loads((ground.there.cache / ".datastore-sync-state.json").read_bytes())
+    assert sidecar["remoteIndexETag"] == ""
+    ground.assert_equal()
+
+
+# Files that do not hold still ---------------------------------------------------------------------
+
+
+def changing(path: Path, times: int, change: Callable[[int], object]) -> Callable[[], None]:
+    """Return what changes a file, as often as it is told and not more often than that."""
+    rounds = iter(range(times))
+
+    def once() -> None:
+        number = next(rounds, None)
+        if number is not None:
+            change(number)
+
+    return once
+
+
+@pytest.mark.parametrize("rel", ["files/big.bin", "data/aws/ec2/i-1/state/2/raw"])
+def test_a_large_file_that_grows_while_it_is_sent_is_sent_again(ground: Ground, rel: str) -> None:
+    ground.filled()
+    ground.here.write(rel, b"x" * (5 << 20))
+    path = ground.here.path(rel)
+
+    def grow() -> None:
+        with path.open("ab") as file:
+            file.write(b"more")
+
+    ground.proxy.fail(lambda one: one.kind != "GET" and one.key == rel, Meanwhile(grow), after=1)
+    pushed = ground.here.push()
+    assert (pushed.files, pushed.conflicts) == (1, ())
+    assert remote_files(ground.store)[rel] == b"x" * (5 << 20) + b"more"
+    ground.assert_equal()
+    assert set(ground.here.files()) == {*FILES, rel}
+
+
+@pytest.mark.parametrize("size", [10, 5 << 20])
+def test_a_file_that_never_holds_still_waits_and_keeps_nothing_else_back(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    ground.filled()
+    ground.here.write("files/restless", b"x" * size)
+    path = str(ground.here.path("files/restless"))
+    opened = os.open
+
+    def restless(file: str, *args: Any, **options: Any) -> int:
+        fd = opened(file, *args, **options)
+        if file == path:
+            os.utime(path, ns=(0, time.time_ns()))
+        return fd
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", restless)
+        ground.here.write(NOTE, b"other work")
+        with pytest.raises(IncompleteSyncError, match="keeps changing") as told:
+            ground.here.push()
+    assert_helpful(told.value)
+    assert set(told.value.failures) == {"files/restless"}
+    assert remote_files(ground.store) == FILES | {NOTE: b"other work"}
+    assert ground.here.service.status().dirty_paths == ("files/restless",)
+    ground.assert_equal()
+
+
+def test_a_file_of_the_same_size_that_never_holds_still_keeps_nothing_else_back(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.filled()
+    path = str(ground.here.path(NOTE))
+    opened = os.open
+
+    def restless(file: str, *args: Any, **options: Any) -> int:
+        fd = opened(file, *args, **options)
+        if file == path:
+            os.utime(path, ns=(0, time.time_ns()))
+        return fd
+
+    ground.here.write(NOTE, b"etan")
+    ground.here.write(LOG, b"other work")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", restless)
+        with pytest.raises(IncompleteSyncError, match="keeps changing"):
+            ground.here.push()
+    assert remote_files(ground.store) == FILES | {LOG: b"other work"}
+    ground.assert_equal()
+
+
+def test_a_file_that_vanishes_while_it_is_sent_is_deleted_by_the_next_push(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.filled()
+    ground.there.pull()
+    ground.here.write(NOTE, b"short-lived")
+    ground.here.write(LOG, b"other work")
+    path = str(ground.here.path(NOTE))
+    opened = os.open
+
+    def vanishing(file: str, *args: Any, **options: Any) -> int:
+        if file == path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        return opened(file, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", vanishing)
+        assert ground.here.push().files == 1
+    assert ground.here.push().deleted == 1
+    ground.assert_equal()
+    assert NOTE not in ground.there.files()
+
+
+def test_a_file_that_vanishes_before_a_conflict_is_decided_stays_marked(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground.filled()
+    ground.there.pull()
+    ground.there.write(NOTE, b"of there")
+    ground.there.push()
+    ground.here.write(NOTE, b"of here, longer")
+    path = str(ground.here.path(NOTE))
+    opened = os.open
+
+    def vanishing(file: str, *args: Any, **options: Any) -> int:
+        if file == path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        return opened(file, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", vanishing)
+        with pytest.raises(IncompleteSyncError, match="was removed") as told:
+            ground.here.push()
+    assert_helpful(told.value)
+    ground.assert_equal()
+    assert ground.here.read(NOTE) == b"of there"
+
+
+# A full disk --------------------------------------------------------------------------------------
+
+
+class FullDisk:
+    """Lets some system calls below a directory succeed, then none: there is no space left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, call: str, spared: int) -> None:
+        self._spared = spared
+        self.refused = 0
+        original = getattr(os, call)
+
+        def refusing(*args: Any, **options: Any) -> Any:
+            if self._spared <= 0:
+                self.refused += 1
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._spared -= 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(os, call, refusing)
+
+
+@pytest.mark.parametrize("spared", [0, 1, 2, 5, 8])
+@pytest.mark.parametrize("call", ["write", "rename", "mkdir"])
+def test_a_disk_that_is_full_in_the_middle_of_a_pull_leaves_whole_files(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, call: str, spared: int
+) -> None:
+    ground.filled()
+    more = {f"files/dir/{number}.txt": b"%d" % number * 1000 for number in range(10)}
+    for rel, data in more.items():
+        ground.here.write(rel, data)
+    ground.here.push()
+    ground.there.write("files/mine.txt", b"mine")
+    everything = FILES | more | {"files/mine.txt": b"mine"}
+    with monkeypatch.context() as patch:
+        disk = FullDisk(patch, call, spared)
+        try:
+            ground.there.pull()
+        except SwampstoreError as error:
+            assert_helpful(error)
+            assert "disk is full" in str(error)
+        else:
+            assert not disk.refused
+        landed = ground.there.files()
+        assert landed.items() <= everything.items()
+        assert landed["files/mine.txt"] == b"mine"
+    assert ground.there.service.status().dirty_paths == ("files/mine.txt",)
+    ground.assert_equal()
+    assert ground.there.files() == everything
+    assert not list(ground.there.cache.glob(".*.tmp"))
+
+
+# Buckets that go and come -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NoBucket:
+    """Say what a server says about a bucket that does not exist."""
+
+    def spoil(self, forward: Callable[[], Answer], over: object) -> Answer:
+        return Answer(HTTPStatus.NOT_FOUND, body=b"<Error><Code>NoSuchBucket</Code></Error>")
+
+
+@pytest.mark.parametrize("after", range(0, 14, 2))
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_bucket_that_vanishes_in_the_middle_takes_nothing_with_it(
+    ground: Ground, version: int, after: int
+) -> None:
+    ground.filled(version=version)
+    ground.there.pull()
+    ground.here.write(NOTE, b"of here")
+    ground.here.delete(LOG)
+    ground.here.push()
+    ground.there.write("files/new.txt", b"of there")
+    ground.there.delete(RAW)
+    before = ground.there.files()
+    for work in (ground.there.pull, ground.there.push):
+        gone = ground.proxy.fail(lambda _: True, NoBucket(), times=None, after=after)
+        try:
+            work()
+        except (StoreMissingError, IncompleteSyncError) as error:
+            assert_helpful(error)
+            assert "does not exist" in str(error)
+        else:
+            assert gone.fired < 3, "only an object that could not be removed may go untold"
+        ground.proxy.heal()
+        assert ground.there.files().items() <= (before | {NOTE: b"of here"}).items()
+        assert ground.there.read("files/new.txt") == b"of there"
+    ground.assert_equal()
+    expected = {LATEST: b"1", NOTE: b"of here", "files/new.txt": b"of there"}
+    assert ground.here.files() == expected
+
+
+def empty(store: Store) -> None:
+    for info in list(store.list()):
+        store.delete(info.key)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("first", ["pull", "push"])
+def test_a_bucket_that_comes_back_empty_is_filled_again(
+    ground: Ground, version: int, first: str
+) -> None:
+    ground.filled(version=version)
+    ground.there.pull()
+    empty(ground.store)
+    ground.there.write("files/new.txt", b"new")
+    work = ground.there.pull if first == "pull" else ground.there.push
+    work()
+    assert ground.there.files() == FILES | {"files/new.txt": b"new"}
+    ground.assert_equal()
+    assert ground.here.files() == FILES | {"files/new.txt": b"new"}
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_without_the_right_to_write_everything_waits(ground: Ground, version: int) -> None:
+    ground.filled(version=version)
+    ground.there.pull()
+    ground.here.write(LOG, b"new log")
+    ground.here.push()
+    ground.proxy.fail(lambda one: one.kind in {"PUT", "POST", "DELETE"}, Status(403), times=None)
+    ground.there.write(NOTE, b"edited")
+    ground.there.delete(RAW)
+    assert ground.there.pull().files == 1
+    with pytest.raises((StorePermissionError, IncompleteSyncError), match="AccessDenied") as told:
+        ground.there.push()
+    assert_helpful(told.value)
+    assert set(ground.there.service.status().dirty_paths) == {NOTE, RAW}
+    assert remote_files(ground.store) == FILES | {LOG: b"new log"}
+    ground.proxy.heal()
+    ground.assert_equal()
+    assert ground.here.files() == {LATEST: b"1", LOG: b"new log", NOTE: b"edited"}
+
+
+def test_a_deletion_that_is_refused_is_made_up_for(ground: Ground) -> None:
+    ground.filled()
+    ground.proxy.fail(lambda one: one.kind == "DELETE", Status(403), times=None)
+    ground.here.delete(NOTE)
+    ground.here.push()
+    assert NOTE not in remote_index(ground.store).entries
+    assert NOTE in remote_files(ground.store)
+    ground.proxy.heal()
+    ground.here.push()
+    ground.assert_equal()
+    assert NOTE not in remote_files(ground.store)
+
+
+@pytest.mark.parametrize("after", [0, 2, 4, 6, 8, 10])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_storm_that_outlasts_the_retries_loses_nothing(
+    ground: Ground, version: int, after: int
+) -> None:
+    ground.filled(version=version)
+    ground.there.pull()
+    ground.here.write(NOTE, b"of here")
+    ground.here.push()
+    ground.there.write("files/new.txt", b"of there")
+    ground.there.delete(LOG)
+    for work in (ground.there.pull, ground.there.push):
+        ground.proxy.fail(lambda _: True, Status(503), times=None, after=after)
+        try:
+            work()
+        except (StoreUnreachableError, IncompleteSyncError) as error:
+            assert_helpful(error)
+            assert "503" in str(error)
+        ground.proxy.heal()
+        assert ground.there.read("files/new.txt") == b"of there"
+    ground.assert_equal()
+    assert set(ground.here.files()) == {RAW, LATEST, NOTE, "files/new.txt"}
+
+
+# Stopped in the middle ----------------------------------------------------------------------------
+
+MANY = {f"files/{number:02}.txt": b"%d" % number for number in range(40)}
+
+
+@pytest.fixture
+def slow(ground: Ground) -> Iterator[Ground]:
+    """Machines that transfer four files at a time, each of which takes a while."""
+    ground.here.close()
+    ground.there.close()
+    limits = Limits(pull_concurrency=4, push_concurrency=4)
+    ground.here = Machine(ground.here.cache, ground.remote.open(), limits=limits)
+    ground.there = Machine(ground.there.cache, ground.remote.open(), limits=limits)
+    return ground
+
+
+def transfers(ground: Ground, kind: str) -> int:
+    return sum(one.kind == kind and one.key in MANY for one in ground.proxy.requests)
+
+
+class Stop:
+    """Presses Ctrl-C when so many files are done."""
+
+    def __init__(self, files: int) -> None:
+        self._files = files
+
+    def __call__(self, step: Step) -> None:
+        if step.files == self._files:
+            raise KeyboardInterrupt
+
+
+def test_a_push_that_is_stopped_goes_on_where_it_was(slow: Ground) -> None:
+    for rel, data in MANY.items():
+        slow.here.write(rel, data)
+    with pytest.raises(KeyboardInterrupt):
+        slow.here.service.push(progress=Stop(20))
+    assert slow.here.files() == MANY
+    assert set(slow.here.service.status().dirty_paths) == set(MANY)
+    assert remote_index(slow.store).entries == {}
+    time.sleep(0.2)
+    slow.proxy.reset()
+    assert slow.here.push().files == 40
+    assert transfers(slow, "PUT") <= 24
+    slow.assert_equal()
+
+
+def test_a_pull_that_is_stopped_goes_on_where_it_was(slow: Ground) -> None:
+    for rel, data in MANY.items():
+        slow.here.write(rel, data)
+    slow.here.push()
+    slow.there.write(NOTE, b"mine")
+    with pytest.raises(KeyboardInterrupt):
+        slow.there.service.pull(progress=Stop(20))
+    landed = slow.there.files()
+    assert len(landed) == 20
+    assert landed.items() <= (MANY | {NOTE: b"mine"}).items()
+    assert slow.there.service.status().dirty_paths == (NOTE,)
+    time.sleep(0.2)
+    slow.proxy.reset()
+    assert slow.there.pull().files == 21
+    assert transfers(slow, "GET") == 21
+    slow.assert_equal()
+
+
+def test_a_push_whose_time_is_over_goes_on_where_it_was(slow: Ground) -> None:
+    for rel, data in MANY.items():
+        slow.here.write(rel, data)
+    slow.proxy.fail(lambda one: one.key in MANY, Slow(0.1), times=None)
+    with pytest.raises(SyncTimeoutError) as told:
+        slow.here.service.push(deadline=0.7)
+    assert_helpful(told.value)
+    assert set(slow.here.service.status().dirty_paths) == set(MANY)
+    slow.proxy.heal()
+    time.sleep(0.2)
+    slow.proxy.reset()
+    assert slow.here.push().files == 40
+    assert transfers(slow, "PUT") < 36
+    slow.assert_equal()
+
+
+def test_a_pull_whose_time_is_over_goes_on_where_it_was(slow: Ground) -> None:
+    for rel, data in MANY.items():
+        slow.here.write(rel, data)
+    slow.here.push()
+    slow.proxy.fail(lambda one: one.key in MANY, Slow(0.1), times=None)
+    with pytest.raises(SyncTimeoutError) as told:
+        slow.there.service.pull(deadline=0.7)
+    assert_helpful(told.value)
+    landed = slow.there.files()
+    assert landed
+    assert landed.items() < MANY.items()
+    slow.proxy.heal()
+    assert slow.there.pull().files == len(MANY) - len(landed)
+    slow.assert_equal()
+
+
+@pytest.mark.parametrize("key", [META, MONOLITH])
+def test_the_time_is_also_over_while_the_index_is_waited_for(ground: Ground, key: str) -> None:
+    ground.filled()
+    ground.proxy.fail(lambda one: one.key == key, Hang(), times=None)
+    for work in (ground.there.service.pull, ground.there.service.push):
+        began = time.monotonic()
+        with pytest.raises(SyncTimeoutError):
+            work(deadline=0.3)
+        assert time.monotonic() - began < 3
+    ground.proxy.heal()
+    ground.assert_equal()

@@ -215,7 +215,7 @@ def test_h16_what_the_next_push_looks_at(
         open_tracker(tmp_path).mark(mark)
         assert sidecar(tmp_path)["version"] == 2
         assert sidecar(tmp_path)["localDirty"]
-        assert sidecar(tmp_path)["bulkInvalidated"] is (bulk and "../x" not in str(on_disk))
+        assert sidecar(tmp_path)["bulkInvalidated"] is bulk
     expected = (paths | ({mark} if mark else set()), bulk)
     assert seen(tmp_path) == expected
     tracker = open_tracker(tmp_path)
@@ -872,25 +872,27 @@ def test_a_kill_before_any_system_call_loses_no_mark() -> None:
 # Any order of anything ----------------------------------------------------------------------
 
 PATHS = ["a", "b", "a/b", "c"]
-records = st.sampled_from([*PATHS, EVERYTHING, ("push", "1"), ("push", "2")])
+marked = st.lists(st.sampled_from([*PATHS, EVERYTHING]), max_size=5)
 
 
-@given(
-    st.lists(records, max_size=12), st.lists(records, max_size=4), st.sets(st.sampled_from(PATHS))
-)
+@given(marked, marked, marked, marked, st.sets(st.sampled_from(PATHS)))
 def test_rewriting_a_journal_changes_nothing_of_what_it_says(
-    before: list[Record], after: list[Record], done: set[str]
+    first: list[Record],
+    second: list[Record],
+    third: list[Record],
+    last: list[Record],
+    done: set[str],
 ) -> None:
-    marks = Marks(before)
+    marks = Marks([*first, ("push", "1"), *second, ("push", "2"), *third])
     rewritten = Marks(marks.records())
-    for record in after:
+    for record in last:
         marks.add(record)
         rewritten.add(record)
     assert marks.records() == rewritten.records()
     assert marks.latest_push() == rewritten.latest_push()
     assert [*map(marks.is_fresh, PATHS)] == [*map(rewritten.is_fresh, PATHS)]
     assert rewritten.waste <= marks.waste
-    for push in filter(marks.knows, ("1", "2")):
+    for push in ("1", "2"):
         for everything in (False, True):
             left = marks.settled(push, done, everything=everything)
             assert left == rewritten.settled(push, done, everything=everything)

@@ -231,11 +231,14 @@ class Machines(RuleBasedStateMachine):
     @rule(number=st.integers(0, COUNT - 1), which=st.integers(0, 1))
     def wipe_half(self, number: int, which: int) -> None:
         computer = self.computers[number]
-        units = sorted({unit_of(rel) for rel in computer.host.files()})
+        files = computer.host.files()
+        units = sorted({unit_of(rel) for rel in files})
         for unit in units[which::2]:
-            # Whoever destroys what was not pushed yet has destroyed it.
+            # Whoever destroys what still waits has destroyed it; the rest must be on the remote.
             if not computer.machine.tracker.covers(computer.host.mark_of(unit)):
                 path = computer.host.path(unit)
+                lost = {data for rel, data in files.items() if unit_of(rel) == unit}
+                self.note_pushed(computer, {data for data in lost if data.startswith(CONTENT)})
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @rule(number=st.integers(0, COUNT - 1))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from swampstore.files import disk_errors
-from swampstore.layout import METADATA
+from swampstore.layout import METADATA, is_temp
 from swampstore.sync.base import Base
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import partition_of
@@ -100,7 +100,8 @@ class Cache:
         with disk_errors(path):
             names = os.listdir(path)
         for name in names:
-            yield from self._files(f"{rel}/{name}")
+            if not is_temp(name):
+                yield from self._files(f"{rel}/{name}")
 
     def has(self, rel: str, sha256: str) -> bool:
         """Whether the index names this content, under its path or as the copy of a conflict."""

@@ -77,8 +77,8 @@ class DirtyTracker:
         record = self._record(path)
         with self._locked():
             self._refresh_journal()
-            self._journal.note(record)
-            self._sidecar.update(lambda state: self._showing(record, state))
+            self._journal.note([record])
+            self._sidecar.update(lambda state: _marked(self._adopted(state), [record]))
 
     def _record(self, path: str | None) -> Record:
         """Return the mark for a path; one that is not below the cache stands for everything."""
@@ -87,16 +87,19 @@ class DirtyTracker:
             return EVERYTHING
         return inside.removeprefix(f"{self._cache_dir}/")
 
-    def _showing(self, record: Record, state: SidecarState) -> SidecarState:
-        if state.chain is None:  # another client wrote it, and may not know our other marks
-            return self._showing_all(state)
-        return state.marked([record]) if isinstance(record, str) else state.invalidated()
+    def _adopted(self, state: SidecarState) -> SidecarState:
+        """Exchange marks with a sidecar that another client wrote; ours is up to date already.
 
-    def _showing_all(self, state: SidecarState) -> SidecarState:
-        marks = self._journal.marks
-        if EVERYTHING in marks:
-            state = state.invalidated()
-        return state.marked(marks.paths) if marks.paths else state
+        From then on the journal has theirs too, as of now, whatever they do to the sidecar.
+        """
+        if state.chain is not None:
+            return state
+        self._journal.note(self._marks_in(state))
+        return _marked(state, self._journal.marks.marked())
+
+    def _marks_in(self, state: SidecarState) -> list[Record]:
+        found = [self._record(path) for path in state.dirty_paths]
+        return [*found, EVERYTHING] if state.must_walk else found
 
     # Pushing -------------------------------------------------------------------------------
 
@@ -116,17 +119,10 @@ class DirtyTracker:
             return seen
 
     def _begin_push(self) -> Snapshot:
-        before = self._refresh()
-        if before.is_clean and self._journal.marks.is_empty:
+        if self._refresh().is_clean and not self._journal.marks.marked():
             return Snapshot()
-        state = self._sidecar.update(
-            lambda state: state if state.chain else self._showing_all(state)
-        )
-        found = [self._record(path) for path in state.dirty_paths]
-        if state.must_walk:
-            found.append(EVERYTHING)
-        # From now on the journal has the marks of others too, whatever they do to the sidecar.
-        push = self._journal.begin_push(found, is_news=state.chain != before.chain)
+        state = self._sidecar.update(self._adopted)
+        push = self._journal.begin_push()
         return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
 
     def settle(
@@ -152,12 +148,12 @@ class DirtyTracker:
     def _settled(
         self, state: SidecarState, snapshot: Snapshot, paths: set[str], *, walked: bool
     ) -> SidecarState:
-        # What another client wrote meanwhile may be newer than the push, so it all stays.
-        if state.chain == snapshot.chain:
-            gone = paths.difference(self._journal.marks.paths)
-            listed = {path for path in snapshot.listed if self._is_gone(path, gone, walked)}
-            state = state.without(listed, walked=walked)
-        return self._showing_all(state)
+        if state.chain != snapshot.chain:
+            # Another client wrote it meanwhile, and what it lists may be newer than the push.
+            return self._adopted(state)
+        gone = paths.difference(self._journal.marks.paths)
+        listed = {path for path in snapshot.listed if self._is_gone(path, gone, walked)}
+        return _marked(state.without(listed, walked=walked), self._journal.marks.marked())
 
     def _is_gone(self, listed: str, gone: set[str], walked: bool) -> bool:
         record = self._record(listed)
@@ -174,7 +170,7 @@ class DirtyTracker:
 
         def proven(state: SidecarState) -> SidecarState:
             return replace(
-                state,
+                self._adopted(state),
                 fingerprint=(fingerprint or "").strip('"'),
                 last_verified_at=at,
                 commit_seq=commit_seq,
@@ -182,6 +178,7 @@ class DirtyTracker:
             )
 
         with self._best_effort("the next sync will compare everything again"):
+            self._refresh_journal()
             self._sidecar.update(proven)
 
     # Looking -------------------------------------------------------------------------------
@@ -205,11 +202,9 @@ class DirtyTracker:
         return self._sidecar.read()
 
     def _seen(self, state: SidecarState) -> Snapshot:
-        marks = self._journal.marks
-        listed = [self._record(path) for path in state.dirty_paths]
-        paths = [*marks.paths, *(record for record in listed if isinstance(record, str))]
-        bulk = state.must_walk or EVERYTHING in marks or EVERYTHING in listed
-        return Snapshot(tuple(dict.fromkeys(paths)), bulk)
+        found = dict.fromkeys([*self._journal.marks.marked(), *self._marks_in(state)])
+        paths = tuple(record for record in found if isinstance(record, str))
+        return Snapshot(paths, bulk=EVERYTHING in found)
 
     def _refresh(self) -> SidecarState:
         self._refresh_journal()
@@ -258,6 +253,14 @@ class DirtyTracker:
                 yield
         except (DiskError, LockTimeoutError) as error:
             notice("%s; %s", error, consequence)
+
+
+def _marked(state: SidecarState, records: list[Record]) -> SidecarState:
+    """Return a sidecar with marks added to it."""
+    if EVERYTHING in records:
+        state = state.invalidated()
+    paths = [record for record in records if isinstance(record, str)]
+    return state.marked(paths) if paths else state
 
 
 def _wait(fd: int, cache_dir: str) -> None:

@@ -52,20 +52,14 @@ class Marks:
         else:
             self.everything = self.count
 
-    def __contains__(self, record: Record) -> bool:
-        return self._number(record) > 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is marked."""
-        return not self.paths and self.everything is None
+    def marked(self) -> list[Record]:
+        """Return all that is marked."""
+        return [*self.paths] if self.everything is None else [*self.paths, EVERYTHING]
 
     def is_fresh(self, record: Record) -> bool:
         """Whether a mark is there that no push began after."""
-        return self._number(record) > self._latest
-
-    def _number(self, record: Record) -> int:
-        return self.paths.get(record, 0) if isinstance(record, str) else self.everything or 0
+        number = self.paths.get(record) if isinstance(record, str) else self.everything
+        return (number or 0) > self._latest
 
     def knows(self, push: str) -> bool:
         """Whether it can still be told what was marked before a push began."""
@@ -193,26 +187,22 @@ class Journal:
         self.marks.add(EVERYTHING)
         self._can_append = False
 
-    def note(self, record: Record) -> None:
-        """Write a mark down, unless it is already there and no push began since."""
-        if not self.marks.is_fresh(record):
-            self._append([record])
-        elif self._durable and not self._is_flushed:
-            self._flush()  # whoever wrote it may have been killed before it did
+    def note(self, records: list[Record]) -> None:
+        """Write marks down, except those that are there already and that no push began after."""
+        new = [record for record in records if not self.marks.is_fresh(record)]
+        if new or (records and not self._can_append):
+            self._append(new)
+        elif records and self._durable and not self._is_flushed:
+            self._flush()  # whoever wrote them may have been killed before that
 
-    def begin_push(self, found: Iterable[Record], *, is_news: bool) -> str:
-        """Note that a push begins, after marks that were `found` elsewhere; return its name.
-
-        `is_news`: they may have been made after an earlier push began.
-        """
-        is_known = self.marks.is_fresh if is_news else self.marks.__contains__
-        new = [record for record in found if not is_known(record)]
+    def begin_push(self) -> str:
+        """Note that a push begins, and return its name."""
         push = self.marks.latest_push()
-        if push is None or new:
+        if push is None:
             push = _random_id()
             if self.marks.waste > _MUCH_WASTE:
                 self._rewrite(self.marks.records())
-            self._append([*new, (_PUSH, push)])
+            self._append([(_PUSH, push)])
         return push
 
     def settle(self, push: str, paths: Container[str], *, everything: bool) -> bool:

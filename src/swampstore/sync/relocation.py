@@ -38,6 +38,12 @@ class Copied:
     unfinished: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
 
+    def add(self, files: int, size: int, tell: Progress) -> None:
+        """Count files that were copied."""
+        self.files += files
+        self.bytes += size
+        tell(Step("copy", self.files, self.files, self.bytes, self.bytes))
+
 
 class _Directory(NamedTuple):
     rel: str
@@ -138,7 +144,7 @@ class Relocation:
             if self._to.names.why_not(rel):
                 continue
             if is_marker(rel):
-                self._copy_marker(rel, copied)
+                self._copy_marker(rel, copied, tell)
             elif signature(self._path(rel)) is None:
                 copied.links.append(rel)
             else:
@@ -154,7 +160,28 @@ class Relocation:
                 copied.kept.append(rel)
                 return
             shutil.rmtree(self._to.names.local(rel))
-        self._copy_files(directory, copied, tell)
+        if twin is None:
+            self._copy_whole(directory, copied, tell)
+        else:
+            self._copy_files(directory, copied, tell)
+
+    def _copy_whole(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+        """Copy a version so that it appears in one step: half of one could meet half of another."""
+        target = self._to.names.local(directory.rel)
+        temp = _temp_beside(target)
+        with disk_errors(target):
+            try:
+                os.makedirs(temp)
+                sizes = [
+                    _copy(self._path(f"{directory.rel}/{name}"), f"{temp}/{name}")
+                    for name in directory.files
+                    if not self._to.names.why_not(f"{directory.rel}/{name}")
+                ]
+                os.rename(temp, target)
+            except BaseException:
+                shutil.rmtree(temp, ignore_errors=True)
+                raise
+        copied.add(len(sizes), sum(sizes), tell)
 
     def _twin(self, version_rel: str) -> str | None:
         """Return the version at the destination that has the id of ours."""
@@ -173,11 +200,10 @@ class Relocation:
             copied.kept.append(rel)
             return
         with disk_errors(target):
-            copied.bytes += _copy(source, target)
-        copied.files += 1
-        tell(Step("copy", copied.files, copied.files, copied.bytes, copied.bytes))
+            size = _copy(source, target)
+        copied.add(1, size, tell)
 
-    def _copy_marker(self, rel: str, copied: Copied) -> None:
+    def _copy_marker(self, rel: str, copied: Copied, tell: Progress) -> None:
         """Let the higher marker stand: that version was copied, or is there already."""
         target = self._to.names.local(rel)
         ours, theirs = _marker(self._path(rel)), _marker(target)
@@ -185,8 +211,7 @@ class Relocation:
             return
         with disk_errors(target):
             _write(target, str(ours).encode())
-        copied.files += 1
-        copied.bytes += len(str(ours))
+        copied.add(1, len(str(ours)), tell)
 
     # Removing --------------------------------------------------------------------------------
 
@@ -291,10 +316,14 @@ def _write(target: str, data: bytes) -> None:
     _create(target, fill)
 
 
+def _temp_beside(path: str) -> str:
+    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+
+
 def _create(target: str, fill: Callable[[str], None]) -> None:
     directory = os.path.dirname(target)
     os.makedirs(directory, exist_ok=True)
-    temp = f"{directory}/.{uuid.uuid4()}.tmp"
+    temp = _temp_beside(target)
     try:
         fill(temp)
         os.replace(temp, target)
