@@ -10,8 +10,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.padding import Padding
@@ -24,6 +25,14 @@ _WIDTH = 100  # where there is no terminal that has one
 
 class ClaimError(Exception):
     """Something that the demo says is not so."""
+
+
+class Machine(NamedTuple):
+    """Where commands are run, if it is not the one place that there is: its prompt says so."""
+
+    name: str
+    directory: Path
+    variables: Mapping[str, str]
 
 
 class Account:
@@ -70,27 +79,43 @@ class Account:
         self.console.print()
         self.console.print(Padding(table, (0, 4), expand=False))
 
-    def run(self, line: str, *, fails: bool = False) -> None:
+    def run(self, line: str, *, fails: bool = False, on: Machine | None = None) -> None:
         """Run a command line as a person would, and show what it prints.
 
         It must go well, unless it is said that it `fails`.
         """
-        self.echo(line)
-        status = subprocess.run(  # noqa: S603 - the demo runs its own words
-            ["/bin/sh", "-c", line],
-            cwd=self.directory,
-            env=self.environment(),
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.STDOUT,
-            check=False,
-        ).returncode
-        if bool(status) is not fails:
-            raise ClaimError(f"{line}: exit status {status}")
+        self.echo(line, on)
+        self._run(line, on, stdout=None, fails=fails)
 
-    def echo(self, line: str) -> None:
+    def ask(self, line: str, *, on: Machine | None = None) -> str:
+        """Run a command line that must go well, show what it prints, and return that."""
+        self.echo(line, on)
+        printed = self._run(line, on, stdout=subprocess.PIPE)
+        self.console.print(Text(printed.rstrip("\n")), soft_wrap=True)
+        return printed
+
+    def _run(
+        self, line: str, on: Machine | None, *, stdout: int | None, fails: bool = False
+    ) -> str:
+        done = subprocess.run(  # noqa: S603 - the demo runs its own words
+            ["/bin/sh", "-c", line],
+            cwd=on.directory if on else self.directory,
+            env=self.environment() | dict(on.variables if on else {}),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            check=False,
+        )
+        if bool(done.returncode) is not fails:
+            raise ClaimError(f"{line}: exit status {done.returncode} {done.stdout or ''}".rstrip())
+        return done.stdout or ""
+
+    def echo(self, line: str, on: Machine | None = None) -> None:
         """Show a command line."""
+        prompt = f"{on.name}$ " if on else "$ "
         self.console.print()
-        self.console.print(Text.assemble(("$ ", "dim"), (line, "bold")), soft_wrap=True)
+        self.console.print(Text.assemble((prompt, "dim"), (line, "bold")), soft_wrap=True)
         # What the command prints comes after it.
         self.console.file.flush()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import scan
+import sharing
 import writers
 from account import Account, ClaimError
 from swampstore import Repo, open_repo
@@ -267,6 +268,7 @@ def sum_up(account: Account) -> None:
             "repository": str(account.directory),
             "content": f"{account.directory}/.swamp/data",
             "catalog": f"{account.directory}/.swamp/swampstore.db",
+            "bucket": f"{account.directory}/{sharing.ELSEWHERE}/bucket",
             "command": f"{Path(sys.executable).parent}/swampstore",
             "next": "README.md, docs/index.md",
         }
@@ -283,6 +285,7 @@ CHAPTERS: tuple[Callable[[Account], None], ...] = (
     lose_the_catalog,
     rename_something,
     clean_up,
+    sharing.share_it,
     see_the_doctor,
     sum_up,
 )

@@ -38,8 +38,9 @@ class Remote:
 class ProxiedRemote(Remote):
     """A place behind a proxy: `proxy.requests` has seen it all, `proxy.fail` breaks things.
 
-    `timeout` is how many seconds a client that is opened from now on waits for a silent server;
-    less than one is not accepted.
+    `config` is what a datastore of that kind is configured with to get there. `timeout` is how
+    many seconds a client that is opened from now on waits for a silent server; less than one is
+    not accepted.
     """
 
     def __init__(self, kind: str, config: Mapping[str, str], proxy: FaultProxy) -> None:
@@ -48,6 +49,7 @@ class ProxiedRemote(Remote):
             return store_config(kind, {**config, **timeout}, environ={}).open()
 
         super().__init__(connect)
+        self.config = config
         self.proxy = proxy
         self.timeout = 10.0
 

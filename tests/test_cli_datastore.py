@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -186,6 +188,22 @@ def test_a_setup_that_was_stopped_can_be_run_again(
     for machine in (ana, bob):
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == expected
+
+
+def test_a_setup_that_was_killed_can_be_run_again(tmp_path: Path) -> None:
+    """SWAMPSTORE_KILL_STRIDE=1 kills it at every line."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.killing_setup"),
+            *(os.environ.get("SWAMPSTORE_KILL_STRIDE", "29"), tmp_path),
+        ],
+        cwd=Path(__file__).parent.parent,
+        env=os.environ | {"SWAMPSTORE_FSYNC": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_store_that_cannot_be_trusted_is_refused(
@@ -454,6 +472,8 @@ def test_the_index_of_a_new_remote_can_be_sharded_at_once(ana: Machine, url: str
     document = ana("datastore", "status", "--json").json
     assert document["indexVersion"] == 2
     assert document["commitSeq"] >= 1
+    warnings = ana("datastore", "setup", url, "--index", "v1", "--json").json["warnings"]
+    assert warnings == ["the index of the remote is the sharded one, and stays so"]
 
 
 def test_the_index_can_be_made_sharded_later(ana: Machine, bob: Machine, url: str) -> None:

@@ -40,14 +40,20 @@ def remote_of(config: Config) -> RemoteSettings:
         ("{url: 's3://bucket/prefix'}", "s3://bucket/prefix", {}),
         ("{type: 's3://bucket/prefix'}", "s3://bucket/prefix", {}),
         ("{type: file, url: 'file:///mnt/bucket'}", "file:///mnt/bucket", {}),
-        ("{type: '@swamp/s3-datastore', config: {bucket: b, pullConcurrency: 3}}",)
-        + ("@swamp/s3-datastore", {"bucket": "b", "pullConcurrency": 3}),
+        (
+            "{type: '@swamp/s3-datastore', config: {bucket: b, pullConcurrency: 3}}",
+            "@swamp/s3-datastore",
+            {"bucket": "b", "pullConcurrency": 3},
+        ),
         ("{type: gs, config: {bucket: b}}", "gs", {"bucket": "b"}),
         ("{type: az, config: {}}", "az", {}),
         ("{type: file, config: {path: /mnt/bucket}}", "file", {"path": "/mnt/bucket"}),
         ("{type: mongo}", "mongo", {}),
-        ("{type: s3, bucket: b, region: r, forcePathStyle: true, namespace: n}",)
-        + ("s3", {"bucket": "b", "region": "r", "forcePathStyle": True}),
+        (
+            "{type: s3, bucket: b, region: r, forcePathStyle: true, namespace: n}",
+            "s3",
+            {"bucket": "b", "region": "r", "forcePathStyle": True},
+        ),
         ("{type: s3, config: {bucket: b}}", "s3", {"bucket": "b"}),
     ],
 )

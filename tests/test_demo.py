@@ -27,6 +27,7 @@ CHAPTERS = (
     "Lose the catalog",
     "Rename something",
     "Clean up",
+    "Share it with another machine",
     "See the doctor",
     "What happened",
 )
@@ -58,8 +59,10 @@ def test_it_tells_every_chapter_in_order(told: str) -> None:
 
 
 def test_it_shows_the_commands_that_it_runs(told: str) -> None:
-    shown = re.findall(r"^\$ (?:.*\| )?swampstore ([a-z]+(?: [a-z]+)?)", told, re.MULTILINE)
+    prompt = r"^(?:server|laptop)?\$ (?:.*\| )?"
+    shown = re.findall(rf"{prompt}swampstore ([a-z]+(?: [a-z]+)?)", told, re.MULTILINE)
     assert {"data get", "data put", "data query", "data rename", "data gc", "doctor"} <= set(shown)
+    assert {"datastore setup", "sync"} <= set(shown)
 
 
 def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
@@ -71,6 +74,12 @@ def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
         "every version that was acknowledged is there",
         "every row is back",
         "the old name leads to the new one",
+        "the laptop has the same versions",
+        "one artifact took 9 requests",
+        "nothing to do took one request in each direction",
+        "nothing is lost, on the server",
+        "nor on the laptop",
+        "the data is in the repository again, all of it",
         "nothing is wrong, after all of this",
     ):
         assert claim in claims

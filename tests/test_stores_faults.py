@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_answers_that_say_try_again_are_transient(server: Scripted, s3: Store, s
     assert [request.method for request in server.requests] == ["GET", "PUT"]
 
 
-def test_a_connection_that_is_cut_is_transient_and_not_repeated(
+def test_h50_a_connection_that_is_cut_is_transient_and_not_repeated(
     server: Scripted, s3: Store
 ) -> None:
     server.reply = None
@@ -139,7 +140,7 @@ def test_nobody_listening_is_transient() -> None:
         (400, "InvalidRequest", StoreError, "region"),
     ],
 )
-def test_a_refusal_names_its_cause_and_a_remedy(
+def test_h67_a_refusal_names_its_cause_and_a_remedy(
     server: Scripted, s3: Store, status: int, code: str, error: type[StoreError], hint: str
 ) -> None:
     server.refuse(HTTPStatus(status), code)
@@ -199,6 +200,44 @@ def test_a_failed_page_of_a_listing_is_asked_for_again(server: Scripted, s3: Sto
     server.replies = pages
     assert list(s3.list()) == []
     assert len(server.requests) == 2
+
+
+def page(*keys: str, more: str = "") -> Answer:
+    """A page of a listing, the last one if nothing tells where there is more."""
+    entries = "".join(
+        f"<Contents><Key>{key}</Key><Size>1</Size><ETag>e</ETag>"
+        "<LastModified>2026-05-14T20:19:51Z</LastModified></Contents>"
+        for key in keys
+    )
+    told = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{more}</NextContinuationToken>"
+    body = f"<ListBucketResult>{entries}{told if more else ''}</ListBucketResult>"
+    return Answer(body=body.encode())
+
+
+def test_a_listing_that_breaks_off_goes_on_where_it_was(
+    server: Scripted, s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.stores.obstore_store._PAGE", 2)
+    broken = dataclasses.replace(page("data/e"), cut=True)
+    server.replies = iter(
+        [
+            *(page("data/a", "data/b", more="1"), broken, broken, broken),
+            *(page("data/c", "data/d", more="2"), broken, page("data/e")),
+        ]
+    )
+    assert [info.key for info in s3.list("data/")] == [f"data/{name}" for name in "abcde"]
+    starts = [parse_qs(urlsplit(one.target).query) for one in server.requests]
+    assert [start.get("start-after") for start in starts] == [
+        *(None, None, ["data/b"], ["data/b"], ["data/b"]),
+        *(["data/b"], ["data/d"]),
+    ]
+
+
+def test_a_listing_that_always_breaks_off_is_given_up(server: Scripted, s3: Store) -> None:
+    server.reply = dataclasses.replace(page("data/a"), cut=True)
+    with pytest.raises(StoreUnreachableError, match="list data/"):
+        list(s3.list("data/"))
+    assert len(server.requests) == 4
 
 
 def test_every_error_has_a_hint(server: Scripted, s3: Store) -> None:
@@ -268,7 +307,7 @@ def test_a_store_that_refuses_is_unhealthy_with_the_reason(server: Scripted, s3:
         health.check()
 
 
-def test_a_silent_store_is_not_waited_for(server: Scripted, s3: Store) -> None:
+def test_h68_a_silent_store_is_not_waited_for(server: Scripted, s3: Store) -> None:
     server.delay = 2.0
     health = examine(s3, timeout=0.2)
     assert health.latency < 1.0

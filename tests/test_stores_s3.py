@@ -27,7 +27,7 @@ class TestS3Store(StoreConformance):
             yield store
 
 
-def test_a_prefix_keeps_stores_apart_and_its_slashes_do_not_matter(s3_server: S3Server) -> None:
+def test_h63_a_prefix_keeps_stores_apart_and_its_slashes_do_not_matter(s3_server: S3Server) -> None:
     name = uuid.uuid4().hex
     opened(s3_server, prefix=f"/{name}/").put("a", b"x")
     assert opened(s3_server, prefix=name).get("a").data == b"x"
@@ -54,7 +54,7 @@ def test_a_url_opens_the_same_store(s3_server: S3Server) -> None:
     assert opened(s3_server).get("by-url/a").data == b"x"
 
 
-def test_wrong_credentials_are_told_from_a_missing_object(s3_server: S3Server) -> None:
+def test_h67_wrong_credentials_are_told_from_a_missing_object(s3_server: S3Server) -> None:
     wrong_key = opened(s3_server, accessKeyId="nobody")
     wrong_secret = opened(s3_server, secretAccessKey="wrong")
     for store in (wrong_key, wrong_secret):

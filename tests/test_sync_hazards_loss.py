@@ -192,10 +192,10 @@ def test_h4_an_overflow_that_another_client_left_deletes_nothing(
     save(b, {NOTES: b"of b", "files/000": b"of b"})
     b.push()
     old = OldClient(a.cache)
-    for rel in MANY:
+    for rel, data in MANY.items():
         old.mark(rel)
         if rel != "files/000":
-            a.write_unmarked(rel, MANY[rel])
+            a.write_unmarked(rel, data)
     assert sidecar(a)["dirtyPathsOverflowed"]
     pushed = a.push()
     assert (pushed.files, pushed.deleted) == (len(MANY) - 1, 0)
@@ -368,7 +368,7 @@ def test_h9_a_change_of_the_same_size_travels_between_our_own_machines(
     save(a, {**version(1), NOTES: b"one"})
     a.push()
     b.pull()
-    save(a, {f"{HOME}/latest": b"2", NOTES: b"two"})
+    save(a, {**version(2), NOTES: b"two"})
     a.push()
     b.pull()
     b.push(full=True)

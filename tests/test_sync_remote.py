@@ -313,6 +313,22 @@ def test_our_commit_does_not_hide_what_others_committed_before(machine: Open, ve
 
 
 @pytest.mark.parametrize("version", [1, 2])
+def test_our_commit_does_not_hide_what_others_committed_elsewhere(
+    machine: Open, version: int
+) -> None:
+    a, b = machine("a"), machine("b")
+    a.commit({raw_rel("m"): "x"})
+    if version == 2:
+        a.index.migrate()
+    b.pull()
+    b.commit({raw_rel("n"): "theirs"})
+    a.commit({raw_rel("m", 2): "ours"})
+    assert not a.index.is_unchanged()
+    assert a.pull() == [shard_of("n")]
+    assert a.index.is_unchanged()
+
+
+@pytest.mark.parametrize("version", [1, 2])
 def test_a_partition_that_is_gone_is_told_once(machine: Open, version: int) -> None:
     a, b = machine("a"), machine("b")
     a.commit({raw_rel("m"): "x", raw_rel("n"): "y"})

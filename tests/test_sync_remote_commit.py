@@ -222,6 +222,29 @@ def test_a_migration_that_leaves_the_monolith_sends_the_commit_back_too(
     assert foreign.hashes() == holding(m="x", n="y")
 
 
+def test_a_slow_writer_does_not_replace_the_meta_of_a_later_monolith(
+    a: IndexMachine, b: IndexMachine, foreign: ForeignClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a.commit({raw_rel("m"): "x"})
+    put = a.store.put_if_match
+
+    def overtaken(key: str, data: bytes, token: str) -> Written:
+        written = put(key, data, token)
+        if key == MONOLITH_KEY:
+            b.commit({raw_rel("n"): "theirs"})
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(a.store, "put_if_match", overtaken)
+        a.commit({raw_rel("o"): "ours"})
+    assert foreign.hashes() == holding(m="x", n="theirs", o="ours")
+    assert foreign.meta()["swampstore"]["monolith"] == b.store.head(MONOLITH_KEY).etag
+    for one in (a, b):
+        one.pull()
+        assert one.has() == foreign.hashes()
+        assert one.index.is_unchanged()
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_many_committers_at_once_lose_nothing(
     place: Remote, tmp_path: Path, foreign: ForeignClient, version: int
@@ -312,6 +335,7 @@ def test_a_shard_that_another_client_wrote_incompletely_is_written_again(
     foreign.write_shard("_root", {"root.json": foreign.entries()["root.json"]})
     a.commit({raw_rel("o"): "ours"})
     b.pull(scope("t/n"))
+    assert list(b.has()) == ["definitions-evaluated/t/n.yaml"]
     b.pull()
     assert b.has() == foreign.hashes()
 

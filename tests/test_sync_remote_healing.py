@@ -152,6 +152,20 @@ def test_shards_as_young_as_the_monolith_do_not_make_version_2(
     assert foreign.hashes() == holding(m="x", n="y", o="z")
 
 
+def test_h36_commit_numbers_in_entries_are_a_sign_of_version_2(
+    machine: Open, foreign: ForeignClient
+) -> None:
+    a = machine()
+    a.commit({raw_rel("m"): "x", raw_rel("n"): "x"})
+    a.index.migrate()
+    a.commit({raw_rel("m"): "x"}, [raw_rel("n")])  # nothing that the monolith does not have
+    foreign.remove(META_KEY)
+    b = machine("b")
+    assert b.index.refresh().version == 2
+    b.pull()
+    assert b.has() == holding(m="x")
+
+
 def test_a_lost_meta_and_an_unreachable_store_are_two_things(
     sharded: IndexMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +227,18 @@ def test_the_next_commit_writes_a_lost_shard_again(
     b.pull()
     assert b.index.damage == []
     assert sorted(b.has()) == sorted(foreign.entries())
+
+
+@HARMS
+def test_a_machine_that_restores_a_lost_shard_still_pulls_it(
+    sharded: IndexMachine, machine: Open, foreign: ForeignClient, harm: str
+) -> None:
+    lose(foreign, shard_key(shard_of("m")), harm)
+    b = machine("b")
+    b.commit({raw_rel("m", 3): "z"})
+    b.pull()
+    assert sorted(b.has()) == sorted(foreign.entries())
+    assert len(b.has()) == 4
 
 
 def test_files_that_the_base_knows_get_their_hashes_back(
@@ -481,7 +507,8 @@ def test_leftover_shards_of_version_1_do_not_come_back_to_life(
 def test_an_empty_remote_can_be_migrated(machine: Open, foreign: ForeignClient) -> None:
     a, b = machine("a"), machine("b")
     assert a.index.migrate() == (2, 0, 0, 1, False)
-    assert foreign.monolith() is None
+    # A commit that began on version 1 must find a monolith that it does not know.
+    assert (foreign.monolith() or {})["entries"] == {}
     b.commit({raw_rel("m"): "x"})
     assert foreign.meta()["commitSeq"] == 2
     a.pull()
@@ -505,6 +532,24 @@ def test_migration_waits_for_commits_that_come_in_between(
     monkeypatch.setattr(a.store, "put", disturbed)
     assert not a.index.migrate().already
     assert foreign.hashes() == holding(m="x", n="theirs", o="theirs")
+
+
+def test_migration_takes_along_what_a_monolith_only_client_commits_meanwhile(
+    machine: Open, foreign: ForeignClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = machine()
+    a.commit({raw_rel("m"): "x"})
+    commits = iter(["n"])
+    put = a.store.put
+
+    def disturbed(key: str, body: bytes) -> Written:
+        if (model := next(commits, None)) is not None:
+            foreign.commit_monolith_only(**{model: "theirs"})
+        return put(key, body)
+
+    monkeypatch.setattr(a.store, "put", disturbed)
+    assert not a.index.migrate().already
+    assert foreign.hashes() == holding(m="x", n="theirs")
 
 
 def test_two_migrations_at_once_are_one(

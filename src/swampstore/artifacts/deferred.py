@@ -65,13 +65,13 @@ class Deferral:
 
     def commit(self) -> None:
         """Make every version the latest of its name."""
-        versions: dict[DataRef, list[int]] = defaultdict(list)
+        versions: dict[DataRef, set[int]] = defaultdict(set)
         for ref, version in self._take():
-            versions[ref].append(version)
+            versions[ref].add(version)
         if not versions:
             return
         refs = list(versions)
-        by_path = {ref.rel: versions[ref] for ref in refs}
+        by_path = {ref.rel: sorted(versions[ref]) for ref in refs}
         mutations = self._store.mutations
         with mutations.changing_many(refs, "commit", versions=by_path) as changes:
             outcomes = [

@@ -32,7 +32,7 @@ _NOT_AUTHENTICATED = "failed to authenticate"  # Azure says so under several cod
 _REDIRECTED = "Received redirect"  # carries no status, and is the answer to a wrong region
 _BAD_KEY = "object with invalid path"
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
-_ABOUT_ONE_OBJECT = frozenset({"get", "head", "copy"})
+_ABOUT_ONE_OBJECT = frozenset({"get", "head", "copy", "delete"})
 _LONGEST_TEXT = 500
 
 

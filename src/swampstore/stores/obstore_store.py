@@ -1,13 +1,14 @@
 """Cloud buckets through obstore: one class, because S3, GCS and Azure differ only in details.
 
 Each method is one request and is never repeated here; `swampstore.stores.retry` does that.
-Listings are the exception: only the client knows which page failed, so it repeats pages itself.
+Listings are the exception: they go on where they were, and only here is known where that is.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -22,6 +23,7 @@ from obstore.exceptions import (
 from swampstore.stores.cloud import Bucket
 from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import (
+    StoreMissingError,
     StoreUnreachableError,
     UnsupportedOperationError,
     changed,
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
     Client = S3Store | GCSStore | AzureStore
 
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
-_PAGE_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(minutes=2)}
 _PAGE = 1000
+# Seconds to wait before a page of a listing is asked for again, the first time, the second, ...
+_PAGE_PAUSES = (0.1, 0.4, 1.6)
 # One request may not last longer than this, however much it transfers.
 _LONGEST_REQUEST = timedelta(hours=1)
 _LONGEST_CONNECT = 5.0
@@ -59,18 +62,17 @@ def client_options(limits: Limits, endpoint: str) -> ClientConfig:
 
 def open_bucket(make_client: Callable[[RetryConfig], Client], bucket: Bucket) -> ObstoreStore:
     """Return the store of a bucket; nothing is sent yet."""
-    return ObstoreStore(make_client(_NO_RETRIES), make_client(_PAGE_RETRIES), bucket)
+    return ObstoreStore(make_client(_NO_RETRIES), bucket)
 
 
 class ObstoreStore:
-    """A bucket. `client` does single requests, `lister` may repeat the pages of a listing."""
+    """A bucket, reached by a client that repeats nothing by itself."""
 
     capabilities = Capabilities()
 
-    def __init__(self, client: Client, lister: Client, bucket: Bucket) -> None:
+    def __init__(self, client: Client, bucket: Bucket) -> None:
         self.identity = bucket.identity
         self._client = client
-        self._lister = lister
         self._bucket = bucket
 
     @contextlib.contextmanager
@@ -119,14 +121,28 @@ class ObstoreStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See Store.list."""
         # The client takes whole segments only, so the rest of the prefix is a filter here.
-        parent = parent_of(prefix) or None
-        try:
-            for page in obstore.list(self._lister, parent, chunk_size=_PAGE):
-                for meta in page:
-                    if meta["path"].startswith(prefix):
-                        yield self._info(meta)
-        except _CLIENT_FAILURES as error:
-            raise translate(error, self._bucket, "list", prefix) from error
+        for page in self._pages(parent_of(prefix) or None, prefix):
+            for meta in page:
+                if meta["path"].startswith(prefix):
+                    yield self._info(meta)
+
+    def _pages(self, parent: str | None, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
+        """Yield a listing page by page; after a transient failure, what follows the last one."""
+        last: str | None = None
+        pauses = iter(_PAGE_PAUSES)
+        while True:
+            try:
+                for page in obstore.list(self._client, parent, offset=last, chunk_size=_PAGE):
+                    yield page
+                    last, pauses = page[-1]["path"], iter(_PAGE_PAUSES)
+            except _CLIENT_FAILURES as error:
+                failure = translate(error, self._bucket, "list", prefix)
+                pause = next(pauses, None)
+                if pause is None or not isinstance(failure, StoreUnreachableError):
+                    raise failure from error
+                time.sleep(pause)
+            else:
+                return
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""
@@ -157,8 +173,13 @@ class ObstoreStore:
 
     def delete(self, key: str) -> None:
         """See Store.delete."""
-        with self._errors("delete", key), contextlib.suppress(FileNotFoundError):
-            obstore.delete(self._client, key)
+        with self._errors("delete", key):
+            try:
+                obstore.delete(self._client, key)
+            except FileNotFoundError as error:
+                # An object may be gone already; if it is the bucket that is, nothing was removed.
+                if isinstance(translate(error, self._bucket, "delete", key), StoreMissingError):
+                    raise
 
     def delete_if_match(self, key: str, token: str) -> None:  # noqa: ARG002 - the protocol has it
         """See Store.delete_if_match. The client has no conditional deletion."""

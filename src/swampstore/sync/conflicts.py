@@ -173,6 +173,13 @@ def _sync_file(path: str) -> None:
         os.close(fd)
 
 
+def stored_versions(parts: Parts, name_rel: str) -> set[int]:
+    """Return the versions of a data name that have objects, whether or not an index names them."""
+    root = parts.names.remote("")
+    listed = parts.store.list(parts.names.remote(f"{name_rel}/"))
+    return taken_versions(info.key.removeprefix(root) for info in listed).get(name_rel, set())
+
+
 def taken_versions(rels: Iterable[str]) -> Mapping[str, set[int]]:
     """Return the version numbers that paths belong to, by data name."""
     taken: dict[str, set[int]] = {}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
-from swampstore.layout import is_temp
+from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, is_temp
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -102,6 +102,8 @@ class LocalScan:
         scan.looked_at += 1
         if reason := self._why_not(rel, status):
             _skip(rel, reason, scan)
+        elif os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
+            return []
         elif scope is None or scope.covers(rel):
             self._compare([_File(rel, signature_of(status))], scan)
         return []
@@ -109,6 +111,9 @@ class LocalScan:
     def _why_not_here(self, rel: str) -> str | None:
         if not is_safe(rel):
             return _UNSAFE
+        top = rel.partition("/")[0]
+        if top not in DATASTORE_SUBDIRS and self._is_foreign(top):
+            return "it belongs to another namespace"
         link = self._links.above(rel)
         return f"{link} is a symbolic link, and none is followed" if link else None
 
@@ -149,7 +154,10 @@ class LocalScan:
         while pending:
             directory = pending.pop()
             prefix = f"{directory}/" if directory else ""
-            for entry in self._entries(directory):
+            entries = self._entries(directory)
+            if any(entry.name == DEFERRED for entry in entries):
+                continue  # a version that nobody may see before it is committed
+            for entry in entries:
                 child = f"{prefix}{entry.name}"
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -186,7 +194,10 @@ class LocalScan:
         # At the top: bookkeeping, what stays local, and the directories of other namespaces.
         if self._names.why_not(f"{rel}/x"):
             return False
-        return not os.path.lexists(f"{self._names.local(rel)}/{_NAMESPACE_MARK}")
+        return not self._is_foreign(rel)
+
+    def _is_foreign(self, top: str) -> bool:
+        return os.path.lexists(f"{self._names.local(top)}/{_NAMESPACE_MARK}")
 
     def _why_not(self, rel: str, status: os.stat_result) -> str | None:
         if stat.S_ISLNK(status.st_mode):

@@ -33,7 +33,7 @@ from swampstore.sync.workers import Deadline, in_parallel
 # How often others may get in between before we give up; each time is a lost race.
 _ROUNDS = 8
 # Uploads between two notes of what is on the remote already.
-_NOTE_EVERY = 200
+_NOTE_EVERY = 50
 
 
 @dataclass(slots=True)
@@ -199,6 +199,8 @@ class Push:
         moved = [rel for rel in changed if rel.startswith(f"{name_rel}/")]
         for rel in moved:
             del changed[rel]
+            # What was sent under the old number is not what the file of that name holds now.
+            prepared.uploaded.pop(rel, None)
         self._parts.index.read_again({partition_of(rel) for rel in moved})
         again = self._local.paths([name_rel])
         changed.update((one.rel, one) for one in again.changed)
@@ -228,16 +230,24 @@ class Push:
         """Settle paths whose object turned out to be somebody else's, though no index names it."""
         clashes = conflicts.taken_versions(one.rel for one in occupied)
         for name_rel, clashing in clashes.items():
-            assert prepared.view is not None
-            view = prepared.view
-            taken = conflicts.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+            taken = conflicts.stored_versions(self._parts, name_rel)
             with self._giving_up(name_rel, changed, prepared):
                 self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
         for one in occupied:
             if version_file(one.rel) is None and not is_marker(one.rel):
                 entry = Entry(size=one.size, last_modified="", sha256=one.sha256 or None)
                 with self._giving_up(one.rel, changed, prepared):
-                    self._keep_both(one.rel, changed[one.rel], entry, changed, prepared)
+                    self._keep_unnamed(changed[one.rel], entry, changed, prepared)
+
+    def _keep_unnamed(
+        self, change: Changed, entry: Entry, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Keep both contents where no index names theirs: so we tell of it, as of our own."""
+        rel, known = change.rel, change.known
+        self._keep_both(rel, change, entry, changed, prepared)
+        self._parts.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
+        again = self._local.paths([rel])
+        changed.update((one.rel, one) for one in again.changed)
 
     # Uploading -------------------------------------------------------------------------------
 

@@ -170,6 +170,8 @@ class SyncService:
             if self._start_over_if_empty():
                 return Pulled()
             sweep_staging(self._parts.names, time.time())
+            if metadata_only:
+                self._announce_absences()
             pull = Pull(
                 self._parts,
                 scope,
@@ -290,6 +292,11 @@ class SyncService:
             and not self._parts.tracker.covers(self._parts.names.mark(name))
             for name in DATASTORE_SUBDIRS
         )
+
+    def _announce_absences(self) -> None:
+        """Tell other clients on this cache, before it is so, that absence is no deletion here."""
+        last = self._parts.base.fact("verified_at") or ""
+        self._parts.tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
     def _note_verified(self) -> None:
         """Note when the cache was compared with the remote, also for other clients on it."""

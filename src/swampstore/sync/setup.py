@@ -212,6 +212,8 @@ class Setup:
         if index == "sharded":
             service.migrate_index()
         self._pull(full=cache.released > 0)
+        if index == "v1" and service.status().index_version == 2:
+            self._report.warnings.append("the index of the remote is the sharded one, and stays so")
 
     def _pull(self, *, full: bool = False) -> None:
         config = self._there.config

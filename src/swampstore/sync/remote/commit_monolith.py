@@ -80,7 +80,7 @@ class MonolithCommit:
         """Put the change into the monolith, and what follows from it into the shards."""
         found = view.monolith
         assert found is not None
-        if not change.rels and not found.is_dirty:
+        if not change.rels and not found.is_dirty and not view.is_unfinished:
             return MonolithCommitted(
                 view.sighting, view.sighting, found.etag, found.etag, frozenset()
             )

@@ -1,18 +1,19 @@
 """Making a remote version 2, and healing one that is.
 
 From then on the shards are the truth. Everything in the monolith goes into a shard before
-`_meta.json` says so; then the monolith is written once more, so that clients which only compare
-its ETag look again and find out.
+`_meta.json` says so. The monolith is written anew on both sides of that moment. Before, so that
+a commit which began on version 1 cannot be finished without looking again; after, so that
+clients which only compare its ETag look again and find out.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 
 from swampstore.clock import Clock, to_iso
 from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Written
 from swampstore.sync.base import Base
 from swampstore.sync.index_format import (
     Document,
@@ -77,8 +78,9 @@ class Migration:
         groups = grouped(entries)
         assert sum(map(len, groups.values())) == len(entries)
         etags = self._write_shards(groups)
-        info = self._documents.monolith_info()
-        if (info.etag if info else None) != found.etag:
+        doc = found.doc or Document(entries)
+        touched = self._touch_monolith(doc, found.token)
+        if touched is None:
             return None
         extra = sighting.meta.extra if sighting.meta else {}
         meta = Meta(2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra)
@@ -88,7 +90,7 @@ class Migration:
         except PreconditionFailedError:
             return None
         done = Sighting(2, meta, data.decode(), written.etag, written.token)
-        self._touch_monolith(found)
+        self._touch_monolith(doc, touched.token)
         self._remember(done, found.etag)
         return Migrated(2, len(groups), len(entries), 1, already=False)
 
@@ -103,12 +105,13 @@ class Migration:
 
         return self._documents.all(write, groups)
 
-    def _touch_monolith(self, found: Found) -> None:
-        if found.doc is None:
-            return
-        data = encode_monolith(found.doc, to_iso(self._clock()), new_write_id())
-        with contextlib.suppress(PreconditionFailedError):  # then it is another one already
-            self._documents.put_monolith(data, found.token)
+    def _touch_monolith(self, doc: Document, token: str | None) -> Written | None:
+        """Write the monolith anew, with the same entries; None if it is another one by now."""
+        data = encode_monolith(doc, to_iso(self._clock()), new_write_id())
+        try:
+            return self._documents.put_monolith(data, token)
+        except PreconditionFailedError:
+            return None
 
     def _remember(self, done: Sighting, monolith: str | None) -> None:
         assert done.meta is not None

@@ -6,6 +6,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from swampstore.clock import to_iso
 from swampstore.stores.protocol import ObjectInfo
@@ -20,13 +21,15 @@ from swampstore.sync.index_format import (
     encode_entry,
 )
 from swampstore.sync.names import Names
-from swampstore.sync.partitions import ROOT, partition_of, shard_key
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.sighting import Sighting
 
 _NAMESPACE_MARK = ".namespace.json"
+# Stores tell times to a second or better.
+_PRECISION = timedelta(seconds=1)
 
 
 class Recovery:
@@ -89,10 +92,9 @@ class Recovery:
         On version 1 the monolith is written before the shards, so that a shard as young as it
         holds nothing else than it does, while on version 2 shards change alone.
         """
+        about_then = monolith.last_modified - _PRECISION
         younger = [
-            partition
-            for partition, info in shards.items()
-            if info.last_modified >= monolith.last_modified
+            partition for partition, info in shards.items() if info.last_modified >= about_then
         ]
         if not younger:
             return False
@@ -133,8 +135,9 @@ class Recovery:
     def _payload(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the files of this namespace whose path begins with `prefix`.
 
-        A directory at the top that is marked as a namespace belongs to others. Uploads of ours that
-        no index names yet are about to be committed, and then with their hashes.
+        A directory at the top that is marked as a namespace, or has an index, belongs to others.
+        Uploads of ours that no index names yet are about to be committed, and then with their
+        hashes.
         """
         root = self._names.remote("")
         listed = self._documents.store.list(f"{root}{prefix}")
@@ -143,7 +146,7 @@ class Recovery:
             directory
             for rel in found
             for directory, _, rest in [rel.partition("/")]
-            if rest == _NAMESPACE_MARK
+            if rest in (_NAMESPACE_MARK, MONOLITH_KEY, META_KEY)
         }
         ours = self._base.noted_uploads(found)
         return {

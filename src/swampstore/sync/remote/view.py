@@ -41,11 +41,15 @@ class View:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a commit that was interrupted left shards that `_meta.json` does not tell of.
+        """Whether a commit that was interrupted left what `_meta.json` does not tell of.
 
-        Others do not see those entries yet. A commit makes them visible, even one that has
-        nothing to put in or take out.
+        Others do not see those entries yet, or not without the whole monolith. A commit makes
+        them visible, even one that has nothing to put in or take out.
         """
+        if self.monolith is not None:
+            return self.monolith.etag is not None and not self.sighting.agrees_with(
+                self.monolith.etag
+            )
         return any(self.is_untold(partition) for partition in self.shards)
 
     def is_untold(self, partition: str) -> bool:
