@@ -78,7 +78,7 @@ def _join(account: Account, server: Machine, laptop: Machine) -> None:
 
 def _change_one_thing(account: Account, server: Machine, laptop: Machine) -> None:
     account.say("The server saves one artifact. What a sync costs depends on that alone:")
-    account.run(f"swampstore data put web-1 {NAME} --json-value '{{\"by\": \"nobody\"}}'", on=server)
+    account.run(f'swampstore data put web-1 {NAME} --json-value \'{{"by": "nobody"}}\'', on=server)
     cost = _requests(account.ask("swampstore sync --push", on=server))
     account.claim(f"one artifact took {cost} requests", 0 < cost <= COST_OF_AN_ARTIFACT)
     account.run("swampstore sync --pull", on=laptop)
@@ -109,7 +109,7 @@ def _collide(account: Account, server: Machine, laptop: Machine) -> None:
     account.run("swampstore sync", on=server)
     account.run(
         f"swampstore data query 'name == \"{NAME}\" && version > 0' --order version"
-        " --select '{\"version\": version, \"by\": attributes.by}'",
+        ' --select \'{"version": version, "by": attributes.by}\'',
         on=server,
     )
     both = {1: "nobody", 2: "server", 3: "laptop"}

@@ -129,3 +129,14 @@ def test_a_command_with_another_outcome_than_told_ends_it(
     account = load("account")
     with pytest.raises(account.ClaimError, match=line):
         account.Account(tmp_path).run(line, fails=fails)
+
+
+def test_a_command_may_be_run_on_another_machine_and_asked_what_it_says(
+    load: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    account = load("account")
+    (tmp_path / "there").mkdir()
+    laptop = account.Machine("laptop", tmp_path / "there", {"SWAMP_HOME": "/its/home"})
+    printed = account.Account(tmp_path).ask('basename "$PWD"; echo $SWAMP_HOME', on=laptop)
+    assert printed == "there\n/its/home\n"
+    assert capsys.readouterr().out == f'\nlaptop$ basename "$PWD"; echo $SWAMP_HOME\n{printed}'

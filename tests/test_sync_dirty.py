@@ -402,6 +402,18 @@ def test_pushes_that_fail_leave_nothing_that_grows(tracker: DirtyTracker, cache:
     assert seen(cache) == ({"a"}, False)
 
 
+def test_a_settled_journal_is_as_small_as_an_empty_one(tracker: DirtyTracker, cache: Path) -> None:
+    sizes = set()
+    for _ in range(3):
+        tracker.mark("a")
+        tracker.snapshot()  # of a push that never ends
+        tracker.mark("b")
+        tracker.settle(tracker.snapshot())
+        sizes.add((cache / JOURNAL).stat().st_size)
+    assert len(sizes) == 1
+    assert (cache / JOURNAL).read_bytes().count(b"\n") == 1
+
+
 def test_a_push_without_a_beginning_settles_nothing(tracker: DirtyTracker, cache: Path) -> None:
     tracker.mark("a")
     tracker.settle(tracker.peek(), walked=True)
@@ -743,6 +755,26 @@ def test_a_journal_that_was_removed_means_a_walk_if_the_sidecar_relied_on_it(
     assert snapshot.bulk
     tracker.settle(snapshot)
     assert seen(cache) == (set(), True)
+
+
+def test_a_push_of_some_paths_keeps_the_others_that_only_the_sidecar_has_left(
+    tracker: DirtyTracker, cache: Path
+) -> None:
+    tracker.mark("a")
+    tracker.mark("b")
+    (cache / JOURNAL).unlink()
+    tracker.settle(tracker.snapshot(), ["a"])
+    assert seen(cache) == ({"b"}, False)
+
+
+def test_everything_can_be_marked_after_the_journal_was_removed(cache: Path) -> None:
+    tracker = DirtyTracker(str(cache))
+    for number in range(201):
+        open_tracker(cache).mark(f"{number}")
+    (cache / JOURNAL).unlink()
+    tracker.mark()
+    assert seen(cache)[1]
+    assert (cache / JOURNAL).exists()
 
 
 def test_a_journal_replaced_behind_our_back_is_read_from_its_start(

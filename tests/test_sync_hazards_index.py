@@ -283,6 +283,28 @@ def test_h23_a_remote_that_is_migrated_during_a_push_gets_it_into_the_shards(
         assert_sound(a.store)
 
 
+def test_h23_a_push_that_finds_the_remote_migrated_leaves_the_shards_of_others_alone(
+    s3_remote: ProxiedRemote, on_s3: Open
+) -> None:
+    a, other = on_s3("a"), on_s3("other")
+    old = OldPeer(s3_remote.open())
+    old.push_v1(version(1))
+    for one in (a, other):
+        one.pull()
+    ours, theirs = f"{MODEL.rel}/ours/1/raw", f"{MODEL.rel}/theirs/1/raw"
+    a.write(ours, b"1")
+    other.write(theirs, b"1")
+
+    def migrate_and_go_on() -> None:
+        old.migrate()
+        other.push()
+
+    s3_remote.proxy.fail(about("PUT", MONOLITH_KEY), Meanwhile(migrate_and_go_on))
+    a.push()
+    assert remote_index(a.store).version == 2
+    assert remote_index(a.store).entries.keys() == {*version(1), ours, theirs}
+
+
 # H24, H25: paths that are easily left out of shards ------------------------------------------
 
 SHALLOW = {
@@ -779,7 +801,7 @@ def test_h35_versions_that_a_killed_push_left_cost_the_next_one_a_single_attempt
     with Accident(memory_remote, tmp_path, 1) as accident:
         for number in range(2, 20):
             save(accident.victim, version(number))
-        assert accident.strike(40, is_done=True)
+        assert accident.strike(30, is_done=True)
         witness = accident.witness
         save(witness, version(2, b"of the witness"))
         assert len(witness.push().conflicts) == 1

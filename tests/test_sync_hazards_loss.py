@@ -6,6 +6,7 @@ that share remotes and caches with us. Those play their part here as `OldPeer` a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -245,14 +246,15 @@ def test_h5_files_and_directories_that_vanish_during_a_walk_do_not_end_it(
     scandir = os.scandir
 
     def too_late(path: str) -> object:
-        found = scandir(path)
+        with scandir(path) as entries:
+            found = list(entries)
         if path == str(a.path("audit")):
             a.path("audit/1").unlink()
         if path == str(a.path("logs")):
             a.path("logs/deep/1").unlink()
             a.path("logs/deep/2").unlink()
             a.path("logs/deep").rmdir()
-        return found
+        return contextlib.nullcontext(found)
 
     monkeypatch.setattr(os, "scandir", too_late)
     assert a.push().files == 2
@@ -339,26 +341,27 @@ def test_h8_a_new_process_after_a_lazy_pull_fetches_the_content(
 # H9: changes of the same size ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hashes", [True, False], ids=["hashed", "not hashed"])
+@pytest.mark.parametrize("hashes", [True, False], ids=["with hashes", "without"])
 @pytest.mark.parametrize("pulls", [True, False], ids=["pulled", "not pulled"])
 def test_h9_a_marker_of_the_same_size_is_pulled_and_never_pushed_back(
     machine: Open, peer: OldPeer, hashes: bool, pulls: bool
 ) -> None:
-    peer.push_v1(version(1), hashes=hashes)
+    peer.push_v1({**version(1), NOTES: b"one"}, hashes=hashes)
     a = machine()
     a.pull()
     a.push()
-    peer.push_v1(version(2), hashes=hashes)
+    peer.push_v1({**version(2), NOTES: b"two"}, hashes=hashes)
     if pulls:
         a.pull()
-        assert a.read(f"{HOME}/latest") == b"2"
+        assert (a.read(f"{HOME}/latest"), a.read(NOTES)) == (b"2", b"two")
     else:
         a.service.mark_dirty(HOME)
     a.service.mark_dirty()
     a.push(full=True)
     assert peer.store.get(f"{HOME}/latest").data == b"2"
+    assert peer.store.get(NOTES).data == b"two"
     machine().pull()
-    assert a.files() == {**version(1), **version(2)}
+    assert a.files() == {**version(1), **version(2), NOTES: b"two"}
 
 
 def test_h9_a_change_of_the_same_size_travels_between_our_own_machines(

@@ -577,13 +577,14 @@ def test_migration_gives_up_when_others_never_stop(
     a, b = machine("a"), machine("b")
     a.commit({raw_rel("m"): "x"})
     monkeypatch.setattr(merging, "_LONGEST_PAUSE", 0.0)
-    head = a.store.head
+    put = a.store.put_if_match
 
-    def disturbed(key: str) -> object:
-        b.commit({raw_rel("m"): "x"})
-        return head(key)
+    def disturbed(key: str, data: bytes, token: str) -> Written:
+        if key == MONOLITH_KEY:
+            b.commit({raw_rel("m"): "x"})
+        return put(key, data, token)
 
-    monkeypatch.setattr(a.store, "head", disturbed)
+    monkeypatch.setattr(a.store, "put_if_match", disturbed)
     with pytest.raises(IndexMovedError, match="others keep committing"):
         a.index.migrate()
 

@@ -21,6 +21,14 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 _PAGE = 1000
 _PARAMETERS = 500
 _LARGEST = (1 << 63) - 1
+# From one partition to the next by its index, past all the rows between them.
+_PARTITIONS = (
+    "WITH RECURSIVE one(partition) AS ("
+    " SELECT min(partition) FROM known UNION ALL"
+    " SELECT (SELECT min(partition) FROM known WHERE partition > one.partition)"
+    " FROM one WHERE partition IS NOT NULL)"
+    " SELECT partition FROM one WHERE partition IS NOT NULL"
+)
 _AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
 
 SCHEMA = (
@@ -96,6 +104,10 @@ class Base:
         """Return everything known of one partition, by path."""
         sql = f"SELECT {_COLUMNS} FROM known WHERE partition = ?"
         return {row[0]: _known(row) for row in self._rows(sql, (partition,))}
+
+    def partitions(self) -> list[str]:
+        """Return the partitions that known paths are in, sorted; costs a lookup for each."""
+        return [row[0] for row in self._rows(_PARTITIONS)]
 
     def rels(self) -> Iterator[str]:
         """Yield every known path, sorted."""

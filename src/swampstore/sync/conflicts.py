@@ -41,13 +41,18 @@ def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) ->
     """Return new numbers for our unshared versions from the first clashing one on, in order.
 
     `mine` are the versions only this machine has, `theirs` every number that is taken elsewhere.
+    A version that is past all of those and in order stays.
 
-    >>> plan_moves({4, 5}, {1, 2, 3, 4}, 4)
+    >>> plan_moves({4, 5, 9}, {1, 2, 3, 4}, 4)
     {4: 5, 5: 6}
     """
-    moving = sorted(version for version in mine if version >= clashing)
-    first = max([*theirs, clashing]) + 1
-    return {version: first + step for step, version in enumerate(moving)}
+    moves: dict[int, int] = {}
+    free = max([*theirs, clashing]) + 1
+    for version in sorted(version for version in mine if version >= clashing):
+        if version < free:
+            moves[version] = free
+        free = max(free, version) + 1
+    return moves
 
 
 def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[int]) -> Conflict:

@@ -151,13 +151,12 @@ class DirtyTracker:
         if state.chain != snapshot.chain:
             # Another client wrote it meanwhile, and what it lists may be newer than the push.
             return self._adopted(state)
-        gone = paths.difference(self._journal.marks.paths)
-        listed = {path for path in snapshot.listed if self._is_gone(path, gone, walked)}
-        return _marked(state.without(listed, walked=walked), self._journal.marks.marked())
+        done = {path for path in snapshot.listed if self._is_done(path, paths, walked)}
+        return _marked(state.without(done, walked=walked), self._journal.marks.marked())
 
-    def _is_gone(self, listed: str, gone: set[str], walked: bool) -> bool:
+    def _is_done(self, listed: str, paths: set[str], walked: bool) -> bool:
         record = self._record(listed)
-        return record in gone if isinstance(record, str) else walked
+        return record in paths if isinstance(record, str) else walked
 
     def verified(
         self, *, fingerprint: str | None, commit_seq: int | None, lazy: bool | None, at: str

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from swampstore.sync.pull import Pull
+from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Plan
 from swampstore.sync.report import Preview
 
 
-def preview(push: Push, pull: Pull) -> Preview:
+def preview(push: Push, pull: PullPlanner) -> Preview:
     """Look at both sides and change neither."""
     plan = push.plan()
-    work = pull.look()
+    work = pull.plan()
     conflicts = {one.rel for one in work.conflicts} | _conflicts(plan)
     return Preview(
         push=tuple(sorted(plan.uploads.keys() - conflicts)),

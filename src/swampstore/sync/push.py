@@ -98,7 +98,8 @@ class Push:
                 return self._commit(prepared)
             except IndexMovedError:
                 # Others changed the same paths in between: decide again with what is there now.
-                scan = self._look([*self._marked(prepared.snapshot)[0]], walked=prepared.walked)
+                rels = self._still_marked(prepared.snapshot)
+                scan = self._look(rels, walked=prepared.walked)
                 self._prepare(prepared, scan)
         raise SyncError(
             "others keep committing changes of the same paths",
@@ -114,13 +115,19 @@ class Push:
         for mark in snapshot.paths:
             rel = self._parts.names.rel_of_mark(mark)
             if rel is None:
-                settled.append(mark)  # of another namespace, or left over from none
-            elif self._scope is None or self._scope.covers(f"{rel}/"):
+                continue  # of another namespace, which may be chosen again
+            if self._scope is None or self._scope.covers(f"{rel}/"):
                 rels.append(rel)
                 settled.append(mark)
             elif any(model.rel.startswith(f"{rel}/") for model in self._scope.models):
                 rels.append(rel)
         return rels, settled
+
+    def _still_marked(self, snapshot: Snapshot) -> list[str]:
+        """Return the marked paths to look at that no other push has settled meanwhile."""
+        marks = set(self._parts.tracker.peek().paths)
+        rels, _ = self._marked(snapshot)
+        return [rel for rel in rels if self._parts.names.mark(rel) in marks]
 
     def _look(self, rels: list[str], *, walked: bool) -> Scan:
         marked = self._local.paths(rels, self._scope)

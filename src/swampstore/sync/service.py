@@ -29,6 +29,7 @@ from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.previewing import preview
 from swampstore.sync.pull import Pull, take_remote
+from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.remote import Migrated, RemoteIndex
 from swampstore.sync.report import (
@@ -172,14 +173,8 @@ class SyncService:
             sweep_staging(self._parts.names, time.time())
             if metadata_only:
                 self._announce_absences()
-            pull = Pull(
-                self._parts,
-                scope,
-                metadata_only=metadata_only,
-                full=full,
-                deadline=self._store.deadline,
-                tell=progress,
-            )
+            planner = self._planner(scope, metadata_only=metadata_only, full=full)
+            pull = Pull(self._parts, planner, deadline=self._store.deadline, tell=progress)
             pulled = pull.run()
             self._note_verified()
             return pulled
@@ -207,15 +202,7 @@ class SyncService:
         with self._alone():
             scope = _scope(models)
             push = self._push(scope, full=full, progress=no_progress)
-            pull = Pull(
-                self._parts,
-                scope,
-                metadata_only=False,
-                full=full,
-                deadline=self._store.deadline,
-                tell=no_progress,
-            )
-            return preview(push, pull)
+            return preview(push, self._planner(scope, metadata_only=False, full=full))
 
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
@@ -260,6 +247,15 @@ class SyncService:
 
     def _push(self, scope: Scope | None, *, full: bool, progress: Progress) -> Push:
         return Push(self._parts, scope, full=full, deadline=self._store.deadline, tell=progress)
+
+    def _planner(self, scope: Scope | None, *, metadata_only: bool, full: bool) -> PullPlanner:
+        return PullPlanner(
+            self._parts,
+            scope,
+            metadata_only=metadata_only,
+            full=full,
+            deadline=self._store.deadline,
+        )
 
     def _has_nothing_to_push(self) -> bool:
         """Whether nothing is marked, and the remote is not an empty one that needs everything."""

@@ -86,9 +86,12 @@ class MonolithCommit:
             )
         touched = frozenset(change.by_partition())
         mono = self._write_monolith(view.sighting, found, change)
-        ground = mono.ground
+        ground, sighting = mono.ground, None
         for _ in attempts(change.rels):
-            sighting = self._write_meta(ground, self._write_shards(ground, mono, touched), mono)
+            # What was seen may be as old as the uploads took long. If others migrated meanwhile,
+            # the shards are theirs: writing them would take out what was committed since.
+            if self._watch.is_same(ground):
+                sighting = self._write_meta(ground, self._write_shards(ground, mono, touched), mono)
             if sighting is None:
                 ground = self._watch.look_again()
                 if ground.version != 1:

@@ -237,6 +237,8 @@ class Reader:
             for partition, etag in etags.items()
             if etag != GONE
         }
+        # Single paths may be known without a record of their partition.
+        recorded.update(self._base.partitions())
         chosen = sorted(recorded) if self._scope is None else self._scope.partitions(recorded)
         for partition in chosen:
             if partition not in current:

@@ -134,6 +134,11 @@ class Watch:
         self._answer = self._monolith = None
         return self._interpret(self._ask(None))
 
+    def is_same(self, sighting: Sighting) -> bool:
+        """Whether `_meta.json` still is the one that was seen."""
+        answer = self._ask(sighting.etag)
+        return answer.is_unchanged if sighting.etag else answer.fetched is None
+
     def _ask(self, etag: str | None) -> _Answer:
         if etag is None:
             return _Answer(self._documents.meta())

@@ -1,0 +1,242 @@
+"""Finding out what a pull has to do: slices of the index against the base and the files.
+
+Looking changes nothing that anybody could see. Local work is respected: a file that differs from
+the base is left to the next push, unless a closer look shows that there is nothing to settle.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from swampstore.errors import SwampstoreError
+from swampstore.sync import conflicts
+from swampstore.sync.base import Known
+from swampstore.sync.downloads import Download
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Entry, decode_entry
+from swampstore.sync.links import Links
+from swampstore.sync.local_scan import is_covered
+from swampstore.sync.merge import Decision, Local, decide, remote_changed
+from swampstore.sync.partitions import Scope
+from swampstore.sync.parts import Parts
+from swampstore.sync.remote import Slice
+from swampstore.sync.report import Conflict, Skipped
+from swampstore.sync.shapes import is_lazy, is_marker
+from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
+from swampstore.sync.workers import Deadline
+
+if TYPE_CHECKING:
+    import msgspec
+
+
+@dataclass(slots=True)
+class _State:
+    """The local file of one path against the base."""
+
+    local: Local
+    signature: Signature | None = None
+    sha256: str | None = None
+
+
+@dataclass(slots=True)
+class PullWork:
+    """What has to be done, and what has been found out, over any number of slices."""
+
+    downloads: dict[str, Download] = field(default_factory=dict)
+    removals: dict[str, Known] = field(default_factory=dict)
+    expected: dict[str, Signature | None] = field(default_factory=dict)
+    known: list[Known] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    # Slices that are done when none of their paths is left over: (partition, scope) -> etag.
+    slices: dict[tuple[str, str], str] = field(default_factory=dict)
+    undone: list[str] = field(default_factory=list)
+    slice_of: dict[str, tuple[str, str]] = field(default_factory=dict)
+    unfinished: set[tuple[str, str]] = field(default_factory=set)
+    failures: dict[str, str] = field(default_factory=dict)
+    # Data names of which something arrived or went, and what kept some of it from that.
+    names: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+
+class PullPlanner:
+    """Looks at what changed remotely, in one scope, and decides about each path."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        scope: Scope | None,
+        *,
+        metadata_only: bool,
+        full: bool,
+        deadline: Deadline,
+    ) -> None:
+        self._parts = parts
+        self._scope = scope
+        self._metadata_only = metadata_only
+        self._full = full
+        self._deadline = deadline
+        self._began_ns = time.time_ns()
+        self._marked = frozenset(parts.tracker.peek().paths)
+        self._links = Links(parts.names.root)
+
+    def plan(self) -> PullWork:
+        """Find out what has to be done, without doing it."""
+        work = PullWork()
+        for one in self._parts.index.changes(self._scope, everything=self._full):
+            self._deadline.remaining()
+            self._compare(one, work)
+        work.skipped.extend(self._parts.index.damage)
+        if not self._metadata_only:
+            self._want_content(work)
+        return work
+
+    def _compare(self, piece: Slice, work: PullWork) -> None:
+        token = (piece.partition, self._scope.key if self._scope else "")
+        if piece.etag is not None:
+            work.slices[token] = piece.etag
+        else:
+            work.undone.append(piece.partition)
+        known = self._parts.base.in_partition(piece.partition)
+        for rel, raw in piece.entries.items():
+            self._compare_entry(rel, raw, known.get(rel), token, work)
+        if not piece.complete:
+            work.unfinished.add(token)
+            return
+        for rel, before in known.items():
+            if rel not in piece.entries and (self._scope is None or self._scope.covers(rel)):
+                self._act(rel, before, None, token, work)
+
+    def _compare_entry(
+        self,
+        rel: str,
+        raw: msgspec.Raw,
+        before: Known | None,
+        token: tuple[str, str],
+        work: PullWork,
+    ) -> None:
+        reason = self._parts.names.why_not(rel)
+        if reason is not None:
+            work.skipped.append(Skipped(rel, reason))
+            return
+        try:
+            entry = decode_entry(rel, raw)
+        except IndexDamagedError as error:
+            work.skipped.append(Skipped(rel, error.message))
+            work.unfinished.add(token)
+            return
+        if self._full or remote_changed(before, entry):
+            self._act(rel, before, entry, token, work)
+
+    def _act(
+        self,
+        rel: str,
+        before: Known | None,
+        entry: Entry | None,
+        token: tuple[str, str],
+        work: PullWork,
+    ) -> None:
+        try:
+            state = self._state(rel, before)
+        except SwampstoreError as error:
+            work.failures[rel] = error.message
+            work.unfinished.add(token)
+            return
+        decision = decide(state.local, state.sha256, before, entry)
+        if decision is Decision.CONFLICT and entry is not None:
+            decision = self._reconsider(rel, state, entry)
+        work.slice_of[rel] = token
+        match decision:
+            case Decision.PULL if entry is not None:
+                self._fetch(rel, entry, state, work)
+            case Decision.ADOPT if entry is not None:
+                same = replace(entry, sha256=state.sha256 or entry.sha256)
+                work.known.append(known_of(rel, same, state.signature, None, self._began_ns))
+            case Decision.DELETE_LOCAL if before is not None:
+                work.removals[rel] = before
+                work.expected[rel] = state.signature
+            case Decision.FORGET:
+                work.forgotten.append(rel)
+            case Decision.CONFLICT:
+                work.unfinished.add(token)
+                work.conflicts.append(
+                    Conflict(rel, "it changed here and elsewhere; the next push keeps both")
+                )
+            case Decision.NOTHING if before is not None and state.signature is not None:
+                if state.signature != before.held:
+                    work.known.append(
+                        replace(before, held=state.signature, recorded_ns=self._began_ns)
+                    )
+
+    def _fetch(self, rel: str, entry: Entry, state: _State, work: PullWork) -> None:
+        if self._metadata_only and is_lazy(rel) and state.signature is None:
+            work.known.append(known_of(rel, entry, None, None, self._began_ns))
+            return
+        work.downloads[rel] = Download(rel, entry)
+        work.expected[rel] = state.signature
+
+    def _state(self, rel: str, before: Known | None) -> _State:
+        path = self._parts.names.local(rel)
+        now = signature(path)
+        if now is None:
+            return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
+        if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
+            return _State(Local.SAME, now)
+        self._links.check(rel)
+        try:
+            sha256, now = hash_file(path)
+        except FileNotFoundError:
+            return _State(Local.ABSENT)
+        same = before is not None and before.sha256 == sha256
+        return _State(Local.SAME if same else Local.CHANGED, now, sha256)
+
+    def _was_deleted(self, rel: str, before: Known | None) -> bool:
+        """Whether a missing file is a deletion that was not pushed yet."""
+        if before is None or not is_covered(self._parts.names.mark(rel), self._marked):
+            return False
+        return before.held is not None or not os.path.lexists(
+            os.path.dirname(self._parts.names.local(rel))
+        )
+
+    def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
+        """Look closer at what both sides changed: it may be settled without a push."""
+        if is_marker(rel):
+            ours = conflicts.local_marker(self._parts, rel)
+            if conflicts.remote_marker(self._parts, rel) > ours:
+                return Decision.PULL
+        elif self._is_equal(rel, state, entry):
+            return Decision.ADOPT
+        return Decision.CONFLICT
+
+    def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
+        """Whether the object has the content of our file, where the index does not tell."""
+        if entry.sha256 or state.signature is None or entry.size != state.signature.size:
+            return False
+        return state.sha256 == conflicts.remote_sha256(self._parts, rel)
+
+    def _want_content(self, work: PullWork) -> None:
+        """After a pull of metadata only, content that never came is still to be fetched."""
+        if not self._parts.base.not_held():
+            return
+        for known in self._parts.base.below("data"):
+            if known.held is not None or known.rel in work.slice_of:
+                continue
+            if self._scope is not None and not self._scope.covers(known.rel):
+                continue
+            if self._state(known.rel, known).local is Local.ABSENT:
+                entry = Entry(known.size, known.modified, known.sha256)
+                work.downloads[known.rel] = Download(known.rel, entry)
+                work.expected[known.rel] = None
+
+
+def known_of(
+    rel: str, entry: Entry, held: Signature | None, token: str | None, recorded_ns: int
+) -> Known:
+    """Return what the base remembers of a path that is as the index says."""
+    return Known(
+        rel, entry.size, entry.sha256, entry.last_modified, token, held, recorded_ns=recorded_ns
+    )
