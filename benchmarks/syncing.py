@@ -211,10 +211,11 @@ class Contest:
 
     def _note(self, operation: Operation, one: Contestant, fastest: Other, scale: int) -> str:
         times = self._times[operation.what][one.name]
+        digits = 0 if operation.unit == "ms" else 1
         ratio = self._median(operation, one) / self._median(operation, fastest)
         parts = [
             "" if one is fastest else f"{ratio:.3g} of {fastest.name}",
-            f"{min(times) * scale:.3g} to {max(times) * scale:.3g} {operation.unit}",
+            f"{min(times) * scale:,.{digits}f} to {max(times) * scale:,.{digits}f} {operation.unit}",
             self._spent[operation.what, one.name],
         ]
         return "; ".join(filter(None, parts))

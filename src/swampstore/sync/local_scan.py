@@ -20,6 +20,7 @@ from swampstore.sync.links import Links
 from swampstore.sync.names import Names, is_safe
 from swampstore.sync.partitions import Scope
 from swampstore.sync.report import Skipped
+from swampstore.sync.shapes import version_file
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
 _NAMESPACE_MARK = ".namespace.json"
@@ -102,7 +103,7 @@ class LocalScan:
         scan.looked_at += 1
         if reason := self._why_not(rel, status):
             _skip(rel, reason, scan)
-        elif os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
+        elif version_file(rel) and os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
             return []
         elif scope is None or scope.covers(rel):
             self._compare([_File(rel, signature_of(status))], scan)
