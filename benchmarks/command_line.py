@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import compileall
 import os
 import statistics
 import subprocess
@@ -11,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 
 import sample
-import swampstore
-from measuring import Line, Setting, median_ms, say, seconds
+from measuring import Line, Setting, compile_package, median_ms, say, seconds
 from swampstore import init_repo
 
 ARTIFACTS = 100_000
@@ -31,8 +29,7 @@ def measure(setting: Setting) -> Iterator[Line]:
         sample.write_files(repo.tree, shape, repeat(_CONTENT))
         repo.rebuild_catalog()
     os.sync()
-    # Where PYTHONDONTWRITEBYTECODE is set, every start would compile the package again.
-    compileall.compile_dir(os.path.dirname(swampstore.__file__), quiet=1)
+    compile_package()
     program = f"{os.path.dirname(sys.executable)}/swampstore"
     ref = str(sample.model_ref(shape, shape.models // 2))
     name = sample.names(shape)[7]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import peers
 import sample
 from contestants import BUCKET, CommandLine, Contestant, Library, Other
-from measuring import Line, Setting, say, seconds
+from measuring import Line, Setting, compile_package, say, seconds
 
 MODELS = 1000
 # Six names for each model, one of which has two versions: twenty files.
@@ -64,6 +64,7 @@ def measure(setting: Setting) -> Iterator[Line]:
         ourselves = _ourselves(setting.directory, shape, account)
         for one in (*others, *ourselves):
             opened.callback(one.close)
+        compile_package()
         contest = Contest(others, ourselves, shape)
         contest.warm_up()
         contest.run_cold()
@@ -211,11 +212,12 @@ class Contest:
 
     def _note(self, operation: Operation, one: Contestant, fastest: Other, scale: int) -> str:
         times = self._times[operation.what][one.name]
+        low, high = min(times) * scale, max(times) * scale
         digits = 0 if operation.unit == "ms" else 1
         ratio = self._median(operation, one) / self._median(operation, fastest)
         parts = [
             "" if one is fastest else f"{ratio:.3g} of {fastest.name}",
-            f"{min(times) * scale:,.{digits}f} to {max(times) * scale:,.{digits}f} {operation.unit}",
+            f"{low:,.{digits}f} to {high:,.{digits}f} {operation.unit}",
             self._spent[operation.what, one.name],
         ]
         return "; ".join(filter(None, parts))

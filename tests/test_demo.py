@@ -75,7 +75,7 @@ def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
         "every row is back",
         "the old name leads to the new one",
         "the laptop has the same versions",
-        "one artifact took 9 requests",
+        "one artifact took 10 requests",
         "nothing to do took one request in each direction",
         "nothing is lost, on the server",
         "nor on the laptop",

@@ -12,12 +12,18 @@ from typing import Any
 
 import pytest
 
+from swampstore import Repo
+from swampstore.config import Config, RemoteSettings
 from swampstore.errors import ValidationError
+from swampstore.layout import LOCAL_DIR
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import NewMachine, Plant, SyncConformance, SyncMachine
 from tests.broken_store import BrokenStore
 from tests.remotes import Remote
 from tests.sync_harness import META, MONOLITH, Machine
+
+# Servers take their time, so each sees two of the four combinations, and every choice once.
+LOCAL = ["memory", "directory"]
 
 
 class RestartingMachine:
@@ -96,10 +102,12 @@ class TestMonolith(OurSync):
     pass
 
 
+@pytest.mark.parametrize("remote", LOCAL, indirect=True)
 class TestMonolithInNamespace(OurSync):
     namespace = "team"
 
 
+@pytest.mark.parametrize("remote", LOCAL, indirect=True)
 class TestShards(OurSync):
     is_sharded = True
 
@@ -107,3 +115,56 @@ class TestShards(OurSync):
 class TestShardsInNamespace(OurSync):
     namespace = "team"
     is_sharded = True
+
+
+class RepoMachine:
+    """A repository, with its locks and its catalog, whose datastore is a directory elsewhere."""
+
+    def __init__(self, directory: Path, bucket: Path, namespace: str) -> None:
+        self.cache_dir = directory / "cache"
+        self.namespace = namespace
+        self._bucket = bucket
+        self._config = Config(
+            repo_dir=str(directory),
+            repo_id="test",
+            base=str(self.cache_dir),
+            namespace=namespace,
+            durable=False,
+            remote=RemoteSettings(f"file://{bucket}"),
+        )
+        self._repo = Repo(self._config)
+
+    @property
+    def service(self) -> SyncService:
+        return self._repo.sync
+
+    def restart(self) -> None:
+        self.close()
+        self._repo = Repo(self._config)
+
+    @contextlib.contextmanager
+    def offline(self) -> Iterator[None]:
+        elsewhere = self._bucket.with_name("unplugged")
+        self._bucket.rename(elsewhere)
+        yield
+        elsewhere.rename(self._bucket)
+
+    def close(self) -> None:
+        self._repo.close()
+
+
+class TestRepository(SyncConformance):
+    @pytest.fixture
+    def new_machine(self, tmp_path: Path) -> Iterator[NewMachine]:
+        machines: list[RepoMachine] = []
+        (tmp_path / "bucket").mkdir()
+
+        def new(namespace: str = "") -> RepoMachine:
+            place = tmp_path / f"machine-{len(machines)}"
+            (place / LOCAL_DIR).mkdir(parents=True)
+            machines.append(RepoMachine(place, tmp_path / "bucket", namespace))
+            return machines[-1]
+
+        yield new
+        for machine in machines:
+            machine.close()

@@ -93,7 +93,10 @@ class SyncMachine(Protocol):
 
     @property
     def cache_dir(self) -> Path:
-        """The cache; with a namespace, the files are in a directory of that name below it."""
+        """The cache; with a namespace, the files are in a directory of that name below it.
+
+        The directory it is in belongs to this machine alone.
+        """
 
     @property
     def namespace(self) -> str:
