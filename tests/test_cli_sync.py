@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -395,3 +396,32 @@ def test_a_sync_that_takes_its_time_tells_how_far_it_is(
     assert time.monotonic() - started < 30
     assert [line["files"] for line in lines if line["phase"] == "push"] == [0, 1, 2, 3]
     assert lines[-1]["bytes"] == lines[-1]["totalBytes"]
+
+
+def test_a_save_into_an_emptied_cache_deletes_nothing_on_the_remote(
+    ana: Machine, bob: Machine
+) -> None:
+    for number in (1, 2, 3):
+        ana.put("aws/ec2/i-1", "state", f"{number}")
+    assert ana("sync").status == 0
+    shutil.rmtree(ana.cache / "data")
+    ana.put("aws/ec2/i-1", "state", "4")
+    outcome = ana("sync", "--json")
+    assert json.loads(outcome.out)["filesDeletedRemotely"] == 0
+    assert bob("sync").status == 0
+    with bob.open() as repo:
+        assert contents(repo, "aws/ec2/i-1", "state") == ["1", "2", "3", "4"]
+
+
+def test_versions_that_are_deleted_here_are_deleted_there(ana: Machine, bob: Machine) -> None:
+    for number in (1, 2, 3):
+        ana.put("aws/ec2/i-1", "state", f"{number}")
+    assert ana("sync").status == bob("sync").status == 0
+    assert ana("data", "delete", "aws/ec2/i-1", "state", "--version", "2", "-y").status == 0
+    assert json.loads(ana("sync", "--json").out)["filesDeletedRemotely"] == 2
+    assert bob("sync").status == 0
+    with bob.open() as repo:
+        assert contents(repo, "aws/ec2/i-1", "state") == ["1", "3"]
+    assert bob("data", "delete", "aws/ec2/i-1", "state", "-y").status == 0
+    assert bob("sync").status == ana("sync").status == 0
+    assert not (ana.cache / "data/aws/ec2/i-1/state").exists()

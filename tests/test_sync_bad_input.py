@@ -23,6 +23,7 @@ import pytest
 
 from swampstore.config import update_marker
 from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.layout import ModelRef
 from swampstore.stores import Store
 from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import (
@@ -256,6 +257,32 @@ def test_local_names_that_cannot_travel_are_told_and_keep_nothing_else_back(
     ground.here.write("files/later.txt", b"later")
     assert ground.here.push(full=True).files == 1
     assert ground.here.push().changes == 0
+
+
+@pytest.mark.parametrize("rel", ["files/" + "n" * 250, "files/" + ("d" * 100 + "/") * 9 + "f"])
+def test_both_contents_of_a_file_with_the_longest_name_are_kept(ground: Ground, rel: str) -> None:
+    ground.filled()
+    ground.here.write(rel, b"of here")
+    ground.here.push()
+    ground.there.write(rel, b"of there")
+    [conflict] = ground.there.push().conflicts
+    assert conflict.rel == rel
+    ground.assert_equal()
+    assert set(ground.here.files().values()) > {b"of here", b"of there"}
+
+
+def test_marks_of_impossible_paths_keep_nothing_back(ground: Ground) -> None:
+    ground.filled()
+    for path in (
+        "files/" + "n" * 300,
+        "files/nul\0byte",
+        "files/" + "d/" * 3000,
+        "files/new\nline",
+    ):
+        ground.here.service.mark_dirty(path)
+    ground.here.write(NOTE, b"edited")
+    assert ground.here.push().files == 1
+    ground.assert_equal()
 
 
 # Symbolic links -----------------------------------------------------------------------------------
@@ -843,6 +870,19 @@ def test_a_bucket_that_comes_back_empty_is_filled_again(
     assert ground.there.files() == FILES | {"files/new.txt": b"new"}
     ground.assert_equal()
     assert ground.here.files() == FILES | {"files/new.txt": b"new"}
+
+
+def test_what_is_missing_in_a_remote_that_was_made_anew_was_not_deleted(ground: Ground) -> None:
+    ground.filled(version=2)
+    ground.there.pull([ModelRef("aws/ec2", "i-1")])
+    empty(ground.store)
+    # A machine that has only a part of it all is the first to notice.
+    ground.there.sync()
+    assert set(remote_files(ground.store)) == {RAW, METADATA, LATEST}
+    assert ground.here.pull().deleted == 0
+    assert ground.here.files() == FILES
+    ground.assert_equal()
+    assert ground.there.files() == FILES
 
 
 # Refusals -----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from swampstore import Repo
 from swampstore.config import Config, RemoteSettings
 from swampstore.errors import ValidationError
 from swampstore.layout import LOCAL_DIR
+from swampstore.stores import Store
+from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import NewMachine, Plant, SyncConformance, SyncMachine
 from tests.broken_store import BrokenStore
@@ -74,19 +77,20 @@ class OurSync(SyncConformance):
 
     @pytest.fixture
     def plant(self, remote: Remote) -> Plant:
-        def planted(machine: SyncMachine, files: Mapping[str, bytes]) -> None:
-            prefix = f"{machine.namespace}/" if machine.namespace else ""
-            store = remote.open()
-            key = f"{prefix}_index/files.json" if self.is_sharded else f"{prefix}{MONOLITH}"
-            document = json.loads(store.get(key).data)
-            for rel, content in files.items():
-                document["entries"][rel] = entry(rel, content)
-                if rel not in (MONOLITH, META):
-                    with contextlib.suppress(ValidationError):
-                        store.put(f"{prefix}{rel}", content)
-            store.put(key, json.dumps(document).encode())
+        shard = "_index/files.json" if self.is_sharded else MONOLITH
+        return partial(planted, remote.open(), shard)
 
-        return planted
+
+def planted(store: Store, document: str, machine: SyncMachine, files: Mapping[str, bytes]) -> None:
+    """Put files and their entries where a client without any scruples puts them."""
+    prefix = f"{machine.namespace}/" if machine.namespace else ""
+    index = json.loads(store.get(prefix + document).data)
+    for rel, content in files.items():
+        index["entries"][rel] = entry(rel, content)
+        if rel not in (MONOLITH, META):
+            with contextlib.suppress(ValidationError):
+                store.put(prefix + rel, content)
+    store.put(prefix + document, json.dumps(index).encode())
 
 
 def entry(rel: str, content: bytes) -> dict[str, Any]:
@@ -123,7 +127,6 @@ class RepoMachine:
     def __init__(self, directory: Path, bucket: Path, namespace: str) -> None:
         self.cache_dir = directory / "cache"
         self.namespace = namespace
-        self._bucket = bucket
         self._config = Config(
             repo_dir=str(directory),
             repo_id="test",
@@ -144,16 +147,20 @@ class RepoMachine:
 
     @contextlib.contextmanager
     def offline(self) -> Iterator[None]:
-        elsewhere = self._bucket.with_name("unplugged")
-        self._bucket.rename(elsewhere)
-        yield
-        elsewhere.rename(self._bucket)
+        counting = self._repo.connection.counting
+        counting.inner = store = BrokenStore(counting.inner)
+        with store.offline():
+            yield
 
     def close(self) -> None:
         self._repo.close()
 
 
 class TestRepository(SyncConformance):
+    @pytest.fixture
+    def plant(self, tmp_path: Path) -> Plant:
+        return partial(planted, DirectoryStore(str(tmp_path / "bucket")), MONOLITH)
+
     @pytest.fixture
     def new_machine(self, tmp_path: Path) -> Iterator[NewMachine]:
         machines: list[RepoMachine] = []

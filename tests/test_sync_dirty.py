@@ -818,8 +818,53 @@ def test_a_mark_that_cannot_be_written_is_an_error_and_leaves_no_damage(
     with pytest.raises(DiskError, match="disk is full") as told:
         tracker.mark("b")
     assert str(cache) in str(told.value)
-    assert tracker.peek() == Snapshot(("a",))
+    assert tracker.peek() == Snapshot(("a",), removals=frozenset({"a"}))
     assert seen(cache) == ({"a"}, False)
+
+
+def test_what_is_only_written_is_no_removal(tracker: DirtyTracker, cache: Path) -> None:
+    tracker.mark_written("data/t/m/state")
+    tracker.mark("data/t/m/other")
+    for one in (tracker, DirtyTracker(str(cache), durable=False)):
+        assert set(one.peek().paths) == {"data/t/m/state", "data/t/m/other"}
+        assert one.peek().removals == {"data/t/m/other"}
+
+
+def test_a_removal_counts_until_it_is_pushed_however_often_its_path_is_written(
+    tracker: DirtyTracker,
+) -> None:
+    tracker.mark_written("a")
+    tracker.mark("a")
+    tracker.mark_written("a")
+    assert tracker.peek().removals == {"a"}
+    snapshot = tracker.snapshot()
+    tracker.mark_written("a")
+    assert tracker.peek().removals == {"a"}
+    tracker.settle(snapshot)
+    assert tracker.peek() == Snapshot(("a",))
+    tracker.settle(tracker.snapshot())
+    assert tracker.peek().is_empty
+
+
+def test_a_removal_after_the_push_began_is_left_to_the_next_one(tracker: DirtyTracker) -> None:
+    tracker.mark_written("a")
+    snapshot = tracker.snapshot()
+    tracker.mark("a")
+    tracker.settle(snapshot)
+    assert tracker.peek().removals == {"a"}
+
+
+def test_a_path_that_another_client_lists_may_mean_a_removal(
+    tracker: DirtyTracker, cache: Path
+) -> None:
+    tracker.mark_written("ours")
+    sidecar = cache / ".datastore-sync-state.json"
+    state = json.loads(sidecar.read_text())
+    del state["swampstoreChain"]
+    state["dirtyPaths"].append("theirs")
+    sidecar.write_text(json.dumps(state))
+    assert tracker.peek().removals == {"theirs"}
+    assert tracker.snapshot().removals == {"theirs"}
 
 
 def test_h53_a_full_disk_does_not_fail_a_sync_that_is_through(

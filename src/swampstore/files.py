@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterator
 
 from swampstore.errors import DiskError, SwampstoreError, ValidationError
-from swampstore.layout import Routing, is_temp
+from swampstore.layout import Routing, is_internal, is_temp
 
 Announce = Callable[[str], None]
 
@@ -176,7 +176,8 @@ class Tree:
 
     `base` is the datastore tier (namespace included), `local` the tier that never leaves the
     machine; they are the same directory in the default layout. `announce` is told every path,
-    `prefix` (the namespace) in front, before it changes. `durable=False` leaves out every fsync.
+    `prefix` (the namespace) in front, before it changes. With `announce_write`, that one is told
+    instead, and `announce` only what is removed. `durable=False` leaves out every fsync.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class Tree:
         routing: Routing,
         *,
         announce: Announce,
+        announce_write: Announce | None = None,
         prefix: str = "",
         durable: bool = True,
     ) -> None:
@@ -193,7 +195,8 @@ class Tree:
         self.local = local
         self.routing = routing
         self.durable = durable
-        self._announce = announce
+        self._announce_write = announce_write or announce
+        self._announce_removal = announce if announce_write else None
         self._prefix = f"{prefix}/" if prefix else ""
 
     def path(self, rel: str) -> str:
@@ -239,11 +242,16 @@ class Tree:
     @contextlib.contextmanager
     def changing(self, rel: str) -> Iterator[Change]:
         """Announce that `rel` (or something below it) is about to change, then allow it."""
-        self._announce(f"{self._prefix}{rel}")
+        self._announce_write(f"{self._prefix}{rel}")
         for place in self.places(rel):
             _check_no_way_out(place, place.removesuffix(f"/{rel}"))
         with disk_errors(self.path(rel)):
             yield Change(self, rel)
+
+    def announce_removal(self, rel: str) -> None:
+        """Announce that something announced is about to be removed, not just written."""
+        if self._announce_removal:
+            self._announce_removal(f"{self._prefix}{rel}")
 
     def shared_path(self, rel: str) -> str:
         """Return where a file that comes from the remote belongs: always the datastore tier."""
@@ -393,6 +401,8 @@ class Change:
     def remove(self, rel: str) -> None:
         """Remove a file or a symbolic link; it may be gone already."""
         path = self._path(rel)
+        if not is_internal(rel):
+            self._tree.announce_removal(rel)
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -404,6 +414,7 @@ class Change:
 
         Anything but a directory in its place is not ours, and stays.
         """
+        self._tree.announce_removal(rel)
         for place in self._tree.places(self._rel):
             path = f"{place}{rel.removeprefix(self._rel)}"
             if not os.path.isdir(path):

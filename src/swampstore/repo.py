@@ -74,7 +74,8 @@ class Repo:
             config.datastore_dir,
             local,
             config.routing,
-            announce=announce or (self._mark_dirty if config.remote else _nobody_listens),
+            announce=announce or (self._mark_removed if config.remote else _nobody_listens),
+            announce_write=self._mark_written if config.remote and not announce else None,
             prefix=config.namespace,
             durable=config.durable,
         )
@@ -129,7 +130,10 @@ class Repo:
             fingerprint_member="remoteIndexGeneration" if google else "remoteIndexETag",
         )
 
-    def _mark_dirty(self, rel: str) -> None:
+    def _mark_written(self, rel: str) -> None:
+        self.dirty.mark_written(rel)
+
+    def _mark_removed(self, rel: str) -> None:
         self.dirty.mark(rel)
 
     @cached_property

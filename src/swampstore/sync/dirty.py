@@ -19,7 +19,15 @@ from dataclasses import dataclass, replace
 from swampstore.errors import DiskError, LockTimeoutError
 from swampstore.files import disk_errors
 from swampstore.notices import notice
-from swampstore.sync.journal import EVERYTHING, JOURNAL, Journal, Record
+from swampstore.sync.journal import (
+    EVERYTHING,
+    JOURNAL,
+    Journal,
+    Record,
+    is_removal,
+    path_of,
+    removal,
+)
 from swampstore.sync.sidecar import SIDECAR, Sidecar, SidecarState
 
 LOCK = f"{JOURNAL}-lock"
@@ -32,6 +40,7 @@ _LONGEST_WAIT = 0.02
 class Snapshot:
     """What was marked at one moment: `paths` exactly, `bulk` if anything else may have changed.
 
+    `removals` are those paths at or below which absence may be deletion.
     The other fields are for `settle`: the push that began then, and what the sidecar listed.
     Without a push there is nothing to settle.
     """
@@ -41,6 +50,7 @@ class Snapshot:
     push: str | None = None
     chain: str | None = None
     listed: tuple[str, ...] = ()
+    removals: frozenset[str] = frozenset()
 
     @property
     def is_empty(self) -> bool:
@@ -70,11 +80,22 @@ class DirtyTracker:
     def mark(self, path: str | None = None) -> None:
         """Remember that a path (or something below it) is about to change; None: anything is.
 
-        Call it before every change: the mark is on disk when it returns. It costs the same
-        however much is marked already, and does not look at the path. Raises DiskError, and
-        LockTimeoutError if another process hangs.
+        What is missing there when it is pushed counts as deleted; `mark_written` is for changes
+        that remove nothing. Call it before every change: the mark is on disk when it returns. It
+        costs the same however much is marked already, and does not look at the path. Raises
+        DiskError, and LockTimeoutError if another process hangs.
         """
         record = self._record(path)
+        self._note(removal(record) if isinstance(record, str) else record)
+
+    def mark_written(self, path: str) -> None:
+        """Remember that something at or below a path is about to be written, and none removed.
+
+        Whatever is missing there later, nobody deleted it: the cache was emptied by somebody.
+        """
+        self._note(self._record(path))
+
+    def _note(self, record: Record) -> None:
         with self._locked():
             self._refresh_journal()
             self._journal.note([record])
@@ -98,8 +119,15 @@ class DirtyTracker:
         return _marked(state, self._journal.marks.marked())
 
     def _marks_in(self, state: SidecarState) -> list[Record]:
-        found = [self._record(path) for path in state.dirty_paths]
+        found = [self._listed(path) for path in state.dirty_paths]
         return [*found, EVERYTHING] if state.must_walk else found
+
+    def _listed(self, path: str) -> Record:
+        """Return the mark for a path of the sidecar; one that is not ours may mean a removal."""
+        record = self._record(path)
+        if not isinstance(record, str) or record in self._journal.marks.paths:
+            return record
+        return removal(record)
 
     # Pushing -------------------------------------------------------------------------------
 
@@ -201,9 +229,14 @@ class DirtyTracker:
         return self._sidecar.read()
 
     def _seen(self, state: SidecarState) -> Snapshot:
-        found = dict.fromkeys([*self._journal.marks.marked(), *self._marks_in(state)])
-        paths = tuple(record for record in found if isinstance(record, str))
-        return Snapshot(paths, bulk=EVERYTHING in found)
+        found = [*self._journal.marks.marked(), *self._marks_in(state)]
+        paths = dict.fromkeys(path for record in found if (path := path_of(record)) is not None)
+        listed = {record[1] for record in found if is_removal(record)}
+        return Snapshot(
+            tuple(paths),
+            bulk=EVERYTHING in found,
+            removals=frozenset(listed.union(self._journal.marks.removals)),
+        )
 
     def _refresh(self) -> SidecarState:
         self._refresh_journal()
@@ -258,7 +291,7 @@ def _marked(state: SidecarState, records: list[Record]) -> SidecarState:
     """Return a sidecar with marks added to it."""
     if EVERYTHING in records:
         state = state.invalidated()
-    paths = [record for record in records if isinstance(record, str)]
+    paths = [path for record in records if (path := path_of(record)) is not None]
     return state.marked(paths) if paths else state
 
 

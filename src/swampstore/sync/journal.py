@@ -1,9 +1,10 @@
 """The journal: our own exact record of what was marked, in the order in which it was.
 
-Each line is a checksum and a record: a path, or an array that says "everything" or that a push
-began. Of several marks of one path only the last one matters, so rewriting the journal without
-the others never changes what it says. Whatever cannot be read counts as "everything", and is
-replaced by that record at the next write.
+Each line is a checksum and a record: a path, or an array that says "everything", that a push
+began, or that something at or below a path may be removed. Without such a word absence is no
+deletion: somebody may have emptied the cache. Of several marks of one path only the last one
+matters, so rewriting the journal without the others never changes what it says. Whatever cannot
+be read counts as "everything", and is replaced by that record at the next write.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ JOURNAL = "_catalog.db-dirty"
 Record = str | tuple[str, ...]
 EVERYTHING: Record = ("everything",)
 _PUSH = "push"
+_REMOVAL = "removal"
 _HEADER = "journal"
 # So many lines that say nothing new make a rewrite worth while.
 _MUCH_WASTE = 1000
@@ -29,10 +31,14 @@ _MANY_PUSHES = 100
 
 
 class Marks:
-    """What the records of a journal amount to. `paths` and `everything` hold record numbers."""
+    """What the records of a journal amount to: the number of the last record of each kind.
+
+    A removal is a mark of its path as well.
+    """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.paths: dict[str, int] = {}
+        self.removals: dict[str, int] = {}
         self.everything: int | None = None
         self.count = 0
         self._latest = 0
@@ -45,6 +51,8 @@ class Marks:
         self.count += 1
         if isinstance(record, str):
             self.paths[record] = self.count
+        elif is_removal(record):
+            self.paths[record[1]] = self.removals[record[1]] = self.count
         elif _is_push(record):
             self._pushes[record[1]] = self._latest = self.count
             if len(self._pushes) > _MANY_PUSHES:
@@ -58,7 +66,12 @@ class Marks:
 
     def is_fresh(self, record: Record) -> bool:
         """Whether a mark is there that no push began after."""
-        number = self.paths.get(record) if isinstance(record, str) else self.everything
+        if isinstance(record, str):
+            number = self.paths.get(record)
+        elif is_removal(record):
+            number = self.removals.get(record[1])
+        else:
+            number = self.everything
         return (number or 0) > self._latest
 
     def knows(self, push: str) -> bool:
@@ -76,7 +89,7 @@ class Marks:
     @property
     def waste(self) -> int:
         """How many of the records say nothing new."""
-        return self.count - len(self.paths) - len(self._pushes) - (self.everything is not None)
+        return self.count - len(self._in_order())
 
     def settled(self, push: str, paths: Container[str], *, everything: bool) -> list[Record]:
         """Return the records that are left when a push is through with some of its marks."""
@@ -88,17 +101,39 @@ class Marks:
             elif _is_push(record):
                 keep = bool(left)  # a push that nothing was marked before has nothing to settle
             else:
-                keep = not (everything if record == EVERYTHING else record in paths)
+                keep = not (everything if record == EVERYTHING else path_of(record) in paths)
             if keep:
                 left.append(record)
         return left
 
     def _in_order(self) -> list[tuple[int, Record]]:
-        found: list[tuple[int, Record]] = [(number, path) for path, number in self.paths.items()]
+        found: list[tuple[int, Record]] = [
+            (number, path)
+            for path, number in self.paths.items()
+            if self.removals.get(path) != number
+        ]
+        found += [(number, removal(path)) for path, number in self.removals.items()]
         found += [(number, (_PUSH, push)) for push, number in self._pushes.items()]
         if self.everything is not None:
             found.append((self.everything, EVERYTHING))
         return sorted(found, key=lambda one: one[0])
+
+
+def removal(path: str) -> Record:
+    """Return the record that something at or below a path may be removed."""
+    return (_REMOVAL, path)
+
+
+def is_removal(record: Record) -> bool:
+    """Whether a record says that something may be removed."""
+    return isinstance(record, tuple) and len(record) == 2 and record[0] == _REMOVAL
+
+
+def path_of(record: Record) -> str | None:
+    """Return the path that a record marks, None if it marks none."""
+    if isinstance(record, str):
+        return record
+    return record[1] if is_removal(record) else None
 
 
 def _is_push(record: Record) -> bool:

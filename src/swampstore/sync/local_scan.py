@@ -74,15 +74,27 @@ class LocalScan:
         self._compare(self._walk("", scan, scope), scan)
         return scan
 
-    def paths(self, rels: Iterable[str], scope: Scope | None = None) -> Scan:
-        """Look at some files and directories only, and at what is missing there."""
+    def paths(
+        self,
+        rels: Iterable[str],
+        scope: Scope | None = None,
+        removals: Container[str] = frozenset(),
+    ) -> Scan:
+        """Look at some files and directories only.
+
+        What the base held and is missing at or below one of the `removals` was deleted.
+        """
         scan = Scan()
         self._links = Links(self._names.root)
         roots = _roots(rels)
         for rel in roots:
             missing = self._look_at(rel, scan, scope)
             if missing and not self._was_wiped(rel, roots):
-                scan.deleted.extend(known for known in missing if self._is_deleted(known, rel))
+                scan.deleted.extend(
+                    known
+                    for known in missing
+                    if is_covered(known.rel, removals) and self._is_deleted(known, rel)
+                )
         return scan
 
     def _look_at(self, rel: str, scan: Scan, scope: Scope | None) -> list[Known]:
@@ -110,8 +122,8 @@ class LocalScan:
         return []
 
     def _why_not_here(self, rel: str) -> str | None:
-        if not is_safe(rel):
-            return _UNSAFE
+        if reason := self._names.why_no_name(rel):
+            return reason
         top = rel.partition("/")[0]
         if top not in DATASTORE_SUBDIRS and self._is_foreign(top):
             return "it belongs to another namespace"
@@ -260,8 +272,15 @@ def _roots(rels: Iterable[str]) -> dict[str, None]:
 
 def is_covered(rel: str, chosen: Container[str]) -> bool:
     """Whether a path or one above it is among the chosen."""
+    return any(above in chosen for above in with_parents(rel))
+
+
+def with_parents(rel: str) -> Iterator[str]:
+    """Yield a path and every directory above it.
+
+    >>> list(with_parents("a/b/c"))
+    ['a/b/c', 'a/b', 'a']
+    """
     while rel:
-        if rel in chosen:
-            return True
+        yield rel
         rel = rel.rpartition("/")[0]
-    return False

@@ -60,7 +60,7 @@ class Names:
 
     def why_not(self, rel: str) -> str | None:
         """Return why a path must never cross between cache and remote, None if it may."""
-        if reason := self._why_no_name(rel):
+        if reason := self.why_no_name(rel):
             return reason
         first = rel.partition("/")[0]
         if is_internal(rel):
@@ -71,7 +71,7 @@ class Names:
             return "the configuration keeps it on this machine"
         return None
 
-    def _why_no_name(self, rel: str) -> str | None:
+    def why_no_name(self, rel: str) -> str | None:
         """Return why one of the two sides can hold nothing at a path, None if both can."""
         if not is_safe(rel):
             return "the path leads out of the cache"

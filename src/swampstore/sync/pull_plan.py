@@ -81,7 +81,7 @@ class PullPlanner:
         self._full = full
         self._deadline = deadline
         self._began_ns = time.time_ns()
-        self._marked = frozenset(parts.tracker.peek().paths)
+        self._removals = parts.tracker.peek().removals
         self._links = Links(parts.names.root)
 
     def plan(self) -> PullWork:
@@ -196,7 +196,7 @@ class PullPlanner:
 
     def _was_deleted(self, rel: str, before: Known | None) -> bool:
         """Whether a missing file is a deletion that was not pushed yet."""
-        if before is None or not is_covered(self._parts.names.mark(rel), self._marked):
+        if before is None or not is_covered(self._parts.names.mark(rel), self._removals):
             return False
         return before.held is not None or not os.path.lexists(
             os.path.dirname(self._parts.names.local(rel))

@@ -19,7 +19,7 @@ from swampstore.sync.base import Known
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
 from swampstore.sync.index_format import Entry
-from swampstore.sync.local_scan import Changed, LocalScan, Scan
+from swampstore.sync.local_scan import Changed, LocalScan, Scan, with_parents
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
@@ -50,6 +50,8 @@ class PreparedPush:
     touched: list[Known] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     stuck: dict[str, str] = field(default_factory=dict)
+    # Whether that was a deletion is for the next push to find out.
+    vanished: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
     told: list[Conflict] = field(default_factory=list)
 
@@ -74,7 +76,7 @@ class Push:
         snapshot = self._parts.tracker.snapshot()
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
-        scan = self._look(rels, walked=walked)
+        scan = self._look(rels, snapshot, walked=walked)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         self._prepare(prepared, scan)
         return prepared
@@ -83,7 +85,7 @@ class Push:
         """Decide what a push would do, without doing any of it."""
         snapshot = self._parts.tracker.peek()
         rels, _ = self._marked(snapshot)
-        scan = self._look(rels, walked=self._full or snapshot.bulk)
+        scan = self._look(rels, snapshot, walked=self._full or snapshot.bulk)
         changed = {one.rel: one for one in scan.changed}
         deleted = {known.rel: known for known in scan.deleted}
         if not changed and not deleted:
@@ -99,7 +101,7 @@ class Push:
             except IndexMovedError:
                 # Others changed the same paths in between: decide again with what is there now.
                 rels = self._still_marked(prepared.snapshot)
-                scan = self._look(rels, walked=prepared.walked)
+                scan = self._look(rels, prepared.snapshot, walked=prepared.walked)
                 self._prepare(prepared, scan)
         raise SyncError(
             "others keep committing changes of the same paths",
@@ -129,8 +131,9 @@ class Push:
         rels, _ = self._marked(snapshot)
         return [rel for rel in rels if self._parts.names.mark(rel) in marks]
 
-    def _look(self, rels: list[str], *, walked: bool) -> Scan:
-        marked = self._local.paths(rels, self._scope)
+    def _look(self, rels: list[str], snapshot: Snapshot, *, walked: bool) -> Scan:
+        removals = {self._parts.names.rel_of_mark(mark) or "" for mark in snapshot.removals}
+        marked = self._local.paths(rels, self._scope, removals)
         if not walked:
             return marked
         scan = self._local.everything(self._scope)
@@ -278,8 +281,7 @@ class Push:
                 elif isinstance(done, Occupied):
                     occupied.append(done)
                 elif isinstance(done, Vanished):
-                    # Whether that was a deletion is for the next push to find out.
-                    self._parts.tracker.mark(self._parts.names.mark(task.rel))
+                    prepared.vanished.add(task.rel)
                 elif isinstance(done, Uploaded):
                     prepared.uploaded[task.rel] = done
                     unnoted[task.rel] = (done.known.sha256 or "", done.known.etag or "")
@@ -347,11 +349,10 @@ class Push:
         parts.base.undoom([*gone, *needed])
 
     def _settle(self, prepared: PreparedPush) -> None:
-        waiting = [self._parts.names.mark(rel) for rel in prepared.failures]
-        done = [
-            mark
-            for mark in prepared.settled
-            if not any(one == mark or one.startswith(f"{mark}/") for one in waiting)
-        ]
+        """Settle every mark that is not above something which is still to be pushed."""
+        waiting = {*prepared.failures, *prepared.vanished}
+        marks = {self._parts.names.mark(rel) for rel in waiting}
+        kept = {above for mark in marks for above in with_parents(mark)}
+        done = [mark for mark in prepared.settled if mark not in kept]
         walked = prepared.walked and not waiting
         self._parts.tracker.settle(prepared.snapshot, done, walked=walked)

@@ -31,7 +31,7 @@ from swampstore.sync.previewing import preview
 from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
-from swampstore.sync.remote import Migrated, RemoteIndex
+from swampstore.sync.remote import Migrated, RemoteIndex, State
 from swampstore.sync.report import (
     Preview,
     Progress,
@@ -110,7 +110,7 @@ class SyncService:
             scope = _scope(models)
             if not full and self._has_nothing_to_push():
                 return Pushed()
-            self._start_over_if_empty()
+            self._start_over_if_made_anew()
             push = self._push(scope, full=full, progress=progress)
             pushed = push.commit(push.prepare())
             self._note_verified()
@@ -129,7 +129,7 @@ class SyncService:
         Needs no lock that excludes other machines; the commit does, and is short.
         """
         with self._alone(deadline):
-            self._start_over_if_empty()
+            self._start_over_if_made_anew()
             push = self._push(_scope(models), full=full, progress=progress)
             return push.prepare()
 
@@ -168,7 +168,7 @@ class SyncService:
             full = full or self._is_wiped()
             if not full and self._is_current(scope, metadata_only):
                 return Pulled()
-            if self._start_over_if_empty():
+            if self._start_over_if_made_anew():
                 return Pulled()
             sweep_staging(self._parts.names, time.time())
             if metadata_only:
@@ -262,18 +262,22 @@ class SyncService:
         parts = self._parts
         if not parts.tracker.peek().is_empty or parts.base.doomed():
             return False
-        return parts.index.is_unchanged() or not self._start_over_if_empty()
+        return parts.index.is_unchanged() or not self._start_over_if_made_anew()
 
-    def _start_over_if_empty(self) -> bool:
-        """Mark everything if the remote holds nothing though it once did; return whether so.
+    def _start_over_if_made_anew(self) -> bool:
+        """Mark everything if the remote is not the one it was; return whether it holds nothing.
 
-        Somebody emptied it, or made it anew. That is no deletion: nobody deleted anything here.
+        Somebody emptied it, and others may have begun to fill it again. Then what is missing there
+        was not deleted: nobody deleted anything.
         """
-        if self._parts.index.refresh().exists or not self._parts.base.count():
-            return False
-        self._parts.base.clear()
-        self._parts.tracker.mark(None)
-        return True
+        base = self._parts.base
+        before = (base.fact("index_version"), base.fact("commit_seq"))
+        state = self._parts.index.refresh()
+        if base.count() and (not state.exists or _went_back(state, *before)):
+            base.clear()
+            self._parts.tracker.mark(None)
+            return not state.exists
+        return False
 
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
         if not self._parts.index.is_unchanged(scope):
@@ -344,3 +348,12 @@ def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
         return None
     chosen = list(models)
     return Scope(chosen) if chosen else None
+
+
+def _went_back(state: State, version: str | None, commit_seq: str | None) -> bool:
+    """Whether numbers that only grow are lower than before, so that this is another index."""
+    if version is not None and state.version < int(version):
+        return True
+    if state.commit_seq is None or commit_seq is None:
+        return False
+    return state.commit_seq < int(commit_seq)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swampstore.layout import LATEST, RAW, parse_version
+from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, RAW, parse_version
 
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
 _DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
 _CATALOG_EXPORT = ".catalog-export.json"
 CONFLICTS = "files/conflicts"
+# Leaves enough of what stores take (1024 bytes) for a namespace and a prefix.
+_LONGEST_COPY = 800
 
 
 class VersionFile(NamedTuple):
@@ -52,4 +54,8 @@ def unit_of(rel: str) -> str:
 
 def conflict_copy(rel: str, sha256: str) -> str:
     """Return where our own content of a path is kept when the remote's takes its place."""
-    return f"{CONFLICTS}/{rel}.{sha256[:12]}"
+    copy = f"{CONFLICTS}/{rel}.{sha256[:12]}"
+    is_long = len(copy.encode()) > _LONGEST_COPY
+    if is_long or len(copy.rpartition("/")[2].encode()) > MAX_SEGMENT_BYTES:
+        return f"{CONFLICTS}/{sha256}"
+    return copy
