@@ -425,3 +425,29 @@ def test_versions_that_are_deleted_here_are_deleted_there(ana: Machine, bob: Mac
     assert bob("data", "delete", "aws/ec2/i-1", "state", "-y").status == 0
     assert bob("sync").status == ana("sync").status == 0
     assert not (ana.cache / "data/aws/ec2/i-1/state").exists()
+
+
+def test_content_that_stayed_on_the_remote_is_fetched_when_it_is_read(
+    ana: Machine, bob: Machine
+) -> None:
+    ana.put(MODEL, "state", "content")
+    assert ana("sync").status == 0
+    assert bob("sync", "--metadata-only").status == 0
+    raw = bob.cache / f"data/{MODEL}/state/1/raw"
+    assert not raw.exists()
+    assert bob("doctor").status == 0
+    assert bob("data", "query", f'modelId == "{MODEL.rpartition("/")[2]}"').status == 0
+    assert not raw.exists()
+    assert bob.get(MODEL, "state") == "content"
+    assert raw.read_text() == "content"
+    assert bob("sync", "--json").status == 0
+
+
+def test_content_that_is_nowhere_is_told_to_be_so(ana: Machine, bob: Machine, bucket: Path) -> None:
+    ana.put(MODEL, "state", "content")
+    assert ana("sync").status == 0
+    assert bob("sync", "--metadata-only").status == 0
+    (bucket / f"data/{MODEL}/state/1/raw").unlink()
+    outcome = bob("data", "get", MODEL, "state", "--raw")
+    assert outcome.status == 1
+    assert "neither on this disk nor on the remote" in outcome.err

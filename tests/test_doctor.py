@@ -588,11 +588,11 @@ def test_a_name_that_is_being_changed_is_looked_at_again(
     look = name_health.examine_name
     looks: list[DataRef] = []
 
-    def look_in_between(tree: Any, ref: DataRef) -> Any:
+    def look_in_between(tree: Any, ref: DataRef, **options: bool) -> Any:
         looks.append(ref)
         first = ref == STATE and looks.count(STATE) == 1
         (data / "latest").write_text("2" if first else "3")
-        return look(tree, ref)
+        return look(tree, ref, **options)
 
     monkeypatch.setattr(examination, "examine_name", look_in_between)
     assert examine(repo).ok

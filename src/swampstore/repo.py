@@ -85,7 +85,8 @@ class Repo:
         locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
         self._ephemeral: Ephemeral | None = None
-        self._content = DiskContent(self.tree, self.refresh)
+        fetch = self._hydrate if config.remote else None
+        self._content = DiskContent(self.tree, self.refresh, fetch)
 
     @cached_property
     def artifacts(self) -> Artifacts:
@@ -152,6 +153,9 @@ class Repo:
     def sync(self) -> SyncService:
         """Keeps the cache and its remote equal; raise SyncNotSupportedError without a remote."""
         return self.connection.service
+
+    def _hydrate(self, rel: str) -> bool:
+        return self.sync.hydrate(rel)
 
     def close(self) -> None:
         """Release the catalog and the connection; ephemeral data is gone."""

@@ -33,15 +33,27 @@ class ContentSource(Protocol):
 
 
 class DiskContent:
-    """Content as files. `on_gone` hears of versions that turn out not to exist any more."""
+    """Content as files. `on_gone` hears of versions that turn out not to exist any more.
 
-    def __init__(self, tree: Tree, on_gone: Callable[[DataRef], None]) -> None:
+    `fetch` brings a file that is only on the remote, and says whether it did; what is opened is
+    fetched first, what is only looked at (by a query, say) is not.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        on_gone: Callable[[DataRef], None],
+        fetch: Callable[[str], bool] | None = None,
+    ) -> None:
         self._tree = tree
         self._on_gone = on_gone
+        self._fetch = fetch
 
     def open(self, ref: DataRef, version: int) -> BinaryIO:
         """Open a version's file."""
         file = self._open(ref, version)
+        if file is None and self._fetch and self._fetch(ref.file_rel(version, RAW)):
+            file = self._open(ref, version)
         if file is None:
             raise self._missing(ref, version)
         return file
@@ -78,6 +90,11 @@ class DiskContent:
     def _missing(self, ref: DataRef, version: int) -> ContentMissingError:
         if self._tree.size(ref.file_rel(version, METADATA)) is None:
             self._on_gone(ref)
+        if self._fetch:
+            return ContentMissingError(
+                f"{ref} version {version} is neither on this disk nor on the remote",
+                hint="Another machine may have deleted it: run `swampstore sync --full`.",
+            )
         return ContentMissingError(
             f"{ref} version {version} is not on this disk",
             hint="It was removed outside of swampstore; restore it from a backup.",

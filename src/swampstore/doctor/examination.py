@@ -77,6 +77,7 @@ class _Examination:
     def __init__(self, repo: Repo, *, repair: bool) -> None:
         self._repo = repo
         self._tree = repo.tree
+        self._has_remote = repo.config.remote is not None
         self._repair = repair
         self._problems = {check: Problems(check) for check in checks.FILE_CHECKS}
 
@@ -166,7 +167,7 @@ class _Examination:
             self._problems[check].add(detail, repaired=repaired)
 
     def _see(self, ref: DataRef, comparison: Comparison) -> tuple[NameHealth, Known | None]:
-        return examine_name(self._tree, ref), comparison.known(ref)
+        return examine_name(self._tree, ref, has_remote=self._has_remote), comparison.known(ref)
 
     @contextlib.contextmanager
     def _held(self, ref: DataRef) -> Iterator[None]:

@@ -28,8 +28,11 @@ class NameHealth(NamedTuple):
     problems: list[tuple[Check, str]]
 
 
-def examine_name(tree: Tree, ref: DataRef) -> NameHealth:
-    """Look at every version of a name; content is measured, not read."""
+def examine_name(tree: Tree, ref: DataRef, *, has_remote: bool = False) -> NameHealth:
+    """Look at every version of a name; content is measured, not read.
+
+    With a remote, content that is not here is there, and comes when somebody reads it.
+    """
     readable, committed, unreadable = [], [], []
     problems: list[tuple[Check, str]] = []
     for version in on_disk.version_numbers(tree, ref):
@@ -44,7 +47,7 @@ def examine_name(tree: Tree, ref: DataRef) -> NameHealth:
         readable.append(version)
         if not on_disk.is_deferred(tree, ref, version):
             committed.append(version)
-        problems += _content_problems(tree, ref, metadata)
+        problems += _content_problems(tree, ref, metadata, has_remote=has_remote)
     newest = max(committed, default=0)
     marker = on_disk.read_marker(tree, ref)
     complaint = _marker_complaint(marker, newest, {*committed, *unreadable})
@@ -54,11 +57,13 @@ def examine_name(tree: Tree, ref: DataRef) -> NameHealth:
     return NameHealth(readable, newest, max(covered, default=0), problems)
 
 
-def _content_problems(tree: Tree, ref: DataRef, metadata: Metadata) -> list[tuple[Check, str]]:
+def _content_problems(
+    tree: Tree, ref: DataRef, metadata: Metadata, *, has_remote: bool
+) -> list[tuple[Check, str]]:
     raw = ref.file_rel(metadata.version, RAW)
     size = tree.size(raw)
     if size is None:
-        return [(checks.CONTENT, f"{tree.path(raw)} is missing")]
+        return [] if has_remote else [(checks.CONTENT, f"{tree.path(raw)} is missing")]
     # A streaming version may be growing right now.
     if metadata.streaming or metadata.size is None or metadata.size == size:
         return []
