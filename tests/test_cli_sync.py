@@ -451,3 +451,16 @@ def test_content_that_is_nowhere_is_told_to_be_so(ana: Machine, bob: Machine, bu
     outcome = bob("data", "get", MODEL, "state", "--raw")
     assert outcome.status == 1
     assert "neither on this disk nor on the remote" in outcome.err
+
+
+def test_a_push_in_the_middle_of_a_save_does_not_lose_its_mark(ana: Machine, bob: Machine) -> None:
+    with ana.open() as repo, ana.open() as other:
+        repo.artifacts.save(MODEL, "state", b"1")
+        other.sync.push()
+        with repo.tree.changing(f"data/{MODEL}/state"):
+            other.sync.push()  # sees what is there now, and is through with the mark
+            assert other.dirty.peek().is_empty
+        assert not other.dirty.peek().is_empty
+        repo.artifacts.save(MODEL, "state", b"2")
+        assert other.sync.push().files == 3
+    assert bob("sync").status == 0

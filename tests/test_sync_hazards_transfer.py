@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -564,3 +565,35 @@ def test_h75_content_that_was_never_here_is_not_deleted_with_what_was(machine: O
     assert set(remote_files(a.store)) == {RAW, METADATA, LATEST}
     assert b.pull().files == 1
     assert b.read(RAW) == b"one"
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_remote_that_was_emptied_and_filled_by_a_partial_cache_deletes_nothing_elsewhere(
+    directory_remote: Remote, tmp_path: Path, sharded: bool
+) -> None:
+    rels = [f"files/{number}.txt" for number in range(3)]
+    with (
+        Machine(tmp_path / "whole", directory_remote.open()) as whole,
+        Machine(tmp_path / "part", directory_remote.open()) as part,
+    ):
+        for rel in rels:
+            whole.write(rel, rel.encode())
+        whole.push()
+        if sharded:
+            whole.service.migrate_index()
+            whole.pull()
+        part.pull()
+        for path in (tmp_path / "remote").iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        for rel in rels[1:]:
+            part.path(rel).unlink()
+        part.push()
+        whole.pull()
+        assert set(whole.files()) == set(rels)
+        whole.push()
+        part.pull()
+        assert set(part.files()) == set(rels)
+        assert set(remote_files(whole.store)) == set(rels)

@@ -71,7 +71,11 @@ ENTRIES = st.builds(
     st.none() | st.integers(1, 2**53 - 1),
 )
 PARTITIONS = st.lists(
-    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1),
+    st.text(
+        st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="/"),
+        min_size=1,
+        max_size=60,
+    ),
     unique=True,
     max_size=5,
 ).filter(lambda names: "_meta" not in names)
@@ -254,6 +258,18 @@ def test_h26_entries_of_bookkeeping_files_are_taken_out_with_the_reason() -> Non
 def test_meta_of_other_clients_is_read() -> None:
     assert decode_meta(META_1) == Meta(1, ("data--t--ID", "audit"))
     assert decode_meta(META_2) == Meta(2, ("audit", "data--t--ID"), 42)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "_meta", "a\0b", "a\nb", "x" * 2000])
+def test_meta_with_a_partition_that_cannot_be_is_damaged(name: str) -> None:
+    document = {"version": 2, "partitions": ["audit", name], "commitSeq": 1}
+    with pytest.raises(IndexDamagedError, match="is no partition"):
+        decode_meta(json.dumps(document).encode())
+
+
+def test_the_origin_of_a_remote_is_kept() -> None:
+    meta = Meta(1, ("audit",), origin="o-1")
+    assert decode_meta(encode_meta(meta, "w-1")) == meta
 
 
 def test_meta_is_written_with_our_own_members_apart() -> None:

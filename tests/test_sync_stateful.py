@@ -96,6 +96,17 @@ class Computer:
         }
 
 
+class Writer(Host):
+    """Marks as our own program does, which says when it removes nothing."""
+
+    def __init__(self, computer: Computer) -> None:
+        super().__init__(computer)
+        self._tracker = computer.machine.tracker
+
+    def mark(self, rel: str) -> None:
+        self._tracker.mark_written(self.mark_of(rel))
+
+
 class Machines(RuleBasedStateMachine):
     """What may happen."""
 
@@ -145,6 +156,11 @@ class Machines(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, COUNT - 1), ref=st.sampled_from(NAMES))
     def save(self, number: int, ref: DataRef) -> None:
+        computer = self.computers[number]
+        Writer(computer).save(ref, self.new_content(computer))
+
+    @rule(number=st.integers(0, COUNT - 1), ref=st.sampled_from(NAMES))
+    def save_as_other_programs_do(self, number: int, ref: DataRef) -> None:
         computer = self.computers[number]
         self.mark(computer, ref.rel)
         computer.host.save(ref, self.new_content(computer))

@@ -245,8 +245,13 @@ class Tree:
         self._announce_write(f"{self._prefix}{rel}")
         for place in self.places(rel):
             _check_no_way_out(place, place.removesuffix(f"/{rel}"))
-        with disk_errors(self.path(rel)):
-            yield Change(self, rel)
+        try:
+            with disk_errors(self.path(rel)):
+                yield Change(self, rel)
+        finally:
+            if self._announce_removal:
+                # A push that came in between has seen the old state, and settled the mark.
+                self._announce_write(f"{self._prefix}{rel}")
 
     def announce_removal(self, rel: str) -> None:
         """Announce that something announced is about to be removed, not just written."""

@@ -144,17 +144,23 @@ class _Run:
     def go(self, *, pull: bool, push: bool) -> _Done:
         """Pull, push, and pull again if the push made room for something of others."""
         from swampstore.cli.progress import progress_shown
+        from swampstore.sync.errors import IncompleteSyncError
 
         started = time.monotonic()
         pulled: Pulled | None = None
         pushed: Pushed | None = None
+        failed: IncompleteSyncError | None = None
         with progress_shown() as tell:
-            if pull:
-                pulled = self._pull(tell)
+            try:
+                pulled = self._pull(tell) if pull else None
+            except IncompleteSyncError as error:
+                failed = error  # what others did to a file is no reason to keep our work from them
             if push:
                 pushed = self._push(pulled, tell)
             if pulled and pushed and pushed.conflicts:
                 pulled = _added(pulled, self._pull(tell))
+        if failed:
+            raise failed
         seconds = round(time.monotonic() - started, 3)
         return _Done(pulled, pushed, self._counting.tally(), seconds)
 

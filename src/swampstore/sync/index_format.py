@@ -17,6 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from swampstore.clock import to_iso
+from swampstore.errors import ValidationError
+from swampstore.stores.keys import check_key
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 
@@ -52,7 +54,8 @@ class Meta:
 
     Version 1: the monolith is the truth and shards are advisory. Version 2: the shards are the
     truth and `commit_seq` counts the commits. `shards` and `monolith` are the ETags that our last
-    commit left behind; they are gone as soon as another client commits.
+    commit left behind; they are gone as soon as another client commits. `origin` is the same for
+    as long as a remote is: one that was emptied and filled again has another.
     """
 
     version: int
@@ -61,6 +64,7 @@ class Meta:
     shards: Mapping[str, str] = field(default_factory=dict)
     monolith: str | None = None
     extra: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    origin: str | None = None
 
 
 # Every client can hold numbers up to here, also one that counts in floating point.
@@ -88,6 +92,7 @@ class _OwnMembers(msgspec.Struct):
 
     shards: dict[str, str] = {}
     monolith: str | None = None
+    origin: str | None = None
 
 
 _ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256", "commitSeq"})
@@ -180,7 +185,7 @@ def decode_meta(data: bytes) -> Meta:
         raise _damaged(META_KEY, "version 2 without a commitSeq")
     for partition in known.partitions:
         # Reading or removing such a shard would reach for another object.
-        if not partition or "/" in partition or shard_key(partition) == META_KEY:
+        if not _is_partition(partition):
             raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
     # Without our own members things only take longer, so damage of them does not matter.
     own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
@@ -191,7 +196,17 @@ def decode_meta(data: bytes) -> Meta:
         own.shards,
         own.monolith,
         _without(members, _META_MEMBERS),
+        own.origin,
     )
+
+
+def _is_partition(name: str) -> bool:
+    """Whether there can be a shard of that name, and nothing else at its place."""
+    try:
+        check_key(shard_key(name))
+    except ValidationError:
+        return False
+    return bool(name) and "/" not in name and shard_key(name) != META_KEY
 
 
 def encode_meta(meta: Meta, write_id: str) -> bytes:
@@ -203,6 +218,7 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     if meta.commit_seq is not None:
         known["commitSeq"] = meta.commit_seq
     own: dict[str, Any] = {} if meta.monolith is None else {"monolith": meta.monolith}
+    own |= {} if meta.origin is None else {"origin": meta.origin}
     own |= {"shards": meta.shards, "write": write_id}
     return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
 

@@ -271,9 +271,9 @@ class SyncService:
         was not deleted: nobody deleted anything.
         """
         base = self._parts.base
-        before = (base.fact("index_version"), base.fact("commit_seq"))
+        before = (base.fact("index_version"), base.fact("commit_seq"), base.fact("origin"))
         state = self._parts.index.refresh()
-        if base.count() and (not state.exists or _went_back(state, *before)):
+        if base.count() and (not state.exists or _is_another(state, *before)):
             base.clear()
             self._parts.tracker.mark(None)
             return not state.exists
@@ -350,8 +350,12 @@ def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
     return Scope(chosen) if chosen else None
 
 
-def _went_back(state: State, version: str | None, commit_seq: str | None) -> bool:
-    """Whether numbers that only grow are lower than before, so that this is another index."""
+def _is_another(
+    state: State, version: str | None, commit_seq: str | None, origin: str | None
+) -> bool:
+    """Whether an index is not the one it was: another origin, or numbers that went back."""
+    if state.meta and state.meta.origin and origin and state.meta.origin != origin:
+        return True
     if version is not None and state.version < int(version):
         return True
     if state.commit_seq is None or commit_seq is None:

@@ -160,6 +160,7 @@ class ShardCommit:
             partitions=tuple(sorted(partitions)),
             shards={one: etags[one] for one in sorted(partitions) if one in etags},
             monolith=None,
+            origin=meta.origin or self._watch.origin(),
         )
 
 

@@ -21,6 +21,7 @@ META_ETAG = "meta_etag"
 META_TOKEN = "meta_token"  # noqa: S105 - the condition of a write, no secret
 INDEX_VERSION = "index_version"
 COMMIT_SEQ = "commit_seq"
+ORIGIN = "origin"
 AGREED = "agreed"
 _EPOCH = "agreed_epoch"
 MONOLITH_ETAG = "monolith_etag"

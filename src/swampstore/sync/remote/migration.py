@@ -83,7 +83,10 @@ class Migration:
         if touched is None:
             return None
         extra = sighting.meta.extra if sighting.meta else {}
-        meta = Meta(2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra)
+        origin = (sighting.meta and sighting.meta.origin) or self._watch.origin()
+        meta = Meta(
+            2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra, origin=origin
+        )
         data = encode_meta(meta, new_write_id())
         try:
             written = self._documents.put_meta(data, sighting.token)

@@ -31,10 +31,12 @@ from swampstore.sync.remote.facts import (
     META_TOKEN,
     MONOLITH_CHECKED,
     MONOLITH_ETAG,
+    ORIGIN,
     Agreements,
     Fingerprint,
     same,
 )
+from swampstore.sync.remote.merging import new_write_id
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
 
@@ -129,6 +131,10 @@ class Watch:
             answer = self._ask(None)
         return self._interpret(answer)
 
+    def origin(self) -> str:
+        """Return the origin for a `_meta.json` without one: the first, or one of other clients."""
+        return self._base.fact(ORIGIN) or new_write_id()
+
     def look_again(self) -> Sighting:
         """Find out what the remote is now, after somebody else was faster."""
         self._answer = self._monolith = None
@@ -181,6 +187,8 @@ def meta_facts(meta: Meta, text: str, etag: str, token: str | None) -> dict[str,
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
+    if meta.origin is not None:
+        facts[ORIGIN] = meta.origin
     # The frozen monolith of version 2 must never again prove anything.
     return facts | ({MONOLITH_ETAG: None, MONOLITH_CHECKED: None} if meta.version == 2 else {})
 

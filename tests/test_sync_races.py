@@ -1,0 +1,211 @@
+"""What several machines do at the same time, in the orders that once went wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swampstore.layout import DataRef, ModelRef
+from swampstore.sync.service import SyncService
+from swampstore.testing.sync import Host
+from tests.remotes import Remote
+from tests.sync_harness import remote_index
+from tests.test_sync_conformance import RestartingMachine
+
+STATE = DataRef(ModelRef("aws/ec2", "i-1"), "state")
+OTHER = DataRef(ModelRef("probe", "p"), "state")
+PLAIN = "files/notes.txt"
+
+NewHost = Callable[[], Host]
+
+
+@pytest.fixture
+def new_host(memory_remote: Remote, tmp_path: Path) -> Iterator[NewHost]:
+    machines: list[RestartingMachine] = []
+
+    def new() -> Host:
+        machines.append(RestartingMachine(tmp_path / str(len(machines)), memory_remote, ""))
+        return Host(machines[-1])
+
+    yield new
+    for machine in machines:
+        machine.close()
+
+
+def service(host: Host) -> SyncService:
+    assert isinstance(host.machine, RestartingMachine)
+    return host.machine.service
+
+
+def agree(*hosts: Host) -> None:
+    for _ in range(2):
+        for host in hosts:
+            host.pull()
+            host.push()
+    for host in hosts:
+        host.pull()
+        assert host.files() == hosts[0].files()
+
+
+def contents(host: Host, ref: DataRef) -> list[bytes | None]:
+    return list(host.versions(ref).values())
+
+
+# A push that is never finished
+
+
+def test_a_push_that_died_does_not_keep_others_from_pulling(new_host: NewHost) -> None:
+    dead, other, fresh = new_host(), new_host(), new_host()
+    other.save(STATE, b"1")
+    other.write(PLAIN, b"old")
+    other.push()
+    dead.pull()
+    dead.save(STATE, b"2")
+    dead.write(PLAIN, b"new")
+    dead.service.prepare_push()
+    pulled = service(fresh).pull()
+    assert fresh.versions(STATE) == {1: b"1"}
+    assert fresh.latest(STATE) == 1
+    assert PLAIN not in fresh.files()
+    assert {one.rel for one in pulled.skipped} == {STATE.latest_rel, PLAIN}
+    dead.push()
+    agree(dead, other, fresh)
+    assert fresh.files()[PLAIN] == b"new"
+    assert fresh.latest(STATE) == 2
+
+
+def test_the_marker_of_a_push_that_died_does_not_keep_others_from_pushing(
+    new_host: NewHost,
+) -> None:
+    dead, other, fresh = new_host(), new_host(), new_host()
+    other.save(STATE, b"1")
+    other.push()
+    dead.pull()
+    dead.save(STATE, b"dead")
+    dead.service.prepare_push()
+    fresh.pull()
+    for host, content in ((fresh, b"of fresh"), (other, b"of other")):
+        host.save(STATE, content)
+        host.push()
+    agree(fresh, other)
+    assert contents(other, STATE) == [b"1", b"of fresh", b"of other"]
+    assert other.latest(STATE) == max(other.versions(STATE))
+    agree(fresh, other, dead)
+    assert contents(other, STATE)[-1] == b"dead"
+    assert other.latest(STATE) == max(other.versions(STATE))
+
+
+def test_versions_that_move_out_of_the_way_are_sent_again(new_host: NewHost) -> None:
+    first, second = new_host(), new_host()
+    first.write(PLAIN, b"the remote has an index")
+    first.push()
+    second.save(STATE, b"1")
+    second.save(STATE, b"2")
+    first.save(STATE, b"prepared")
+    first.service.prepare_push()
+    second.push()
+    fresh = new_host()
+    fresh.pull()
+    assert contents(fresh, STATE) == [b"1", b"2"]
+    agree(first, second, fresh)
+    assert contents(fresh, STATE) == [b"1", b"2", b"prepared"]
+
+
+def test_a_prepared_push_is_not_about_what_another_push_has_settled(new_host: NewHost) -> None:
+    host, other = new_host(), new_host()
+    host.save(OTHER, b"1")
+    host.write(PLAIN, b"1")
+    prepared = host.service.prepare_push()
+    host.push()
+    shutil.rmtree(host.path(OTHER.rel))
+    host.service.commit_push(prepared)
+    other.pull()
+    assert other.versions(OTHER) == {1: b"1"}
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_commit_that_began_before_a_migration_looks_again(
+    new_host: NewHost, memory_remote: Remote, is_empty: bool
+) -> None:
+    slow, migrating, third = new_host(), new_host(), new_host()
+    if not is_empty:
+        migrating.write(PLAIN, b"1")
+        migrating.push()
+    slow.save(STATE, b"slow")
+    prepared = slow.service.prepare_push()
+    service(migrating).migrate_index()
+    third.save(OTHER, b"third")
+    third.push()
+    slow.service.commit_push(prepared)
+    index = remote_index(memory_remote.open())
+    assert index.version == 2
+    assert {STATE.file_rel(1, "raw"), OTHER.file_rel(1, "raw")} <= index.entries.keys()
+    agree(slow, migrating, third)
+    assert contents(migrating, STATE) == [b"slow"]
+    assert contents(migrating, OTHER) == [b"third"]
+
+
+# Deletions that cross
+
+
+def test_two_deletions_of_versions_leave_a_marker_that_is_right(new_host: NewHost) -> None:
+    first, second = new_host(), new_host()
+    for number in (1, 2, 3):
+        first.save(STATE, b"%d" % number)
+    first.push()
+    second.pull()
+    first.mark(STATE.rel)
+    first.remove(STATE.version_rel(3))
+    first.put(STATE.latest_rel, b"2")
+    second.remove(STATE.version_rel(2))
+    first.push()
+    second.push()
+    agree(first, second)
+    assert first.versions(STATE) == {1: b"1"}
+    assert first.latest(STATE) == 1
+
+
+def test_a_name_that_is_deleted_by_somebody_who_had_not_all_of_it_gets_a_marker(
+    new_host: NewHost,
+) -> None:
+    first, second = new_host(), new_host()
+    first.save(STATE, b"first")
+    first.push()
+    second.save(STATE, b"second")
+    second.push()
+    second.remove(STATE.rel)
+    second.push()
+    agree(first, second)
+    assert second.versions(STATE) == {1: b"first"}
+    assert second.latest(STATE) == 1
+
+
+def test_a_file_that_was_taken_over_in_a_conflict_is_deleted_with_the_others(
+    new_host: NewHost,
+) -> None:
+    first, second = new_host(), new_host()
+    first.write("definitions/x", b"first")
+    first.push()
+    second.write("definitions/x", b"second")
+    second.push()
+    assert second.files()["definitions/x"] == b"first"
+    first.remove("definitions/x")
+    first.push()
+    agree(first, second)
+    assert list(second.files().values()) == [b"second"]
+
+
+def test_versions_past_all_others_keep_their_numbers(new_host: NewHost) -> None:
+    first, second = new_host(), new_host()
+    first.save(STATE, b"1")
+    first.push()
+    second.save(STATE, b"mine")
+    second.put(STATE.file_rel(2, "raw"), b"gap")
+    assert second.save(STATE, b"mine, too") == 3
+    shutil.rmtree(second.path(STATE.version_rel(2)))
+    second.push()
+    agree(first, second)
+    assert first.versions(STATE) == {1: b"1", 2: b"mine", 3: b"mine, too"}
