@@ -175,6 +175,7 @@ class Contest:
 
     def _time(self, operation: Operation, one: Contestant) -> None:
         taken = seconds(operation.run, one)
+        say(f"{operation.what}: {one.name} {taken:.3g} s")
         self._times.setdefault(operation.what, {}).setdefault(one.name, []).append(taken)
         self._spent[operation.what, one.name] = one.spent
 

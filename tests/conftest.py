@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from swampstore import Repo, init_repo, open_repo
 
 pytest_plugins = ["tests.remotes"]
+
+
+# The same examples every time, so that a red run can be repeated; others are asked for.
+settings.register_profile("reproducible", derandomize=True)
+settings.register_profile("random", derandomize=False)
+settings.load_profile("random" if os.environ.get("SWAMPSTORE_RANDOM_TESTS") else "reproducible")
 
 
 class FakeClock:
