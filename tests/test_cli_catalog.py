@@ -162,7 +162,7 @@ def complete(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> Complete:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["da"], ["data"]),
+        (["da"], ["data", "datastore"]),
         (["data", "ver"], ["versions"]),
         (["data", "get", "aws"], ["aws/ec2/i-1"]),
         (["data", "get", "w"], ["web"]),
