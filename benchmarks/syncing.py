@@ -143,7 +143,7 @@ class Contest:
         """Push everything to an empty place, and pull it into an empty directory."""
         for number in range(1, COLD_ROUNDS + 1):
             say(f"pushing and pulling everything, round {number} of {COLD_ROUNDS}")
-            contestants = [one for one in self._in_turn() if not self._is_hopeless(one)]
+            contestants = [one for one in self._in_turn() if not self._is_done(one)]
             for one in contestants:
                 one.start_over(number)
             for operation in COLD:
@@ -185,15 +185,14 @@ class Contest:
     def _fastest(self, operation: Operation) -> Other:
         return min(self._others, key=lambda other: self._median(operation, other))
 
-    def _is_hopeless(self, one: Contestant) -> bool:
-        return (
-            one in self._others
-            and bool(self._times)
-            and all(
-                self._median(operation, one)
-                > _HOPELESS * self._median(operation, self._fastest(operation))
-                for operation in COLD
-            )
+    def _is_done(self, one: Contestant) -> bool:
+        """Whether one cold round is enough: nothing is judged by it."""
+        if not self._times or isinstance(one, Library):
+            return bool(self._times) and isinstance(one, CommandLine)
+        return all(
+            self._median(operation, one)
+            > _HOPELESS * self._median(operation, self._fastest(operation))
+            for operation in COLD
         )
 
     def lines(self, operation: Operation) -> Iterator[Line]:

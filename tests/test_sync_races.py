@@ -98,6 +98,24 @@ def test_the_marker_of_a_push_that_died_does_not_keep_others_from_pushing(
     assert other.latest(STATE) == max(other.versions(STATE))
 
 
+def test_what_a_push_that_died_has_overwritten_is_restored(new_host: NewHost) -> None:
+    host, fresh = new_host(), new_host()
+    host.save(STATE, b"1")
+    host.write(PLAIN, b"old")
+    host.push()
+    host.write(PLAIN, b"new")
+    host.save(STATE, b"2")
+    host.service.prepare_push()
+    host.machine.restart()
+    host.write(PLAIN, b"old")
+    host.mark(STATE.rel)
+    host.remove(STATE.version_rel(2))
+    host.put(STATE.latest_rel, b"1")
+    host.push()
+    assert not service(fresh).pull().skipped
+    assert fresh.files() == host.files()
+
+
 def test_versions_that_move_out_of_the_way_are_sent_again(new_host: NewHost) -> None:
     first, second = new_host(), new_host()
     first.write(PLAIN, b"the remote has an index")

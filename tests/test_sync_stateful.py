@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import StoreError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
@@ -146,11 +146,18 @@ class Machines(RuleBasedStateMachine):
         self.given_up.update(content for content in contents if content is not None)
 
     def mark(self, computer: Computer, rel: str) -> None:
-        """Note that what is missing below a marked path counts as deleted."""
-        files = computer.host.files()
-        gone = {one: data for one, data in computer.had.items() if one not in files}
-        self.give_up(data for one, data in gone.items() if f"{one}/".startswith(f"{rel}/"))
+        self.give_up_missing(computer, lambda one: f"{one}/".startswith(f"{rel}/"))
         computer.host.mark(rel)
+
+    def give_up_missing(self, computer: Computer, is_marked: Callable[[str], bool]) -> None:
+        """Note that what is missing and marked counts as deleted, a version with its content."""
+        files = computer.host.files()
+        objects = remote_files(self.remote, self.namespace)
+        for rel, content in computer.had.items():
+            if rel not in files and is_marked(rel):
+                self.give_up([content])
+                if rel.endswith(f"/{METADATA}"):
+                    self.give_up([objects.get(rel.removesuffix(METADATA) + RAW)])
 
     # Working -----------------------------------------------------------------------------------
 
@@ -182,10 +189,10 @@ class Machines(RuleBasedStateMachine):
     @rule(number=st.integers(0, COUNT - 1), rel=st.sampled_from(PLAIN))
     def delete(self, number: int, rel: str) -> None:
         computer = self.computers[number]
-        self.mark(computer, rel)
         if content := computer.host.files().get(rel):
             self.give_up([content])
             computer.host.remove(rel)
+        self.mark(computer, rel)
 
     @rule(number=st.integers(0, COUNT - 1), ref=st.sampled_from(NAMES), which=st.integers(0, 5))
     def delete_version(self, number: int, ref: DataRef, which: int) -> None:
@@ -195,8 +202,8 @@ class Machines(RuleBasedStateMachine):
             return
         version = sorted(versions)[which % len(versions)]
         self.give_up_version(computer, ref, version)
-        self.mark(computer, ref.rel)
         host.remove(ref.version_rel(version))
+        self.mark(computer, ref.rel)
         if rest := host.versions(ref):
             host.put(ref.latest_rel, str(max(rest)).encode())
         else:
@@ -207,9 +214,9 @@ class Machines(RuleBasedStateMachine):
         computer, host = self.computers[number], self.computers[number].host
         for version in host.versions(ref):
             self.give_up_version(computer, ref, version)
-        self.mark(computer, ref.rel)
         if host.path(ref.rel).exists():
             host.remove(ref.rel)
+        self.mark(computer, ref.rel)
 
     def give_up_version(self, computer: Computer, ref: DataRef, version: int) -> None:
         """Note that a version is deleted, with content that is only on the remote as well."""
@@ -235,13 +242,13 @@ class Machines(RuleBasedStateMachine):
     @rule(number=st.integers(0, COUNT - 1), bookkeeping=st.booleans())
     def wipe(self, number: int, bookkeeping: bool) -> None:
         computer = self.computers[number]
-        for rel, content in computer.had.items():
-            if computer.machine.tracker.covers(computer.host.mark_of(rel)):
-                self.give_up([content])
+        covers, mark_of = computer.machine.tracker.covers, computer.host.mark_of
+        marked = {rel for rel in computer.had if covers(mark_of(rel))}
         computer.host.wipe(bookkeeping=bookkeeping)
         computer.unpushed.clear()
         if bookkeeping:
             computer.had.clear()
+        self.give_up_missing(computer, marked.__contains__)
         computer.restart()
 
     @rule(number=st.integers(0, COUNT - 1), which=st.integers(0, 1))

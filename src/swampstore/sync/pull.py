@@ -101,14 +101,15 @@ class Pull:
             elif done is not None:
                 yield done
 
-    @staticmethod
-    def _skip_spoiled(rel: str, work: PullWork) -> None:
+    def _skip_spoiled(self, rel: str, work: PullWork) -> None:
         """Go on without a file that is being replaced, or whose replacement was never finished.
 
-        What a marker would say can be told without it; anything else is tried again next time.
+        What a marker would say can be told without it, and the push that shares that puts the
+        object right; anything else is tried again next time.
         """
         if is_marker(rel):
             work.names.add(unit_of(rel))
+            self._parts.base.note_uploads({rel: ("", "")})
         reason = "its object is not what the index says; another machine has begun to replace it"
         work.skipped.append(Skipped(rel, reason))
         work.unfinished.add(work.slice_of.get(rel, ("", "")))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from swampstore.errors import SwampstoreError
@@ -19,7 +19,7 @@ from swampstore.sync.base import Known
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
 from swampstore.sync.index_format import Entry
-from swampstore.sync.local_scan import Changed, LocalScan, Scan, with_parents
+from swampstore.sync.local_scan import Changed, LocalScan, Scan, Touched, with_parents
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
@@ -143,12 +143,14 @@ class Push:
     # Deciding ------------------------------------------------------------------------------
 
     def _prepare(self, prepared: PreparedPush, scan: Scan) -> None:
-        changed = {one.rel: one for one in scan.changed}
+        changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
         deleted = {known.rel: known for known in scan.deleted}
         doomed = set(self._parts.base.doomed())
         prepared.skipped = list(scan.skipped)
         prepared.touched = [
-            replace(known, held=now, recorded_ns=self._began_ns) for known, now in scan.touched
+            replace(known, held=now, recorded_ns=self._began_ns)
+            for known, now in scan.touched
+            if known.rel not in changed
         ]
         prepared.uploaded, prepared.stuck = {}, {}
         if not changed and not deleted and not doomed:
@@ -169,6 +171,13 @@ class Push:
             "others keep writing the same paths",
             hint="Sync again in a moment; everything is safe on this disk and stays marked.",
         )
+
+    def _overwritten(self, touched: Collection[Touched]) -> Iterator[Changed]:
+        """Yield files whose objects are not what they were, because a push of ours was stopped."""
+        noted = self._parts.base.noted_uploads(known.rel for known, _ in touched)
+        for known, now in touched:
+            if known.rel in noted and noted[known.rel][0] != known.sha256:
+                yield Changed(known.rel, now, known, known.sha256)
 
     # Settling conflicts ----------------------------------------------------------------------
 

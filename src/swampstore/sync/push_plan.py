@@ -92,6 +92,9 @@ class Planner:
                 self._clash(rel)
             case Decision.PUSH:
                 self._upload(change, Upload(rel, known, noted))
+            case Decision.ADOPT if entry is not None and noted and noted[0] != change.sha256:
+                # The index says it, the object does not: somebody was stopped while replacing it.
+                self._upload(change, Upload(rel, described(rel, entry), noted))
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
             case Decision.CONFLICT if entry is not None:
