@@ -187,9 +187,9 @@ class Contest:
 
     def _is_done(self, one: Contestant) -> bool:
         """Whether one cold round is enough: nothing is judged by it."""
-        if not self._times or isinstance(one, Library):
-            return bool(self._times) and isinstance(one, CommandLine)
-        return all(
+        if not self._times or type(one) is Library:
+            return False
+        return isinstance(one, CommandLine) or all(
             self._median(operation, one)
             > _HOPELESS * self._median(operation, self._fastest(operation))
             for operation in COLD

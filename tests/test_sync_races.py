@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from swampstore.layout import DataRef, ModelRef
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
+from tests.broken_store import Killed
 from tests.remotes import Remote
 from tests.sync_harness import remote_index
 from tests.test_sync_conformance import RestartingMachine
@@ -166,7 +168,24 @@ def test_a_commit_that_began_before_a_migration_looks_again(
     assert contents(migrating, OTHER) == [b"third"]
 
 
-# Deletions that cross
+# Deletions that cross, or are none
+
+
+def test_content_of_which_not_even_the_metadata_arrived_is_not_deleted(new_host: NewHost) -> None:
+    first, second = new_host(), new_host()
+    first.save(STATE, b"1")
+    first.push()
+    machine = second.machine
+    assert isinstance(machine, RestartingMachine)
+    for requests in range(6):
+        machine.store.fail_after(requests, is_done=True, kills=True)
+        with contextlib.suppress(Killed):
+            second.service.pull(metadata_only=True)
+        machine.restart()
+        second.mark(STATE.rel)
+        second.push()
+    first.pull()
+    assert first.versions(STATE) == {1: b"1"}
 
 
 def test_two_deletions_of_versions_leave_a_marker_that_is_right(new_host: NewHost) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
-from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, is_temp
+from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA, is_temp
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -143,7 +143,7 @@ class LocalScan:
             return False
         if known.held is not None:
             return not os.path.lexists(self._names.local(known.rel))
-        if known.rel == marked:
+        if known.rel == marked or not was_here(self._base, known):
             return False
         return not os.path.lexists(os.path.dirname(self._names.local(known.rel)))
 
@@ -262,6 +262,14 @@ class LocalScan:
 def _skip(rel: str, reason: str, scan: Scan) -> None:
     if "bookkeeping" not in reason:
         scan.skipped.append(Skipped(rel, reason))
+
+
+def was_here(base: Base, known: Known) -> bool:
+    """Whether this cache had a file, or of content that stayed on the remote the metadata."""
+    if known.held is not None:
+        return True
+    beside = base.get(f"{known.rel.rpartition('/')[0]}/{METADATA}")
+    return beside is not None and beside.held is not None
 
 
 def _roots(rels: Iterable[str]) -> dict[str, None]:

@@ -18,7 +18,7 @@ from swampstore.sync.downloads import Download
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.links import Links
-from swampstore.sync.local_scan import is_covered
+from swampstore.sync.local_scan import is_covered, was_here
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
@@ -198,9 +198,10 @@ class PullPlanner:
         """Whether a missing file is a deletion that was not pushed yet."""
         if before is None or not is_covered(self._parts.names.mark(rel), self._removals):
             return False
-        return before.held is not None or not os.path.lexists(
-            os.path.dirname(self._parts.names.local(rel))
-        )
+        if before.held is not None:
+            return True
+        directory = os.path.dirname(self._parts.names.local(rel))
+        return was_here(self._parts.base, before) and not os.path.lexists(directory)
 
     def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
