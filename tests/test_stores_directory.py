@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import ConfigError, DiskError, ValidationError
-from swampstore.stores import Store, open_store
+from swampstore.stores import Store, directory, open_store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -111,6 +111,97 @@ def test_a_change_by_another_tool_is_noticed(store: DirectoryStore, root: Path) 
     (root / "a").write_bytes(b"two")
     with pytest.raises(PreconditionFailedError):
         store.put_if_match("a", b"three", token)
+
+
+def test_a_create_never_replaces_what_a_program_without_our_locks_creates(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_unique = directory._make_unique
+
+    def create_in_between(fd: int, parent: int, name: str) -> str:
+        token = make_unique(fd, parent, name)
+        (root / "sub/a").write_bytes(b"theirs")
+        return token
+
+    monkeypatch.setattr(directory, "_make_unique", create_in_between)
+    with pytest.raises(PreconditionFailedError, match="sub/a"):
+        store.put_if_absent("sub/a", b"ours")
+    assert (root / "sub/a").read_bytes() == b"theirs"
+    assert [path.name for path in (root / "sub").iterdir()] == ["a"]
+
+
+def test_eight_processes_and_as_many_without_our_locks_create_each_object_once(
+    root: Path, tmp_path: Path
+) -> None:
+    def work(number: int) -> None:
+        with DirectoryStore(str(root), durable=False) as store:
+            for turn in range(40):
+                try:
+                    if number % 2:
+                        with (root / f"{turn}").open("xb") as file:
+                            file.write(b"%d" % number)
+                    else:
+                        store.put_if_absent(f"{turn}", b"%d" % number)
+                except (PreconditionFailedError, FileExistsError):
+                    continue
+                (tmp_path / f"won-{turn}-{number}").touch()
+
+    run_all(8, work)
+    for turn in range(40):
+        [winner] = tmp_path.glob(f"won-{turn}-*")
+        assert winner.name.endswith(f"-{(root / str(turn)).read_text()}")
+
+
+def test_a_created_object_has_one_name_and_the_token_that_was_told(
+    store: DirectoryStore, root: Path
+) -> None:
+    written = store.put_if_absent("a/b", b"x")
+    assert store.head("a/b").token == written.token
+    assert (root / "a/b").stat().st_nlink == 1
+    assert [path.name for path in (root / "a").iterdir()] == ["b"]
+    store.put_if_match("a/b", b"y", written.token)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_creates_by_renaming(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(number, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    written = store.put_if_absent("a", b"x")
+    assert store.head("a").token == written.token
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_absent("a", b"y")
+    assert sorted(path.name for path in root.iterdir()) == [".swampstore-locks", "a"]
+
+
+def test_a_link_whose_answer_was_lost_counts_as_made(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def link_twice(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        for _ in range(2):
+            link(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    written = store.put_if_absent("a", b"x")
+    assert (store.get("a").data, store.head("a").token) == (b"x", written.token)
+    assert (root / "a").stat().st_nlink == 1
+
+
+def test_a_link_in_the_place_of_a_new_object_is_replaced(
+    store: DirectoryStore, root: Path, tmp_path: Path
+) -> None:
+    (root / "a").symlink_to(tmp_path / "outside")
+    store.put_if_absent("a", b"x")
+    assert store.get("a").data == b"x"
+    assert not (tmp_path / "outside").exists()
+    (root / "d").mkdir()
+    with pytest.raises(DiskError):
+        store.put_if_absent("d", b"x")
 
 
 def test_links_are_not_followed(store: DirectoryStore, root: Path, tmp_path: Path) -> None:
@@ -255,6 +346,20 @@ def test_a_directory_that_may_not_be_written_is_reported_as_such(
             store.put("a", b"x")
     finally:
         root.chmod(0o755)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_only_a_durable_store_waits_for_the_disk(
+    root: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(os, "fsync", waits.append)
+    with DirectoryStore(str(root), durable=durable) as store:
+        token = store.put_if_absent("a/b/c", b"x").token
+        store.put_if_match("a/b/c", b"y", token)
+        store.delete("a/b/c")
+    # Two new directories; twice a file and its directory; the directory of what was deleted.
+    assert len(waits) == (7 if durable else 0)
 
 
 def test_all_descriptors_are_given_back(root: Path) -> None:

@@ -3,7 +3,9 @@
 Each object is a plain file under its key, so other tools can read it. Writers hold an operating
 system lock (one of 64 files, chosen by the key; network file systems carry it between machines)
 from the check of a condition to the rename, so a condition holds at the moment of the write.
-Readers need no lock: a rename shows them the old file or the new one, whole.
+Readers need no lock: a rename shows them the old file or the new one, whole. An object that must
+not be there yet is made by a hard link instead, which never replaces a file: that condition holds
+also against programs that know nothing of our locks.
 
 The token of an object is its modification time, inode and size. A hash of the content would have
 to read every file for a listing, and could not tell "replaced and put back" from "never
@@ -25,7 +27,7 @@ import fcntl
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
@@ -151,6 +153,12 @@ class DirectoryStore:
         if temps:
             self._sweep(temps)
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See swampstore.stores.folders."""
+        with self._errors(prefix):
+            found = tree.subdirs(self._root, parent_of(prefix))
+        return [name for name in found if prefix or name != LOCKS]
+
     def _sweep(self, temps: Iterable[str]) -> None:
         """Remove what killed writers left behind, as far as this user may."""
         with contextlib.suppress(StoreError, DiskError):
@@ -169,7 +177,13 @@ class DirectoryStore:
             if token is not None:
                 raise exists(key, self.identity)
 
-        return self._write(key, data, check)
+        def publish(directory: int, temp: str, name: str) -> None:
+            try:
+                tree.name_new_file(directory, temp, name)
+            except FileExistsError:
+                raise exists(key, self.identity) from None
+
+        return self._write(key, data, check, publish)
 
     def put_if_match(self, key: str, data: bytes, token: str) -> Written:
         """See Store.put_if_match."""
@@ -181,10 +195,14 @@ class DirectoryStore:
         return self._write(key, data, check)
 
     def _write(
-        self, key: str, body: bytes | BinaryIO, check: Callable[[str | None], None]
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        check: Callable[[str | None], None],
+        publish: Callable[[int, str, str], None] = tree.replace_file,
     ) -> Written:
         with self._errors(_writable(key)):
-            directory, fd, temp = tree.new_file(self._root, key)
+            directory, fd, temp = tree.new_file(self._root, key, durable=self._durable)
             try:
                 _fill(fd, body)
                 self._sync(fd)
@@ -192,7 +210,7 @@ class DirectoryStore:
                     name = os.path.basename(key)
                     check(self._token(key))
                     token = _make_unique(fd, directory, name)
-                    os.rename(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+                    publish(directory, temp, name)
                 self._sync(directory)
                 return Written(token, token)
             except BaseException:

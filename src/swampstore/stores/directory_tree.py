@@ -22,6 +22,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # What opening a link, a socket or a path through a file is answered with.
 _NOT_A_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _ATTEMPTS = 100
 
 
@@ -58,26 +59,63 @@ def open_file(root: int, path: str) -> int:
     raise FileNotFoundError(errno.ENOENT, "not a file", path)
 
 
-def new_file(root: int, path: str) -> tuple[int, int, str]:
+def new_file(root: int, path: str, *, durable: bool = True) -> tuple[int, int, str]:
     """Create a temporary file beside `path`; return directory, file and the temporary name.
 
-    As long as the file is there, nobody can remove its directory.
+    As long as the file is there, nobody can remove its directory. `durable` makes directories
+    that have to be created outlive a power cut.
     """
     for _ in range(_ATTEMPTS):
         # A deletion elsewhere may take an empty directory away before there is a file in it.
         with contextlib.suppress(FileNotFoundError):
-            return _new_file(root, path.split("/")[:-1])
+            return _new_file(root, path.split("/")[:-1], durable=durable)
     raise FileNotFoundError(errno.ENOENT, "the directory keeps vanishing", path)
 
 
-def _new_file(root: int, segments: list[str]) -> tuple[int, int, str]:
-    directory = _descend(root, segments, create=True)
+def _new_file(root: int, segments: list[str], *, durable: bool) -> tuple[int, int, str]:
+    directory = _descend(root, segments, create=True, durable=durable)
     temp = f".{uuid.uuid4()}.tmp"
     try:
         return directory, os.open(temp, _NEW_FILE, 0o666, dir_fd=directory), temp
     except BaseException:
         os.close(directory)
         raise
+
+
+def replace_file(directory: int, temp: str, name: str) -> None:
+    """Give a temporary file its name, whatever has it."""
+    os.rename(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def name_new_file(directory: int, temp: str, name: str) -> None:
+    """Give a temporary file its name; raise FileExistsError if a regular file has it.
+
+    A hard link replaces nothing, whatever other programs do at the same time. Where there are
+    no hard links, and in place of a link or a pipe, the file is renamed.
+    """
+    try:
+        os.link(temp, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except FileExistsError:
+        # A network file system may have done it, lost the answer, and tried again.
+        if os.stat(temp, dir_fd=directory, follow_symlinks=False).st_nlink == 1:
+            if _was_file(directory, name):
+                raise
+            replace_file(directory, temp, name)
+            return
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+        replace_file(directory, temp, name)
+        return
+    os.unlink(temp, dir_fd=directory)
+
+
+def _was_file(directory: int, name: str) -> bool:
+    """Whether what was in the way a moment ago is a file, or is gone by now."""
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def remove_empty_parents(root: int, path: str) -> None:
@@ -113,6 +151,19 @@ def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> I
     yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps)
 
 
+def subdirs(root: int, path: str) -> list[str]:
+    """Return the names of the directories in a directory, sorted; there may be none."""
+    try:
+        directory = _descend(root, path.split("/") if path else [], create=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    try:
+        found = [name for sort_key, name in _names(directory) if sort_key.endswith("/")]
+    finally:
+        os.close(directory)
+    return sorted(name for name in found if not is_temp(name))
+
+
 def _walk(
     directory: int, above: str, prefix: str, hidden: str, temps: list[str]
 ) -> Iterator[Found]:
@@ -145,12 +196,12 @@ def _names(directory: int) -> Iterator[tuple[str, str]]:
                 yield entry.name, entry.name
 
 
-def _descend(root: int, segments: list[str], *, create: bool) -> int:
+def _descend(root: int, segments: list[str], *, create: bool, durable: bool = True) -> int:
     """Return a descriptor of the directory below `root`, which the caller closes."""
     fd = os.dup(root)
     try:
         for segment in segments:
-            inner = _open_or_make(segment, fd) if create else _open(segment, fd)
+            inner = _open_or_make(segment, fd, durable) if create else _open(segment, fd)
             os.close(fd)
             fd = inner
     except BaseException:
@@ -163,11 +214,12 @@ def _open(segment: str, directory: int) -> int:
     return os.open(segment, _DIRECTORY, dir_fd=directory)
 
 
-def _open_or_make(segment: str, directory: int) -> int:
+def _open_or_make(segment: str, directory: int, durable: bool) -> int:
     while True:
         try:
             return _open(segment, directory)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(segment, dir_fd=directory)
-                os.fsync(directory)
+                if durable:
+                    os.fsync(directory)

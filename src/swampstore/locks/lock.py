@@ -1,0 +1,301 @@
+"""One lock: taken, kept, proved and given back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from swampstore.clock import system_clock
+from swampstore.errors import SwampstoreError
+from swampstore.locks.errors import LockLostError
+from swampstore.locks.heartbeat import Heartbeat
+from swampstore.locks.inspection import TTL, LockState, look, remove, timed_out
+from swampstore.locks.process import is_of, new_record
+from swampstore.locks.record import LockRecord, decode
+from swampstore.locks.waiting import Patience, asleep_too
+from swampstore.notices import notice
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreUnreachableError,
+)
+from swampstore.stores.protocol import Fetched, Store, Written
+
+# A conditional write may be refused though nobody else was there; that does not happen for long.
+_ATTEMPTS = 3
+# Holdings of this process that it gave up: it may take them over without waiting.
+_ABANDONED: set[str] = set()
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+class StoreLock:
+    """A lock under one key of a store.
+
+    `on_steal` is called when a stale lock was taken over, before it counts as held; it makes
+    sure that nothing its former holder began can still be committed. `parent` is the process
+    whose locks count as ours: they are borrowed, neither refreshed nor released here.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        *,
+        ttl: float = TTL,
+        on_steal: Callable[[], None] = nothing,
+        heartbeat: Heartbeat | None = None,
+        parent: int | None = None,
+        purpose: str = "",
+    ) -> None:
+        self.key = key
+        self.is_borrowed = False
+        self._store = store
+        self._ttl = ttl
+        self._on_steal = on_steal
+        self._heartbeat = heartbeat or Heartbeat(ttl / 3)
+        self._parent = parent
+        self._purpose = purpose
+        # Held during every write of the record, so that none is under way when it is deleted.
+        self._mutex = threading.Lock()
+        self._record: LockRecord | None = None
+        self._token: str | None = None
+        self._proved = 0.0
+        self._obstacle: LockState | None = None
+        self._is_stealing = False
+        self._is_releasing = False
+        self._loss: LockLostError | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock was taken and not given back; it may have been lost meanwhile."""
+        return self._token is not None
+
+    def acquire(self, deadline: float) -> None:
+        """Take the lock, waiting until `deadline` (of time.monotonic).
+
+        Raises LockTimeoutError, naming the holder, and whatever the store raises. After an
+        error of the store, `release` removes what may have been written all the same.
+        """
+        if self.is_held:
+            return
+        self._prepare()
+        # Where locks are deleted, there is hardly ever one; else a free one is what to expect.
+        if self._store.capabilities.conditional_delete and self._create():
+            return
+        patience = Patience(deadline)
+        while not self._try_again(patience):
+            if patience.is_over:
+                self._record = None
+                raise timed_out(self.key, self._obstacle, patience.waited)
+            patience.pause()
+
+    def _try_again(self, patience: Patience) -> bool:
+        state = look(self._store, self.key, ttl=self._ttl)
+        if state is None:
+            return self._create()
+        if state.is_free:
+            return self._replace(state)
+        if self._claim(state, patience):
+            return True
+        patience.tell("waiting for the lock %s, held by %s", self.key, state.holder)
+        self._obstacle = state
+        return False
+
+    def take_over(self, state: LockState) -> bool:
+        """Take a stale lock in place of its holder; False if that is another one by now."""
+        self._prepare()
+        return self._steal(state)
+
+    def _prepare(self) -> None:
+        self._record = new_record(self._ttl, self._purpose)
+        self._loss = None
+        self._obstacle = None
+        self._is_stealing = self._is_releasing = self.is_borrowed = False
+
+    def _create(self) -> bool:
+        return self._write(lambda data: self._store.put_if_absent(self.key, data))
+
+    def _claim(self, state: LockState, patience: Patience) -> bool:
+        """Make a lock that is there ours, if it is, or may be."""
+        assert self._record is not None
+        if state.nonce == self._record.nonce:
+            return self._taken(state.token, self._proved)
+        if is_of(state.record, self._parent):
+            self._borrow(state)
+            return True
+        if (state.is_stale or state.nonce in _ABANDONED) and not self._steal(state):
+            patience.step_back()
+        return self.is_held
+
+    def _steal(self, state: LockState) -> bool:
+        assert self._record is not None
+        self._is_stealing = True
+        # Its purpose lets others begin, who must not meet what the former holder left undone.
+        self._record = replace(self._record, purpose="")
+        won = self._replace(state)
+        if won:
+            notice("took over the lock %s, left behind by %s", self.key, state.holder)
+        return won
+
+    def _replace(self, state: LockState) -> bool:
+        return self._write(lambda data: self._store.put_if_match(self.key, data, state.token))
+
+    def _write(self, write: Callable[[bytes], Written]) -> bool:
+        """Try to make our record the lock's content."""
+        assert self._record is not None
+        self._record = self._record.renewed(system_clock())
+        self._proved = asleep_too()
+        try:
+            token = write(self._record.encode()).token
+        except PreconditionFailedError:
+            return False
+        except StoreUnreachableError:
+            # Only the answer may have been lost.
+            found, record = self._read()
+            if found is None or record is None or record.nonce != self._record.nonce:
+                raise
+            token = found.info.token or ""
+        return self._taken(token, self._proved)
+
+    def _taken(self, token: str, proved: float) -> bool:
+        """Hold the lock; one that was stolen only when its former holder is shut out.
+
+        Without that it is neither held nor deleted. It is left to be stolen once more, because
+        whoever found no lock at all would not suspect anything.
+        """
+        assert self._record is not None
+        self._token, self._proved = token, proved
+        self._heartbeat.add(self)
+        if self._is_stealing:
+            try:
+                self._on_steal()
+            except BaseException:
+                self.abandon()
+                raise
+            self._is_stealing = False
+            self._record = replace(self._record, purpose=self._purpose)
+        return True
+
+    def abandon(self) -> None:
+        """Give the lock up without giving it back: whoever wants it has to take it over.
+
+        For a holder that cannot say whether something it sent will still be done.
+        """
+        self._heartbeat.remove(self)
+        with self._mutex:
+            if self._record is not None and not self.is_borrowed:
+                _ABANDONED.add(self._record.nonce)
+            self._record = self._token = None
+
+    def _borrow(self, state: LockState) -> None:
+        self._record, self._token = state.record, state.token
+        self._proved = asleep_too()
+        self.is_borrowed = True
+
+    def _read(self) -> tuple[Fetched | None, LockRecord | None]:
+        try:
+            found = self._store.get(self.key)
+        except ObjectNotFoundError:
+            return None, None
+        return found, decode(found.data)
+
+    def beat(self) -> None:
+        """Refresh the lock; see Heartbeat. A failure is nothing to give up for, a loss is told."""
+        with self._mutex:
+            if self._is_releasing or self._loss is not None:
+                return
+            try:
+                self._renew()
+            except LockLostError as error:
+                notice("%s", error.message)
+            except SwampstoreError:
+                return  # as long as the record is young nobody takes it; later `check` looks
+
+    def check(self) -> None:
+        """Raise LockLostError if the lock is known to be lost; ask only if that is long ago."""
+        if self._loss is not None:
+            raise self._loss
+        if asleep_too() - self._proved >= self._ttl:
+            self.verify()
+
+    def verify(self) -> None:
+        """Prove by a write that the lock is ours at this moment; raise LockLostError if not."""
+        with self._mutex:
+            if self._loss is not None:
+                raise self._loss
+            if self.is_borrowed:
+                began = asleep_too()
+                self._own_token()
+                self._proved = began
+            else:
+                self._renew()
+
+    def _renew(self) -> None:
+        """Refresh the record, under the mutex."""
+        assert self._record is not None
+        assert self._token is not None
+        for _ in range(_ATTEMPTS):
+            began = asleep_too()
+            self._record = self._record.renewed(system_clock())
+            try:
+                written = self._store.put_if_match(self.key, self._record.encode(), self._token)
+            except PreconditionFailedError:
+                # If it is ours after all, the answer to an earlier refresh was lost.
+                self._token = self._own_token()
+            else:
+                self._token, self._proved = written.token, began
+                return
+        raise StoreUnreachableError(
+            f"the lock {self.key} could not be refreshed", hint="Try again; nothing was lost."
+        )
+
+    def _own_token(self) -> str:
+        """Return the token of our record as it is now; raise LockLostError if it is not there."""
+        assert self._record is not None
+        found, record = self._read()
+        if found is not None and record is not None and record.nonce == self._record.nonce:
+            assert found.info.token is not None
+            return found.info.token
+        now = "is gone" if found is None else f"is held by {record or 'somebody else'} now"
+        self._loss = LockLostError(
+            f"the lock {self.key} was lost: it {now}",
+            hint="The data is safe here and marked as changed; the next sync brings it.",
+        )
+        raise self._loss
+
+    def release(self) -> None:
+        """Give the lock back. Never raises because it is lost, or the store does not answer."""
+        self._is_releasing = True
+        self._heartbeat.remove(self)
+        with self._mutex:
+            try:
+                self._remove()
+            except LockLostError as error:
+                if self.is_held:
+                    notice("%s", error.message)
+            except SwampstoreError as error:
+                if self.is_held:
+                    notice("the lock %s stays until it is stale: %s", self.key, error.message)
+            self._record = self._token = None
+
+    def _remove(self) -> None:
+        if self._record is None or self.is_borrowed:
+            return
+        if self._is_stealing:  # whether it was, and nobody is shut out
+            _ABANDONED.add(self._record.nonce)
+            return
+        if self._loss is not None:
+            raise self._loss
+        token = self._token
+        for _ in range(_ATTEMPTS):
+            token = token or self._own_token()
+            try:
+                remove(self._store, self.key, token, self._record)
+            except PreconditionFailedError:
+                token = None
+            else:
+                return

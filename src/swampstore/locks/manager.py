@@ -1,0 +1,349 @@
+"""What a repository locks: some models, or everything, and the moment of a commit.
+
+Whoever works on models locks those, says so in the registry, and then looks whether somebody
+wants everything. Whoever wants everything takes the gate first, and then looks at the registry.
+So one of them sees the other: the first gives way, the second waits until those who came before
+it are done. The global lock is what older clients know. It is taken last and never held while
+waiting for models, because those who have locked models need it for their commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from contextlib import AbstractContextManager
+
+from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.layout import ModelRef
+from swampstore.locks.exit import release_at_exit
+from swampstore.locks.heartbeat import Heartbeat
+from swampstore.locks.inspection import TTL, LockState, inspect, timed_out
+from swampstore.locks.keys import gate_key, global_key, model_key
+from swampstore.locks.lock import StoreLock, nothing
+from swampstore.locks.process import holder_variable, is_of, new_record
+from swampstore.locks.record import COMMIT
+from swampstore.locks.registry import model_locks, new_entry, register
+from swampstore.locks.waiting import Patience
+from swampstore.stores.protocol import Store
+
+TIMEOUT = 60.0
+
+
+class LockManager:
+    """The locks of one repository in one namespace of a store; one session at a time.
+
+    `timeout` is how many seconds a session waits until it has all its locks, `ttl` how long a
+    lock lives without its holder. `walk` says that the store is a directory that is used in place,
+    where locks are found by a walk (see `registry`). Assign `on_steal` (see StoreLock) and
+    `before_global`, which is entered before the global lock is taken for everything, before use.
+
+    A child process works inside the locks of a parent that says its pid in the environment.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        timeout: float = TIMEOUT,
+        ttl: float = TTL,
+        walk: bool = False,
+        environ: MutableMapping[str, str] = os.environ,
+    ) -> None:
+        self.store = store
+        self.namespace = namespace
+        self.walk = walk
+        self.on_steal: Callable[[], None] = nothing
+        self.before_global: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+        self._timeout = timeout
+        self.ttl = ttl
+        self._variable = holder_variable(environ)
+        self._gate = gate_key(namespace)
+        self._global = global_key(namespace)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Hold nothing."""
+        self._pid = os.getpid()
+        self._heartbeat = Heartbeat(self.ttl / 3)
+        self._mutex = threading.Lock()
+        self._owner: int | None = None
+        self._is_flagged = False
+        self._locks: dict[str, StoreLock] = {}
+        self._entry: str | None = None
+        self._models: frozenset[ModelRef] = frozenset()
+
+    def _forget_before_fork(self) -> None:
+        """In the child of a fork this is a copy, and what it holds is the parent's."""
+        if self._pid != os.getpid():
+            self._begin()
+
+    @property
+    def held(self) -> list[str]:
+        """The keys of the locks that are held."""
+        return list(self._locks)
+
+    def check(self) -> None:
+        """Raise LockLostError if a lock is lost; asks the store only after a long silence."""
+        for lock in list(self._locks.values()):
+            lock.check()
+
+    def verify(self) -> None:
+        """Prove that every lock is ours at this moment; raise LockLostError if one is not."""
+        for lock in list(self._locks.values()):
+            lock.verify()
+
+    @contextlib.contextmanager
+    def models(self, models: Iterable[ModelRef]) -> Iterator[None]:
+        """Work on these models alone. Joins a session that has them, or everything, locked.
+
+        Raises ValidationError inside a session for other models, LockTimeoutError.
+        """
+        wanted = sorted(set(models), key=str)
+        if self._is_inside(wanted):
+            yield
+            return
+        with self._session():
+            self._enter(wanted, time.monotonic() + self._timeout)
+            yield
+
+    def _is_inside(self, wanted: list[ModelRef]) -> bool:
+        """Whether there is nothing left to lock."""
+        self._check_thread()
+        missing = [model for model in wanted if model not in self._models]
+        if not missing or self._gate in self._locks:
+            return True
+        if self._locks:
+            raise ValidationError(
+                f"{missing[0]} is not among the models that this session has locked",
+                hint="Open one session for all of them.",
+            )
+        return False
+
+    def _enter(self, wanted: list[ModelRef], deadline: float) -> None:
+        while True:
+            for model in wanted:
+                self._take(model_key(self.namespace, model), deadline)
+            if not self.walk:
+                # Only now: an entry without any lock may be swept away.
+                self._entry = new_entry(self.namespace)
+                register(self.store, self._entry, wanted, new_record(self.ttl))
+            obstacle = self._obstacle()
+            if obstacle is None:
+                self._models = frozenset(wanted)
+                return
+            self._leave()
+            self._wait_for(obstacle, deadline)
+
+    def _obstacle(self) -> LockState | None:
+        """Return the lock of whoever wants everything, None if work may begin."""
+        for key in (self._gate, self._global):
+            state = inspect(self.store, key, ttl=self.ttl)
+            if state is not None and self._blocks(state):
+                return None if self._is_parent_inside() else state
+        return None
+
+    def _blocks(self, state: LockState) -> bool:
+        if is_of(state.record, self._variable.parent()):
+            return False
+        if state.is_stale:
+            return not self._break(state)
+        return state.record is None or state.record.purpose != COMMIT
+
+    def _is_parent_inside(self) -> bool:
+        """Whether our parent has locked models: who wants everything waits for it, it for us."""
+        parent = self._variable.parent()
+        return parent is not None and any(
+            is_of(state.record, parent) for _, state in self._model_locks()
+        )
+
+    def _wait_for(self, obstacle: LockState, deadline: float) -> None:
+        patience = Patience(deadline)
+        state: LockState | None = obstacle
+        while state is not None and self._blocks(state):
+            patience.tell("waiting for the lock %s, held by %s", state.key, state.holder)
+            if patience.is_over:
+                raise timed_out(state.key, state, patience.waited)
+            patience.pause()
+            state = inspect(self.store, obstacle.key, ttl=self.ttl)
+
+    @contextlib.contextmanager
+    def everything(self) -> Iterator[None]:
+        """Work alone: wait until nobody has locked a model, and let nobody begin.
+
+        Raises ValidationError inside a session for some models, LockTimeoutError.
+        """
+        self._check_thread()
+        if self._gate in self._locks:
+            yield
+            return
+        if self._locks:
+            raise ValidationError(
+                "a session that has locked some models cannot lock everything",
+                hint="End it first.",
+            )
+        with self._session(), contextlib.ExitStack() as stack:
+            deadline = time.monotonic() + self._timeout
+            self._take(self._gate, deadline)
+            self._take_global(stack, deadline)
+            self._locks[self._gate].check()
+            yield
+
+    def _take_global(self, stack: contextlib.ExitStack, deadline: float) -> None:
+        """Take the global lock at a moment when no model is locked."""
+        strangers = self._strangers()
+        while True:
+            self._drain(strangers, deadline)
+            stack.enter_context(self.before_global())
+            stack.callback(self._drop, self._global)
+            self._take(self._global, deadline)
+            # A client that does not know the gate may have begun before the global lock was ours.
+            strangers = self._strangers()
+            if not strangers:
+                return
+            stack.close()
+
+    def _drain(self, strangers: list[LockState], deadline: float) -> None:
+        """Wait until those at work, and all that come meanwhile, are done."""
+        patience = Patience(deadline)
+        while strangers:
+            if patience.is_over:
+                raise timed_out(strangers[0].key, strangers[0], patience.waited)
+            patience.tell("waiting for the work of %s to end", strangers[0].holder)
+            patience.pause()
+            strangers = self._strangers()
+
+    def _strangers(self) -> list[LockState]:
+        """Return the locks of models whose holders may be at work; stale ones are removed."""
+        parent = self._variable.parent()
+        others = [state for _, state in self._model_locks() if not is_of(state.record, parent)]
+        return [state for state in others if not (state.is_stale and self._break(state))]
+
+    def _model_locks(self) -> list[tuple[ModelRef, LockState]]:
+        return model_locks(self.store, self.namespace, ttl=self.ttl, walk=self.walk)
+
+    def force_release(self, key: str, nonce: str | None) -> bool:
+        """Remove a lock whoever holds it, if it still has this nonce (None: cannot be read).
+
+        Returns False if it is gone or somebody else's by now. Its holder is shut out like one
+        whose lock was stale.
+        """
+        state = inspect(self.store, key, ttl=self.ttl)
+        return state is not None and state.nonce == nonce and self._break(state)
+
+    def _break(self, state: LockState) -> bool:
+        """Remove a lock, so that its holder, if it comes back, knows; False if it is another."""
+        lock = self._new_lock(state.key)
+        try:
+            return lock.take_over(state)
+        finally:
+            lock.release()
+
+    @contextlib.contextmanager
+    def committing(self) -> Iterator[Callable[[], None]]:
+        """Hold the global lock while something is committed, inside or outside of a session.
+
+        Yields `verify`, to be called after the document to replace was read and before it is
+        replaced. Raises LockTimeoutError. If the block ends without knowing whether its last
+        request is still under way, no lock is given back: each has to be taken over, and whoever
+        does that sees to it that the request comes too late.
+        """
+        self._check_thread()
+        if self._global in self._locks:
+            with self._giving_up_if_unsure():
+                yield self.verify
+            return
+        with self._session():
+            try:
+                self._take(self._global, time.monotonic() + self._timeout, purpose=COMMIT)
+                with self._giving_up_if_unsure():
+                    yield self.verify
+            finally:
+                self._drop(self._global)
+
+    @contextlib.contextmanager
+    def _giving_up_if_unsure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, ConnectionError | TimeoutError) or not isinstance(
+                error, Exception
+            ):
+                for lock in self._locks.values():
+                    lock.abandon()
+                self._entry = None  # it has to lead others to the locks
+            raise
+
+    @contextlib.contextmanager
+    def _session(self) -> Iterator[None]:
+        """Own the manager; the outermost session gives everything back at its end."""
+        self._forget_before_fork()
+        with self._mutex:
+            self._check_thread()
+            is_outermost = self._owner is None
+            self._owner = threading.get_ident()
+        if not is_outermost:
+            yield
+            return
+        release_at_exit(self)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def _check_thread(self) -> None:
+        self._forget_before_fork()
+        if self._owner not in {None, threading.get_ident()}:
+            raise ValidationError(
+                "another thread has a session with these locks",
+                hint="Open the repository once per thread.",
+            )
+
+    def release(self) -> None:
+        """Give everything back and end the session. Raises nothing for what cannot be."""
+        self._leave()
+        if self._is_flagged:
+            self._is_flagged = False
+            self._variable.lower_flag()
+        self._owner = None
+
+    def _leave(self) -> None:
+        """Give all locks back, the last one first, then the entry that tells of them."""
+        self._forget_before_fork()
+        self._models = frozenset()
+        for key in reversed(self.held):
+            self._drop(key)
+        if self._entry is not None:
+            with contextlib.suppress(SwampstoreError):
+                self.store.delete(self._entry)
+        self._entry = None
+
+    def _take(self, key: str, deadline: float, *, purpose: str = "") -> None:
+        # Among the held ones at once: an interrupted attempt may have left a record to remove.
+        lock = self._locks[key] = self._new_lock(key, purpose=purpose)
+        lock.acquire(deadline)
+        # Who only borrows leaves the variable alone: children then borrow from the same process.
+        if not lock.is_borrowed and not self._is_flagged:
+            self._is_flagged = True
+            self._variable.raise_flag()
+
+    def _drop(self, key: str) -> None:
+        self._forget_before_fork()
+        lock = self._locks.get(key)
+        if lock is not None:
+            lock.release()
+            self._locks.pop(key, None)
+
+    def _new_lock(self, key: str, *, purpose: str = "") -> StoreLock:
+        return StoreLock(
+            self.store,
+            key,
+            ttl=self.ttl,
+            on_steal=self.on_steal,
+            heartbeat=self._heartbeat,
+            parent=self._variable.parent(),
+            purpose=purpose,
+        )

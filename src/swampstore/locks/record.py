@@ -1,0 +1,126 @@
+"""The content of a lock: who holds it, since when, and for how long it is good unrefreshed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from swampstore.clock import from_iso, to_iso
+
+COMMIT = "commit"
+_LONGEST_TTL_MS = 24 * 3600 * 1000
+_TICK = timedelta(milliseconds=1)
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """One holding of a lock, told apart from every other by its nonce.
+
+    `acquired_at` is the time of the last refresh, by the holder's clock. The last four are
+    ours, other clients neither write nor mind them: `since` is when the lock was taken, `process`
+    identifies the process beyond its pid (see `process`), `purpose` is "commit" where the global
+    lock is held just to write the index, which is no reason for others to stop working, and
+    `is_free` says that the lock was given back.
+    """
+
+    holder: str
+    hostname: str
+    pid: int
+    acquired_at: datetime
+    ttl_ms: int
+    nonce: str
+    since: datetime | None = None
+    process: str = ""
+    purpose: str = ""
+    is_free: bool = False
+
+    @property
+    def held_since(self) -> datetime:
+        """When the lock was taken, or last refreshed, if only that is known."""
+        return self.since or self.acquired_at
+
+    @property
+    def ttl(self) -> float:
+        """How many seconds without a refresh make this record stale."""
+        return self.ttl_ms / 1000
+
+    def renewed(self, now: datetime) -> LockRecord:
+        """Return the record as a refresh writes it.
+
+        Its time is always later than before, whatever the clock does: on some stores equal
+        content is the same version, and a refresh must be seen.
+        """
+        return replace(self, acquired_at=max(now, self.acquired_at + _TICK))
+
+    def freed(self) -> LockRecord:
+        """Return what takes the place of this record where it cannot be deleted on condition.
+
+        For clients that do not know of free locks it is stale, whatever their clock says.
+        """
+        return replace(self, acquired_at=_LONG_AGO, ttl_ms=1, is_free=True)
+
+    def encode(self) -> bytes:
+        """Return the content of the lock."""
+        members: dict[str, Any] = {
+            "holder": self.holder,
+            "hostname": self.hostname,
+            "pid": self.pid,
+            "acquiredAt": to_iso(self.acquired_at),
+            "ttlMs": self.ttl_ms,
+            "nonce": self.nonce,
+        }
+        since = to_iso(self.since) if self.since else ""
+        ours = {"since": since, "process": self.process, "purpose": self.purpose}
+        members |= {name: value for name, value in ours.items() if value}
+        if self.is_free:
+            members["free"] = True
+        return json.dumps(members, indent=2).encode()
+
+    def __str__(self) -> str:
+        return f"{self.holder} (host {self.hostname}, pid {self.pid})"
+
+
+def decode(data: bytes) -> LockRecord | None:
+    """Return what a lock holds, None if that is not (or not yet) a record."""
+    try:
+        members = json.loads(data)
+        return LockRecord(
+            holder=_text(members["holder"]),
+            hostname=_text(members["hostname"]),
+            pid=_number(members["pid"]),
+            acquired_at=_moment(members["acquiredAt"]),
+            ttl_ms=_ttl(members["ttlMs"]),
+            nonce=_text(members["nonce"]),
+            since=_moment(members["since"]) if "since" in members else None,
+            process=_text(members.get("process", "")),
+            purpose=_text(members.get("purpose", "")),
+            is_free=members.get("free") is True,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _moment(value: object) -> datetime:
+    return from_iso(_text(value)).astimezone(UTC)
+
+
+def _ttl(value: object) -> int:
+    ttl = _number(value)
+    if not 0 < ttl <= _LONGEST_TTL_MS:
+        raise ValueError(ttl)
+    return ttl
