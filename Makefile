@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format stress bench model lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -33,8 +33,14 @@ format: $(STAMP)  ## format the code and apply safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
+stress: $(STAMP)  ## let many processes share datastores, kill and pause some, check that nothing is lost
+	@$(BIN)/python -m tests.stress
+
 bench: $(STAMP)  ## measure the promised costs and print a table
 	@$(BIN)/python benchmarks/run.py
+
+model:  ## check the lock protocol with spin, and that each of its rules is needed
+	@$(PYTHON) model/check.py
 
 lock: $(STAMP)  ## resolve the dependencies again and write requirements/dev.txt
 	@$(BIN)/pip install --quiet uv
