@@ -11,6 +11,7 @@ import click
 
 from swampstore.cli.rendering import printable_lines
 from swampstore.cli.session import Session, json_bytes
+from swampstore.cli.signals import EXIT_TERMINATED, Terminated, heard_signals
 from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, SwampstoreError
 
 PROGRAM = "swampstore"
@@ -48,21 +49,25 @@ def run(root: click.Command, args: Sequence[str] | None = None) -> int:
 def _run(root: click.Command, arguments: list[str]) -> int:
     session = Session()
     try:
-        with root.make_context(PROGRAM, arguments, obj=session) as context:
+        with heard_signals(), root.make_context(PROGRAM, arguments, obj=session) as context:
             root.invoke(context)
         _flush()
     except BrokenPipeError:
         raise
     except click.exceptions.Exit as request:
         return request.exit_code
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every error becomes a message
+    except (Exception, KeyboardInterrupt, Terminated) as error:  # noqa: BLE001 - every error becomes a message
         if isinstance(error, click.UsageError):
             # Parsing stopped before it told the session.
             session.json |= "--json" in _before_operands(arguments)
         failure = _failure_of(error)
         _report(failure, as_json=session.json)
         return failure.status
-    return 0
+    if session.unpushed is None:
+        return 0
+    failure = _failure_of(session.unpushed)
+    _report(failure, as_json=session.json)
+    return failure.status
 
 
 def _before_operands(arguments: list[str]) -> list[str]:
@@ -71,6 +76,8 @@ def _before_operands(arguments: list[str]) -> list[str]:
 
 def _failure_of(error: BaseException) -> Failure:
     match error:
+        case Terminated():
+            failure = Failure(EXIT_TERMINATED, "terminated", "terminated")
         case KeyboardInterrupt() | click.Abort():
             failure = Failure(EXIT_INTERRUPTED, "interrupted", "interrupted")
         case click.UsageError():

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from swampstore.cli.rendering import printable_lines
 from swampstore.errors import SwampstoreError
 
 if TYPE_CHECKING:
+    from swampstore.layout import ModelRef
     from swampstore.repo import Repo
 
 
@@ -33,12 +35,48 @@ class Session:
         self.json = False
         self.repo_dir: str | None = None
         self.datastore: str | None = None
+        # Why what the command did is here and not on the remote, to be told after its result.
+        self.unpushed: SwampstoreError | None = None
 
     def open_repo(self) -> Repo:
         """Open the repository that the options, the environment or the directory name."""
         from swampstore.repo import open_repo
 
         return open_repo(self.repo_dir, datastore=self.datastore)
+
+    def catch_up(self, repo: Repo) -> None:
+        """Before something is planned for everything, have what others pushed, if possible."""
+        if repo.config.remote is None or repo.config.is_offline:
+            return
+        from swampstore.stores.errors import StoreUnreachableError
+
+        try:
+            repo.sync.pull(
+                metadata_only=repo.config.remote.hydration == "lazy",
+                deadline=repo.config.remote.sync_timeout,
+            )
+        except StoreUnreachableError as error:
+            self.note(f"planned without what others pushed: {error.message}")
+
+    @contextmanager
+    def working(self, repo: Repo, models: Iterable[str | ModelRef] | None = None) -> Iterator[None]:
+        """Lock what the block changes (None: everything), and push it afterwards.
+
+        That it could not be pushed is told at the end: the block has done what it should.
+        """
+        with ExitStack() as stack:
+            work = stack.enter_context(repo.session(models))
+            yield
+            try:
+                stack.close()
+            except SwampstoreError as error:
+                self.unpushed = error
+                return
+        if work.is_offline:
+            self.unpushed = None if repo.config.is_offline else _offline()
+        elif work.pushed:
+            for rel, outcome in work.pushed.conflicts:
+                self.note(f"conflict: {rel}: {outcome}")
 
     def show(self, document: Any, text: Callable[[], str]) -> None:
         """Print the result: `document` with `--json`, else what `text` returns."""
@@ -73,6 +111,15 @@ class Session:
     def show_cancelled(self) -> None:
         """Print the result of a command that was not confirmed."""
         self.show({"cancelled": True}, lambda: "Cancelled, nothing was changed.")
+
+
+def _offline() -> SwampstoreError:
+    from swampstore.sync.errors import NotPushedError
+
+    return NotPushedError(
+        "the data is safe here, and not on the remote, which could not be reached",
+        hint="Any later command that reaches it pushes this too, or `swampstore sync --push`.",
+    )
 
 
 def write_output(data: str | bytes) -> None:

@@ -195,7 +195,7 @@ class MonolithCommit:
         )
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, ground.token)
+            written = self._documents.put_meta(data, ground.token, commits=False)
         except PreconditionFailedError:
             return None
         if shards.is_whole:

@@ -104,7 +104,9 @@ class ShardCommit:
             try:
                 written = self._documents.put_shard(partition, encode_shard(merged), found.token)
             except PreconditionFailedError:
-                found = self._shard_again(partition, found)
+                before, found = found, self._shard_again(partition, found)
+                if before.is_assumed and _has_entries(found.doc):
+                    raise index_moved("nobody told what is there already", change.rels) from None
                 change.check(document(found).entries)
                 continue
             return _Shard(Found(merged, written.etag, written.token), _name_of(found))
@@ -137,7 +139,7 @@ class ShardCommit:
         meta = replace(self._next_meta(ground.meta, shards), commit_seq=seq)
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, ground.token)
+            written = self._documents.put_meta(data, ground.token, commits=True)
         except PreconditionFailedError:
             return None
         return Sighting(2, meta, data.decode(), written.etag, written.token)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from swampstore.errors import SwampstoreError, ValidationError
-from swampstore.layout import is_internal
+from swampstore.layout import is_internal, is_plain
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.sync.errors import IndexDamagedError
@@ -34,37 +34,32 @@ class Found:
     """A shard or the monolith as it is on the store.
 
     Without `doc` there is none, or (if there is an `etag`) none that can be understood. `is_dirty`
-    says that `doc` is not what the store holds, so that it has to be written.
+    says that `doc` is not what the store holds, so that it has to be written. `is_assumed` says
+    that nobody looked: `_meta.json` does not tell of a shard, so there should be none.
     """
 
     doc: Document | None = None
     etag: str | None = None
     token: str | None = None
     is_dirty: bool = False
+    is_assumed: bool = False
 
 
-def is_plain(rel: str) -> bool:
-    """Whether a path surely is neither bookkeeping nor a danger, told at a glance.
-
-    An index has a great many paths, and next to none of them begins a segment with `.` or `_`.
-    """
-    return not (
-        rel[:1] in "/._"
-        or rel[-1] == "/"
-        or "/." in rel
-        or "/_" in rel
-        or "//" in rel
-        or "\\" in rel
-        or "\0" in rel
-    )
+def _allowed() -> None:
+    """Let everybody commit."""
 
 
 class Documents:
-    """The index documents of one namespace. `damage` collects what had to be left out."""
+    """The index documents of one namespace. `damage` collects what had to be left out.
+
+    `guard` is called between the reading of the document that a commit builds on and the write
+    that makes the commit count; it raises if the committer may not commit any more.
+    """
 
     def __init__(self, store: Store, names: Names, concurrency: int) -> None:
         self.store = store
         self.damage: list[Skipped] = []
+        self.guard: Callable[[], None] = _allowed
         self._names = names
         self._concurrency = concurrency
         self._meta_key = names.remote(META_KEY)
@@ -134,12 +129,18 @@ class Documents:
 
     # Writing -----------------------------------------------------------------------------------
 
-    def put_meta(self, data: bytes, token: str | None) -> Written:
-        """Replace the `_meta.json` that has this token (None: create it)."""
+    def put_meta(self, data: bytes, token: str | None, *, commits: bool) -> Written:
+        """Replace the `_meta.json` that has this token (None: create it).
+
+        `commits` says that this write is the one that makes a change count.
+        """
+        if commits:
+            self.guard()
         return self._put(self._meta_key, data, token)
 
     def put_monolith(self, data: bytes, token: str | None) -> Written:
         """Replace the monolith that has this token (None: create it)."""
+        self.guard()
         return self._put(self._monolith_key, data, token)
 
     def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from swampstore.clock import Clock
 from swampstore.stores.protocol import Store
 from swampstore.sync.base import Base
+from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.index_format import Document, Entry
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import Scope
@@ -20,6 +22,7 @@ from swampstore.sync.remote.facts import (
     PARTIAL,
     Agreements,
 )
+from swampstore.sync.remote.fencing import Fence
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.merging import Change
 from swampstore.sync.remote.migration import Migration
@@ -50,6 +53,8 @@ class RemoteIndex:
         self._watch = Watch(self._documents, self._recovery, base, clock)
         self._sighting: Sighting | None = None
         self._reader: Reader | None = None
+        # Shards that may be there though nobody tells of them.
+        self._doubtful: set[str] = set()
 
     @property
     def damage(self) -> list[Skipped]:
@@ -121,13 +126,16 @@ class RemoteIndex:
 
     # Committing --------------------------------------------------------------------------------
 
-    def view(self, partitions: Collection[str]) -> View:
-        """Return the current entries of these partitions, for a push."""
+    def view(self, partitions: Collection[str], additions: Collection[str] = ()) -> View:
+        """Return the current entries of these partitions, for a push.
+
+        Of `additions`, into which entries are only put, those that the remote does not tell of
+        are taken to be empty. If one is not, the commit raises IndexMovedError, and the next view
+        has what is there.
+        """
         sighting = self._look()
         if sighting.version == 2:
-            found = self._documents.all(self._documents.shard, set(partitions))
-            shards = {one: self._healed(one, shard, sighting) for one, shard in found.items()}
-            return View(sighting, shards=shards)
+            return View(sighting, shards=self._shards(sighting, {*partitions}, {*additions}))
         if sighting.exists and sighting.discovered is None:
             monolith = self._copy.monolith()
             if monolith.doc is not None:
@@ -136,11 +144,41 @@ class RemoteIndex:
         entries = sighting.discovered or {}
         return View(sighting, monolith=Found(Document(entries), is_dirty=bool(entries)))
 
+    def _shards(
+        self, sighting: Sighting, partitions: set[str], additions: set[str]
+    ) -> dict[str, Found]:
+        assert sighting.meta is not None
+        assumed: set[str] = set()
+        if self._documents.store.capabilities.conditional_create:
+            assumed = additions - partitions - self._doubtful - {*sighting.meta.partitions}
+        found = self._documents.all(self._documents.shard, (partitions | additions) - assumed)
+        shards = {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+        return shards | dict.fromkeys(assumed, Found(is_assumed=True))
+
     def _healed(self, partition: str, found: Found, sighting: Sighting) -> Found:
         """Return a shard; one that should be there and is lost or damaged is made anew."""
         assert sighting.meta is not None
         is_lost = found.etag is not None or partition in sighting.meta.partitions
         return self._recovery.rebuilt(partition, found) if found.doc is None and is_lost else found
+
+    @contextlib.contextmanager
+    def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
+        """Call `guard` before each write that makes a commit count; it raises to prevent it."""
+        before, self._documents.guard = self._documents.guard, guard
+        try:
+            yield
+        finally:
+            self._documents.guard = before
+
+    def check_allowed(self) -> None:
+        """Raise what the guard raises, before something that no condition protects."""
+        self._documents.guard()
+
+    def fence(self) -> None:
+        """Make every commit that others have begun fail, and look again."""
+        self._sighting = None
+        fence = Fence(self._documents, self._recovery, self._clock)
+        fence.raise_up(is_new=not self._base.count())
 
     def commit(
         self,
@@ -162,7 +200,13 @@ class RemoteIndex:
         )
         if view.version == 2:
             commit = ShardCommit(self._documents, self._recovery, self._watch)
-            return remembering.after_shards(self._base, commit.commit(view, change), scope)
+            try:
+                committed = commit.commit(view, change)
+            except IndexMovedError:
+                # Among the shards that `_meta.json` does not tell of are now some of this commit.
+                self._doubtful |= view.shards.keys()
+                raise
+            return remembering.after_shards(self._base, committed, scope)
         done = MonolithCommit(self._documents, self._copy, self._watch, self._clock).commit(
             view, change
         )

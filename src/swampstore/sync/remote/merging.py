@@ -54,9 +54,9 @@ class Change:
         for rel in self.removals:
             entries.pop(rel, None)
         for rel, entry in self.upserts.items():
-            entries[rel] = encode_entry(
-                rel, replace(entry, commit_seq=commit_seq), onto=entries.get(rel)
-            )
+            if entry.commit_seq != commit_seq:
+                entry = replace(entry, commit_seq=commit_seq)  # noqa: PLW2901 - now it is numbered
+            entries[rel] = encode_entry(rel, entry, onto=entries.get(rel))
         return Document(entries, doc.extra)
 
     def check(self, entries: RawEntries) -> None:

@@ -89,7 +89,7 @@ class Migration:
         )
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, sighting.token)
+            written = self._documents.put_meta(data, sighting.token, commits=True)
         except PreconditionFailedError:
             return None
         done = Sighting(2, meta, data.decode(), written.etag, written.token)

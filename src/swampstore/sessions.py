@@ -1,0 +1,263 @@
+"""Working on a datastore that others work on too: lock, pull, work, push, unlock.
+
+    with repo.session(["aws/ec2/i-1"]) as session:
+        repo.artifacts.save("aws/ec2/i-1", "state", {...})
+
+A session holds the locks of its models (or, structural, the lock of everything) for as long as the
+block runs, starts from what others have pushed, and pushes what the block changed. If the remote
+cannot be reached the work goes on here, and a later session or sync brings it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from swampstore.clock import Clock, to_iso
+from swampstore.config import Config
+from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
+from swampstore.layout import DataRef, ModelRef
+from swampstore.notices import notice
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from swampstore.catalog.catalog import Catalog
+    from swampstore.files import Tree
+    from swampstore.locks.manager import LockManager
+    from swampstore.stores.errors import StoreUnreachableError
+    from swampstore.sync.opening import Connection
+    from swampstore.sync.report import Progress, Pulled, Pushed
+
+# Set in the base while something waits that no session is responsible for any more.
+_LEFT_BEHIND = "left_behind"
+
+
+class OpenRepo(Protocol):
+    """What is needed of a repository."""
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time."""
+
+    @property
+    def tree(self) -> Tree:
+        """Its files."""
+
+    @property
+    def catalog(self) -> Catalog:
+        """The rows of its artifacts."""
+
+    def refresh(self, ref: DataRef) -> None:
+        """Make the rows of one name equal to what is on disk."""
+
+    def export_catalog(self) -> bool:
+        """Publish the rows for other namespaces, if that is due."""
+
+    def rebuild_catalog(self) -> object:
+        """Make all rows equal to what is on disk."""
+
+    @property
+    def locks(self) -> LockManager:
+        """The locks of its datastore."""
+
+    @property
+    def connection(self) -> Connection:
+        """Its remote."""
+
+
+class Session:
+    """Work that is going on. `models` is None if everything is locked.
+
+    `is_offline` says that the remote could not be reached, or should not be, so that nothing is
+    locked and nothing will be pushed. `pulled` is what came in at the start, `pushed` what went
+    out at the end; both are None without a remote.
+    """
+
+    def __init__(self, models: frozenset[ModelRef] | None, locks: LockManager | None) -> None:
+        self.models = models
+        self.pulled: Pulled | None = None
+        self.pushed: Pushed | None = None
+        self._locks = locks
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing is locked, because the remote was not reached."""
+        return self._locks is None
+
+    def check(self) -> None:
+        """Raise LockLostError if somebody is known to have taken over a lock of this session."""
+        if self._locks is None:
+            return
+        from swampstore.stores.errors import StoreUnreachableError
+
+        # Work here goes on while nobody answers; the commit will not, before it is certain.
+        with contextlib.suppress(StoreUnreachableError):
+            self._locks.check()
+
+    def check_covers(self, models: Iterable[ModelRef] | None) -> None:
+        """Raise ValidationError if one of these models (None: any) is not part of this session."""
+        if self.models is None:
+            return
+        missing = ["everything"] if models is None else sorted(set(models) - self.models)
+        if missing:
+            raise ValidationError(
+                f"{', '.join(map(str, missing))} is not part of the session on"
+                f" {', '.join(map(str, sorted(self.models)))}",
+                hint="Open one session for everything that the work changes.",
+            )
+
+
+@contextlib.contextmanager
+def open_session(
+    repo: OpenRepo,
+    models: Iterable[ModelRef] | None,
+    *,
+    timeout: float | None,
+    progress: Progress | None,
+) -> Iterator[Session]:
+    """Lock, pull, let the block work, push, unlock; see `Repo.session`."""
+    chosen = None if models is None else frozenset(models)
+    if chosen is not None and not chosen:
+        raise ValidationError("a session without models", hint="Name at least one model.")
+    if repo.config.remote is None:
+        with _locked(repo.locks, chosen):
+            if repo.config.is_shared_in_place:
+                _see_what_others_saved(repo, chosen)
+            yield Session(chosen, repo.locks)
+        return
+    work = _RemoteWork(repo, chosen, timeout, progress)
+    with contextlib.ExitStack() as stack:
+        session = work.begin(stack)
+        try:
+            yield session
+        except BaseException:
+            work.leave_behind()
+            raise
+        work.end(session)
+
+
+def _locked(locks: LockManager, models: frozenset[ModelRef] | None) -> AbstractContextManager[None]:
+    return locks.everything() if models is None else locks.models(models)
+
+
+def _see_what_others_saved(repo: OpenRepo, models: frozenset[ModelRef] | None) -> None:
+    """Bring the catalog, which is this machine's, up to date with a directory that is not."""
+    if models is None:
+        repo.rebuild_catalog()
+        return
+    for model in models:
+        known = repo.catalog.names(model)
+        for name in sorted({*known, *repo.tree.subdirs(model.rel)}):
+            repo.refresh(DataRef(model, name))
+
+
+class _RemoteWork:
+    """The two ends of a session on a cache."""
+
+    def __init__(
+        self,
+        repo: OpenRepo,
+        models: frozenset[ModelRef] | None,
+        timeout: float | None,
+        progress: Progress | None,
+    ) -> None:
+        from swampstore.sync.report import no_progress
+
+        remote = repo.config.remote
+        assert remote is not None
+        self._repo = repo
+        self._models = models
+        self._deadline = timeout or remote.sync_timeout
+        self._metadata_only = remote.hydration == "lazy"
+        self._tell = progress or no_progress
+        self._connection = repo.connection
+
+    def begin(self, stack: contextlib.ExitStack) -> Session:
+        """Lock and pull. Without an answer from the remote, say so and go on without."""
+        from swampstore.stores.errors import StoreUnreachableError
+
+        if self._repo.config.is_offline:
+            return Session(self._models, None)
+        try:
+            with contextlib.ExitStack() as starting:
+                starting.enter_context(_locked(self._repo.locks, self._models))
+                session = Session(self._models, self._repo.locks)
+                session.pulled = self._pull()
+                stack.push(starting.pop_all())
+                return session
+        except StoreUnreachableError as error:
+            _say_offline(error)
+            return Session(self._models, None)
+
+    def end(self, session: Session) -> None:
+        """Push what changed; raise NotPushedError, the data being safe here, if that fails."""
+        if session.is_offline:
+            self.leave_behind()
+            return
+        from swampstore.stores.errors import StoreError
+        from swampstore.sync.errors import NotPushedError, SyncError
+
+        try:
+            session.pushed = self._push()
+            if session.pushed.conflicts:
+                self._pull()  # what others have, which ours has made room for
+        except (StoreError, SyncError) as error:
+            self.leave_behind()
+            if error.exit_status == EXIT_NOT_PUSHED:
+                raise
+            raise NotPushedError(
+                f"the data is safe here, but not all of it is on the remote: {error.message}",
+                hint=error.hint,
+            ) from error
+        except SwampstoreError:
+            self.leave_behind()
+            raise
+
+    def leave_behind(self) -> None:
+        """Have the next session, whatever its models are, push what this one did not."""
+        self._connection.base.apply(facts={_LEFT_BEHIND: to_iso(self._repo.clock())})
+
+    def _pull(self) -> Pulled | None:
+        from swampstore.sync.errors import IncompleteSyncError
+
+        try:
+            return self._connection.service.pull(
+                self._models,
+                metadata_only=self._metadata_only,
+                deadline=self._deadline,
+                progress=self._tell,
+            )
+        except IncompleteSyncError as error:
+            # What is wrong with some files is no reason not to work on the others.
+            notice("%s", error.message)
+            return None
+
+    def _push(self) -> Pushed:
+        base = self._connection.base
+        self._repo.export_catalog()
+        left_behind = base.fact(_LEFT_BEHIND)
+        pushed = self._connection.service.push(
+            None if left_behind else self._models, deadline=self._deadline, progress=self._tell
+        )
+        if left_behind and base.fact(_LEFT_BEHIND) == left_behind:
+            base.apply(facts={_LEFT_BEHIND: None})
+        return pushed
+
+
+_told_offline = False
+
+
+def _say_offline(error: StoreUnreachableError) -> None:
+    global _told_offline  # noqa: PLW0603 - said once, however many sessions there are
+    if not _told_offline:
+        _told_offline = True
+        notice(
+            "working offline, nothing is locked: %s. The next sync pushes what is saved.",
+            error.message,
+        )
