@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
+from swampstore.stores.folders import folders
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.stores.wrapping import WrappingStore
 
@@ -99,6 +100,11 @@ class CountingStore(WrappingStore):
             if number and number % _PAGE == 0:
                 self._count("list")
             yield info
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See swampstore.stores.folders."""
+        self._count("list")
+        return folders(self.inner, prefix)
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""

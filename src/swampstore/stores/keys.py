@@ -5,14 +5,27 @@ from __future__ import annotations
 import re
 
 from swampstore.errors import ValidationError
+from swampstore.layout import is_plain
 
 # What S3, GCS and Azure agree on, in bytes of UTF-8.
 LONGEST_KEY = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
+def is_plain_key(key: str) -> bool:
+    """Whether `check_key` surely has nothing against a key, told at a glance."""
+    return (
+        len(key) <= LONGEST_KEY  # of ASCII, characters are bytes
+        and key.isascii()
+        and key.isprintable()
+        and is_plain(key)
+    )
+
+
 def check_key(key: str) -> str:
     """Return the key; raise ValidationError if it could mean something else than a plain path."""
+    if is_plain_key(key):
+        return key
     if not key:
         raise ValidationError("an object key is empty", hint="Give a path such as data/a/1/raw.")
     if key[0] == "/" or any(part in {"", ".", ".."} for part in key.split("/")):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -98,15 +98,23 @@ class ObstoreStore:
                 return None
             return Fetched(self._info(found.meta), bytes(found.bytes()))
 
+    # A sync makes `download` and `put_if_absent` for each file, so they do without `_errors`.
+
     def download(
         self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
     ) -> ObjectInfo:
         """See Store.download."""
-        with self._errors("get", key):
+        check_key(key)
+        chunks: Iterable[bytes]
+        try:
             found = obstore.get(self._client, key)
-        what = f"{key} in {self.identity}"
-        receive(self._chunks(found, key), fd, what=what, size=size, sha256=sha256)
-        return self._info(found.meta)
+            info = self._info(found.meta)
+            # A stream takes a while to be set up, and would bring a small object in one piece.
+            chunks = [bytes(found.bytes())] if info.size <= CHUNK else self._chunks(found, key)
+        except _CLIENT_FAILURES as error:
+            raise translate(error, self._bucket, "get", key) from error
+        receive(chunks, fd, what=f"{key} in {self.identity}", size=size, sha256=sha256)
+        return info
 
     def _chunks(self, found: obstore.GetResult, key: str) -> Iterator[bytes]:
         with self._errors("get", key):
@@ -125,6 +133,15 @@ class ObstoreStore:
             for meta in page:
                 if meta["path"].startswith(prefix):
                     yield self._info(meta)
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See swampstore.stores.folders."""
+        parent = parent_of(prefix)
+        try:
+            found = obstore.list_with_delimiter(self._client, parent or None)
+        except _CLIENT_FAILURES as error:
+            raise translate(error, self._bucket, "list", prefix) from error
+        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
 
     def _pages(self, parent: str | None, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
         """Yield a listing page by page; after a transient failure, what follows the last one."""
@@ -153,11 +170,13 @@ class ObstoreStore:
 
     def put_if_absent(self, key: str, data: bytes) -> Written:
         """See Store.put_if_absent."""
-        with self._errors("put", key):
-            try:
-                return self._written(obstore.put(self._client, key, data, mode="create"))
-            except (AlreadyExistsError, PreconditionError) as error:
-                raise exists(key, self.identity) from error
+        check_key(key)
+        try:
+            return self._written(obstore.put(self._client, key, data, mode="create"))
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise exists(key, self.identity) from error
+        except _CLIENT_FAILURES as error:
+            raise translate(error, self._bucket, "put", key) from error
 
     def put_if_match(self, key: str, data: bytes, token: str) -> Written:
         """See Store.put_if_match."""

@@ -33,16 +33,24 @@ def receive(
 
 
 def _rewind(fd: int, what: str) -> None:
-    with disk_errors(what):
-        os.ftruncate(fd, 0)
-        os.lseek(fd, 0, os.SEEK_SET)
+    """Empty a file. A new one is not touched: once cut, it is written out when it is closed."""
+    try:
+        if os.lseek(fd, 0, os.SEEK_END) > 0:
+            os.ftruncate(fd, 0)
+            os.lseek(fd, 0, os.SEEK_SET)
+    except OSError:
+        with disk_errors(what):
+            raise
 
 
 def _write(fd: int, chunk: bytes, what: str) -> None:
-    view = memoryview(chunk)
-    with disk_errors(what):
-        while view:
-            view = view[os.write(fd, view) :]
+    try:
+        written = os.write(fd, chunk)
+        while written < len(chunk):
+            written += os.write(fd, memoryview(chunk)[written:])
+    except OSError:
+        with disk_errors(what):
+            raise
 
 
 def _corrupt(what: str, wrong: str) -> CorruptObjectError:

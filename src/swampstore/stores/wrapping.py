@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
+from swampstore.stores.folders import folders
 from swampstore.stores.protocol import Capabilities, Store
 
 
@@ -22,6 +24,10 @@ class WrappingStore:
     def capabilities(self) -> Capabilities:
         """See Store.capabilities."""
         return self.inner.capabilities
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """See swampstore.stores.folders."""
+        return folders(self.inner, prefix)
 
     def close(self) -> None:
         """See Store.close."""

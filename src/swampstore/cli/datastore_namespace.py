@@ -1,0 +1,201 @@
+"""`swampstore datastore namespace`: set, unset, list, migrate."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.arguments import timeout_option
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.rendering import counted, printable, size_text, table
+from swampstore.cli.session import Session
+from swampstore.errors import EXIT_ERROR, MoveInterruptedError
+
+if TYPE_CHECKING:
+    from swampstore.namespaces import Manifest, Migration, NamespaceSet, NamespaceUnset
+
+confirm_option = click.option(
+    "-y", "--confirm", is_flag=True, help="Do it. Without this, only show what would move."
+)
+
+
+@command(
+    examples="""
+    swampstore datastore namespace set team-a
+    """
+)
+@click.argument("slug", metavar="NAME", help="Lower-case letters, digits and inner hyphens.")
+@pass_session
+def set_(session: Session, slug: str) -> None:
+    """Give the repository a namespace of its own.
+
+    The name is registered in the datastore first, so that no other repository can take it. Data
+    that is there already stays where it is until it is migrated.
+    """
+    from swampstore.namespaces import set_namespace
+
+    with session.open_repo() as repo:
+        done = set_namespace(repo, slug)
+    session.show(done.to_json(), lambda: _set_text(done))
+    _warn_of_environment(session)
+
+
+def _set_text(done: NamespaceSet) -> str:
+    lines = [f"The namespace is {done.namespace} now, in {printable(done.datastore_path)}."]
+    return "\n".join([*lines, *([f"warning: {printable(done.warning)}"] if done.warning else [])])
+
+
+def _warn_of_environment(session: Session) -> None:
+    for name in ("SWAMP_NAMESPACE", "SWAMP_DATASTORE"):
+        if os.environ.get(name):
+            session.note(f"warning: {name} is set, and wins over what was written")
+
+
+@command(
+    examples="""
+    swampstore datastore namespace unset
+    swampstore datastore namespace unset --migrate
+    swampstore datastore namespace unset --migrate --confirm
+    """
+)
+@click.option("--migrate", "move", is_flag=True, help="Take the data out of the namespace, too.")
+@confirm_option
+@timeout_option
+@pass_session
+def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> None:
+    """Let the repository work without a namespace again.
+
+    Only as long as no other repository has a namespace in the same datastore. Without --migrate,
+    the data stays where it is, and so does the registration.
+    """
+    from swampstore.cli.progress import progress_shown
+    from swampstore.namespaces import preview_migration, unset_namespace
+    from swampstore.namespaces.switching import check_may_unset
+
+    with session.open_repo() as repo:
+        if move and not confirm:
+            check_may_unset(repo)
+            _show_preview(session, preview_migration(repo, reverse=True))
+            return
+        try:
+            with progress_shown() as tell:
+                done = unset_namespace(repo, move=move, timeout=timeout, progress=tell)
+        except MoveInterruptedError as error:
+            _show_partial(session, error)
+            return
+    session.show(done.to_json(), lambda: _unset_text(done))
+    _warn_of_environment(session)
+
+
+def _unset_text(done: NamespaceUnset) -> str:
+    if done.migration is None:
+        return (
+            f"The repository has no namespace any more. The data in {done.previous} stays there;"
+            f" `swampstore datastore namespace set {done.previous}` leads back to it."
+        )
+    return f"{_moved(done.migration)} The repository has no namespace any more."
+
+
+@command(
+    examples="""
+    swampstore datastore namespace list
+    swampstore datastore namespace list --json
+    """
+)
+@pass_session
+def list_(session: Session) -> None:
+    """List who has which namespace of the datastore."""
+    from swampstore.namespaces import list_namespaces
+
+    with session.open_repo() as repo:
+        found, current = list_namespaces(repo), repo.config.namespace
+    members = [one.to_json() | {"isCurrent": one.namespace == current} for one in found]
+    session.show(
+        {"namespaces": members, "currentNamespace": current or None},
+        lambda: _list_text(found, current),
+    )
+
+
+def _list_text(found: list[Manifest], current: str) -> str:
+    if not found:
+        return "No namespace is registered."
+    rows = [
+        [one.namespace, one.repo_id, one.registered_at, "yes" if one.namespace == current else ""]
+        for one in found
+    ]
+    return table(["namespace", "repoId", "registeredAt", "current"], rows)
+
+
+@command(
+    examples="""
+    swampstore datastore namespace migrate
+    swampstore datastore namespace migrate --confirm
+    swampstore datastore namespace migrate --reverse --confirm
+    """
+)
+@confirm_option
+@click.option("--reverse", is_flag=True, help="Move it out of the namespace instead.")
+@timeout_option
+@pass_session
+def migrate(session: Session, confirm: bool, reverse: bool, timeout: int | None) -> None:
+    """Move the data from before the namespace was set into it.
+
+    Nothing is overwritten: if other data of the same name is there, nothing moves. If it is
+    interrupted, run it again.
+    """
+    from swampstore import namespaces
+    from swampstore.cli.progress import progress_shown
+
+    with session.open_repo() as repo:
+        if not confirm:
+            _show_preview(session, namespaces.preview_migration(repo, reverse=reverse))
+            return
+        try:
+            with progress_shown() as tell:
+                done = namespaces.migrate(repo, reverse=reverse, timeout=timeout, progress=tell)
+        except MoveInterruptedError as error:
+            _show_partial(session, error)
+            return
+    session.show(done.to_json(), lambda: _migrated_text(done))
+
+
+def _show_preview(session: Session, planned: Migration) -> None:
+    session.show(planned.preview_json(), lambda: _preview_text(planned))
+
+
+def _preview_text(planned: Migration) -> str:
+    if not planned.plan.directories:
+        return "There is nothing to move."
+    rows = [
+        [one.subdir, one.source, one.destination, one.files, size_text(one.bytes)]
+        for one in planned.plan.directories
+    ]
+    drawn = table(["directory", "from", "to", "files", "size"], rows, right=("files", "size"))
+    return f"{drawn}\nNothing was moved. Pass --confirm to move it."
+
+
+def _moved(done: Migration) -> str:
+    if not done.plan.directories:
+        return "There was nothing to move."
+    return f"Moved {counted(done.plan.files, 'file')}, {size_text(done.plan.bytes)}."
+
+
+def _migrated_text(done: Migration) -> str:
+    return "\n".join([_moved(done), *(f"warning: {printable(one)}" for one in done.warnings)])
+
+
+def _show_partial(session: Session, error: MoveInterruptedError) -> None:
+    document: dict[str, Any] = {
+        "succeededDirectories": error.succeeded,
+        "failedDirectory": error.failed,
+        "error": error.message,
+        "code": error.code,
+        "hint": error.hint,
+    }
+    moved = ", ".join(error.succeeded) or "nothing"
+    session.show(
+        document, lambda: f"Moved {moved}. {printable(error.message)}.\n{printable(error.hint)}"
+    )
+    click.get_current_context().exit(EXIT_ERROR)

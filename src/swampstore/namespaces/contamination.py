@@ -1,0 +1,216 @@
+"""Copies of other namespaces inside our own, which an early client made, and how they are removed.
+
+Such a copy is the directory of a namespace where none belongs: `ours/theirs/...`. Nobody reads it,
+but it is listed, pulled and paid for. A file of it is removed only if the namespace it comes from
+has the very same bytes; anything else is reported and stays. The index loses the entries in a
+commit like any other, so a sharded one stays sharded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from swampstore.errors import ValidationError
+from swampstore.files import disk_errors
+from swampstore.layout import is_internal
+from swampstore.namespaces.manifests import CATALOG_EXPORT, MANIFEST, check_new_namespace
+from swampstore.repo import Repo
+from swampstore.stores import Store
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.folders import folders
+from swampstore.sync.workers import Deadline, in_parallel
+
+_CONCURRENCY = 8
+_PIECE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Files of another namespace inside ours. `place` is `remote`, `cache` or `directory`."""
+
+    place: str
+    namespace: str
+    files: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What became of one finding; `differing` are the files that stay, by their keys."""
+
+    finding: Finding
+    removed: int = 0
+    differing: list[str] = field(default_factory=list)
+
+
+class _Copy(NamedTuple):
+    """A file of another namespace inside ours: its path there, and its size."""
+
+    rest: str
+    size: int
+
+
+class _Side(NamedTuple):
+    """One place that may hold copies, where their originals are, and how copies are removed."""
+
+    place: str
+    copies: Store
+    originals: Store
+    remove: Callable[[Collection[str]], None]
+
+
+def find_contamination(repo: Repo) -> list[Finding]:
+    """Return which other namespaces have files inside the repository's own, and where.
+
+    Without a namespace there is nothing to look for. Costs one or two requests if all is well.
+    """
+    with _sides(repo) as sides:
+        return [finding for side in sides for finding, _ in _found(side, repo.config.namespace)]
+
+
+def repair_contamination(repo: Repo) -> list[Repaired]:
+    """Remove every such file that its own namespace has too, byte by byte; report the others.
+
+    What a finding has of bookkeeping goes when none of its data is left.
+    """
+    own = repo.config.namespace
+    if not own:
+        return []
+    with repo.locks.everything(), _sides(repo) as sides:
+        return [
+            _repair(side, own, finding, copies)
+            for side in sides
+            for finding, copies in _found(side, own)
+        ]
+
+
+@contextlib.contextmanager
+def _sides(repo: Repo) -> Iterator[list[_Side]]:
+    config = repo.config
+    if not config.namespace:
+        yield []
+        return
+
+    def remove_files(rels: Collection[str]) -> None:
+        for rel in rels:
+            _remove_file(config.datastore_dir, rel)
+
+    if config.remote is None:
+        with _directory(config.base) as base:
+            yield [_Side("directory", base, base, remove_files)] if base else []
+        return
+    remote = repo.connection.store
+    with _directory(config.base) as cache:
+        found = [_Side("remote", remote, remote, repo.sync.remove)]
+        yield [*found, _Side("cache", cache, remote, remove_files)] if cache else found
+
+
+@contextlib.contextmanager
+def _directory(path: str) -> Iterator[Store | None]:
+    if not os.path.isdir(path):
+        yield None
+        return
+    with DirectoryStore(path, durable=False) as store:
+        yield store
+
+
+def _found(side: _Side, own: str) -> Iterator[tuple[Finding, list[_Copy]]]:
+    for name in folders(side.copies, f"{own}/"):
+        if not _is_foreign(side, own, name):
+            continue
+        prefix = f"{own}/{name}/"
+        copies = [
+            _Copy(info.key.removeprefix(prefix), info.size) for info in side.copies.list(prefix)
+        ]
+        if copies:
+            size = sum(copy.size for copy in copies)
+            yield Finding(side.place, name, len(copies), size), copies
+
+
+def _is_foreign(side: _Side, own: str, name: str) -> bool:
+    """Whether a directory in our namespace is that of another one."""
+    try:
+        check_new_namespace(name)
+    except ValidationError:
+        return False
+    if name == own:
+        return False
+    marks = ((side.copies, f"{own}/{name}/{MANIFEST}"), (side.originals, f"{name}/{MANIFEST}"))
+    return any(_size(store, key) is not None for store, key in marks)
+
+
+def _repair(side: _Side, own: str, finding: Finding, copies: list[_Copy]) -> Repaired:
+    repaired = Repaired(finding)
+    own_files = f"{finding.namespace}/"
+    payload = [copy for copy in copies if not _is_bookkeeping(copy.rest)]
+    bookkeeping = [copy.rest for copy in copies if _is_bookkeeping(copy.rest)]
+    compared = in_parallel(
+        lambda copy: _is_same(side, own, finding.namespace, copy), payload, _CONCURRENCY, Deadline()
+    )
+    same: list[str] = []
+    for copy, is_same, error in compared:
+        if error is not None:
+            raise error
+        if is_same:
+            same.append(copy.rest)
+        else:
+            repaired.differing.append(f"{own}/{finding.namespace}/{copy.rest}")
+    if not repaired.differing:
+        same += bookkeeping
+    side.remove([f"{own_files}{rest}" for rest in sorted(same)])
+    repaired.removed = len(same)
+    repaired.differing.sort()
+    return repaired
+
+
+def _is_same(side: _Side, own: str, foreign: str, copy: _Copy) -> bool:
+    original = f"{foreign}/{copy.rest}"
+    if _size(side.originals, original) != copy.size:
+        return False
+    with contextlib.suppress(ObjectNotFoundError):
+        ours = _sha256(side.copies, f"{own}/{foreign}/{copy.rest}")
+        return ours == _sha256(side.originals, original)
+    return False
+
+
+def _is_bookkeeping(rest: str) -> bool:
+    """Whether a file only describes others, so that nothing is lost with an old copy of it."""
+    return is_internal(rest) or rest == CATALOG_EXPORT
+
+
+def _size(store: Store, key: str) -> int | None:
+    try:
+        return store.head(key).size
+    except ObjectNotFoundError:
+        return None
+
+
+def _sha256(store: Store, key: str) -> str:
+    """Hash an object of any size."""
+    with tempfile.TemporaryFile() as file:
+        store.download(key, file.fileno())
+        file.seek(0)
+        digest = hashlib.sha256()
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+        return digest.hexdigest()
+
+
+def _remove_file(root: str, rel: str) -> None:
+    """Remove a file, and the directories that hold nothing any more."""
+    with disk_errors(f"{root}/{rel}"):
+        os.unlink(f"{root}/{rel}")
+    above = os.path.dirname(rel)
+    while above:
+        try:
+            os.rmdir(f"{root}/{above}")
+        except OSError:
+            return
+        above = os.path.dirname(above)

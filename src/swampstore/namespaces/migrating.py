@@ -1,0 +1,233 @@
+"""Taking the data of a repository into its namespace, or out of it again.
+
+Only this machine's side of the datastore moves. Of a remote, everything is fetched before, and
+everything is marked to be pushed to its new place; the old objects stay as they are, because
+nothing tells whether others use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from swampstore.config import Config
+from swampstore.errors import AlreadyExistsError, DifferingDataError, ValidationError
+from swampstore.files import disk_errors
+from swampstore.namespaces.manifests import CATALOG_EXPORT, MANIFEST, list_namespaces
+from swampstore.namespaces.moving import MovePlan, Moving
+from swampstore.repo import Repo
+from swampstore.sync.partitions import MONOLITH_KEY
+from swampstore.sync.report import Progress, no_progress
+from swampstore.sync.unmigrated import unmigrated_subdirs
+
+# The catalog of the place that the data comes from: its rows are of no use to anybody.
+_STAGING = "swampstore.migrate.db"
+_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """What moves, or has moved. `warnings` say what did not."""
+
+    config: Config
+    reverse: bool
+    plan: MovePlan
+    warnings: tuple[str, ...] = ()
+
+    def preview_json(self) -> dict[str, Any]:
+        """Return the document of a migration that is still to be confirmed."""
+        moves = [
+            {
+                "subdir": one.subdir,
+                "source": one.source,
+                "destination": one.destination,
+                "fileCount": one.files,
+                "totalBytes": one.bytes,
+            }
+            for one in self.plan.directories
+        ]
+        return self._members({"confirm": False, "directories": moves})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of a migration that is done."""
+        moved = [one.subdir for one in self.plan.directories]
+        warnings = {"warnings": list(self.warnings)} if self.warnings else {}
+        return self._members({"migratedDirectories": moved}) | warnings
+
+    def _members(self, what: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "namespace": self.config.namespace,
+            "datastorePath": self.config.base,
+            "reverse": self.reverse,
+            **what,
+            "totalFiles": self.plan.files,
+            "totalBytes": self.plan.bytes,
+            "isExtensionDatastore": self.config.remote is not None,
+        }
+
+
+def preview_migration(repo: Repo, *, reverse: bool = False) -> Migration:
+    """Say what `migrate` would move; raise what it would raise before it moves anything."""
+    moving = _moving(repo, reverse)
+    _check_sole_user(repo, reverse)
+    plan = moving.plan()
+    _check(plan, moving, reverse)
+    return Migration(repo.config, reverse, plan)
+
+
+def migrate(
+    repo: Repo,
+    *,
+    reverse: bool = False,
+    timeout: float | None = None,
+    progress: Progress = no_progress,
+) -> Migration:
+    """Move the data at the top of the datastore into the namespace, or with `reverse` back.
+
+    `timeout` is in seconds, for what has to be fetched from a remote first. Whenever it is
+    stopped, doing it again goes on from there. Raises DifferingDataError, before anything
+    moves, if other data of the same name is in the way, AlreadyExistsError if what is at the top
+    may be somebody else's, and MoveInterruptedError if only a part could be moved.
+    """
+    moving = _moving(repo, reverse)
+    _check_sole_user(repo, reverse)
+    if not reverse and repo.config.remote and unmigrated_subdirs(repo.config.base):
+        _fetch_what_is_outside(repo, timeout, progress)
+    with working_alone(repo):
+        if reverse and repo.config.remote:
+            _fetch_everything(repo, timeout, progress)
+        repo.mutations.recover()
+        plan = moving.plan()
+        _check(plan, moving, reverse)
+        _move(repo, moving, plan)
+    return Migration(repo.config, reverse, plan, tuple(_warnings(repo.config, plan, reverse)))
+
+
+@contextlib.contextmanager
+def working_alone(repo: Repo) -> Iterator[None]:
+    """Keep everybody else out of the namespace and, of a directory in place, out of its top."""
+    if repo.config.remote is not None or not repo.config.namespace:
+        with repo.locks.everything():
+            yield
+        return
+    with _outside(repo) as other, other.locks.everything(), repo.locks.everything():
+        yield
+
+
+def forget(repo: Repo) -> None:
+    """Drop what is remembered of where files are, on this machine: it is about to be wrong."""
+    repo.catalog.clear()
+    if repo.config.remote is None:
+        return
+    repo.dirty.mark()
+    with disk_errors(repo.config.base), contextlib.suppress(FileNotFoundError):
+        # Other clients on this cache believe it for a minute.
+        os.unlink(f"{repo.config.base}/{MONOLITH_KEY}")
+
+
+def _moving(repo: Repo, reverse: bool) -> Moving:
+    if not repo.config.namespace:
+        raise ValidationError(
+            "the repository has no namespace",
+            hint="Give it one first: `swampstore datastore namespace set NAME`.",
+        )
+    return Moving(repo.config, reverse=reverse)
+
+
+def _check_sole_user(repo: Repo, reverse: bool) -> None:
+    """Raise AlreadyExistsError if what is outside of all namespaces may be somebody else's."""
+    if reverse or repo.config.remote is not None:
+        return
+    own = ("", repo.config.repo_id)
+    others = [one.namespace for one in list_namespaces(repo) if one.repo_id not in own]
+    if others and unmigrated_subdirs(repo.config.base):
+        raise AlreadyExistsError(
+            f"others have namespaces in {repo.config.base}, too ({_listing(others)}), so that the"
+            " data outside of them may be theirs",
+            hint="Ask them; what is yours can be moved by hand into"
+            f" {repo.config.datastore_dir}, then run `swampstore catalog rebuild`.",
+        )
+
+
+def _check(plan: MovePlan, moving: Moving, reverse: bool) -> None:
+    if reverse and plan.occupied:
+        raise AlreadyExistsError(
+            f"there is data in {moving.target} already: {_listing(plan.occupied)}",
+            hint="Somebody uses the datastore without a namespace; keep yours.",
+        )
+    if plan.differing:
+        raise DifferingDataError(
+            f"other data is in {moving.target} under the same names:"
+            f" {_listing(plan.differing)}; nothing was moved",
+            hint=f"Compare them with those in {moving.source}, and delete or rename one of each.",
+        )
+
+
+def _move(repo: Repo, moving: Moving, plan: MovePlan) -> None:
+    with repo.mutations.quiet():
+        forget(repo)
+        try:
+            moving.move(plan, check=repo.locks.check)
+        finally:
+            repo.catalog.clear()
+    if repo.config.remote is not None:
+        _drop_marks_outside(repo)
+
+
+def _drop_marks_outside(repo: Repo) -> None:
+    """Drop the marks of what is not there any more, which nobody would ever push."""
+    snapshot = repo.dirty.snapshot()
+    inside = f"{repo.config.namespace}/"
+    repo.dirty.settle(snapshot, [path for path in snapshot.paths if not path.startswith(inside)])
+
+
+def _fetch_what_is_outside(repo: Repo, timeout: float | None, progress: Progress) -> None:
+    """Bring what only the remote has here, content included: it would stay behind."""
+    with _outside(repo) as other, other.locks.everything():
+        _fetch_everything(other, timeout, progress)
+    for name in os.listdir(repo.config.local_dir):
+        if name.startswith(_STAGING):
+            os.unlink(f"{repo.config.local_dir}/{name}")
+
+
+def _outside(repo: Repo) -> Repo:
+    """Open the same datastore without a namespace."""
+    return Repo(replace(repo.config, namespace=""), clock=repo.clock, catalog=_STAGING)
+
+
+def _fetch_everything(repo: Repo, timeout: float | None, progress: Progress) -> None:
+    assert repo.config.remote is not None
+    repo.sync.limit_cache(None)
+    repo.sync.pull(deadline=timeout or repo.config.remote.sync_timeout, progress=progress)
+
+
+def _warnings(config: Config, plan: MovePlan, reverse: bool) -> Iterator[str]:
+    yield from (f"{rel} is a link, and stays where it is" for rel in plan.left[:_NAMED])
+    if len(plan.left) > _NAMED:
+        yield f"... and {len(plan.left) - _NAMED} more links stay where they are"
+    if config.remote is not None and plan.directories:
+        where = f"under {config.namespace}/" if reverse else "outside of the namespace"
+        yield f"the objects {where} stay on the remote; `swampstore sync` pushes the moved files"
+    if reverse:
+        yield "the namespace is still set; `swampstore datastore namespace unset` ends it"
+
+
+def remove_empty_namespace(config: Config, namespace: str) -> None:
+    """Remove the directory of a namespace on this machine, if no data is left in it."""
+    inside = f"{config.base}/{namespace}"
+    # In a cache the manifest is a copy; elsewhere it is what says whose the namespace is.
+    worthless = {CATALOG_EXPORT, MANIFEST} if config.remote else {CATALOG_EXPORT}
+    with disk_errors(inside), contextlib.suppress(FileNotFoundError):
+        names = os.listdir(inside)
+        if worthless.issuperset(names):
+            for name in names:
+                os.unlink(f"{inside}/{name}")
+            os.rmdir(inside)
+
+
+def _listing(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
