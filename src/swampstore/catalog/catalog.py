@@ -8,18 +8,22 @@ they cannot disagree.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from swampstore.catalog.database import Rows
 from swampstore.catalog.schema import COLUMNS, INSERT, Row
+from swampstore.clock import to_iso
 from swampstore.layout import DataRef, ModelRef
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from swampstore.artifacts.mutation import Outcome
     from swampstore.artifacts.versions import StoredVersion
 
+T = TypeVar("T")
 _NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
 _MODEL = "namespace = ? AND type_normalized = ? AND model_id = ?"
 _LATEST_MODEL = "is_latest = 1 AND type_normalized = ? AND model_id = ?"
@@ -65,8 +69,14 @@ POINT_LOOKUPS = {
     "models by name": MODELS_BY_NAME,
     "model exists": MODEL_EXISTS,
 }
+COUNT_UP_TO = "SELECT count(*) FROM (SELECT 1 FROM catalog WHERE namespace = ? LIMIT ?)"
 _PAGE = 1000
 _POPULATED = "populated"
+_CHANGES = "changes"
+_EXPORTED = "exported"
+_COUNT_CHANGE = (
+    "INSERT INTO catalog_meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1"
+)
 
 
 class Catalog:
@@ -105,7 +115,7 @@ class Catalog:
             finished = [(outcome.ref.rel,) for outcome in outcomes]
             db.executemany("DELETE FROM intent WHERE path = ?", finished)
 
-        self.rows.write(work)
+        self.change(work)
 
     def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
         """Make the rows of a name exactly those of `stored` and drop its intent."""
@@ -115,13 +125,24 @@ class Catalog:
             self.replace_within(db, ref, versions, marker)
             db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
 
-        self.rows.write(work)
+        self.change(work)
 
     def store(
         self, ref: DataRef, stored: Sequence[StoredVersion], removed: Sequence[int], marker: int
     ) -> None:
         """Store some versions of a name and drop others, whatever is being done to it."""
-        self.rows.write(lambda db: self.store_within(db, ref, stored, removed, marker))
+        self.change(lambda db: self.store_within(db, ref, stored, removed, marker))
+
+    def change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work`, which changes rows, in one transaction, and count it as a change."""
+
+        def counted(db: sqlite3.Connection) -> T:
+            result = work(db)
+            if self.namespace:  # nobody else wants to know
+                db.execute(_COUNT_CHANGE, (_CHANGES,))
+            return result
+
+        return self.rows.write(counted)
 
     # Rows ----------------------------------------------------------------------------------
 
@@ -295,13 +316,41 @@ class Catalog:
     @property
     def is_populated(self) -> bool:
         """Whether a full rebuild has finished since the file was created or invalidated."""
-        sql = "SELECT 1 FROM catalog_meta WHERE key = ?"
-        return self.rows.read(lambda db: db.execute(sql, (_POPULATED,)).fetchone()) is not None
+        return self._meta(_POPULATED) is not None
 
     def mark_populated(self) -> None:
         """Say that the rows are complete."""
-        sql = "INSERT OR REPLACE INTO catalog_meta VALUES (?, 'true')"
-        self.rows.write(lambda db: db.execute(sql, (_POPULATED,)))
+        self._set_meta(_POPULATED, "true")
+
+    @property
+    def changes(self) -> int:
+        """How often rows of a namespace were changed; never counted without a namespace."""
+        return int(self._meta(_CHANGES) or 0)
+
+    @property
+    def last_export(self) -> tuple[int, str] | None:
+        """What `changes` was at the last export, and when that was."""
+        changes, _, moment = (self._meta(_EXPORTED) or "").partition(" ")
+        return (int(changes), moment) if moment else None
+
+    def note_export(self, changes: int, moment: datetime) -> None:
+        """Remember that the rows were exported as they were after so many changes."""
+        self._set_meta(_EXPORTED, f"{changes} {to_iso(moment)}")
+
+    def has_at_most(self, count: int) -> bool:
+        """Whether the namespace has no more rows than that; counts no further."""
+        key = (self.namespace, count + 1)
+        (found,) = self.rows.read(lambda db: db.execute(COUNT_UP_TO, key).fetchone())
+        return bool(found <= count)
+
+    def _meta(self, key: str) -> str | None:
+        sql = "SELECT value FROM catalog_meta WHERE key = ?"
+        found = self.rows.read(lambda db: db.execute(sql, (key,)).fetchone())
+        return None if found is None else str(found[0])
+
+    def _set_meta(self, key: str, value: str) -> None:
+        sql = "INSERT OR REPLACE INTO catalog_meta VALUES (?, ?)"
+        self.rows.write(lambda db: db.execute(sql, (key, value)))
 
     def invalidate(self) -> None:
         """Say that the rows may be incomplete; the next query rebuilds them."""
@@ -315,7 +364,7 @@ class Catalog:
             db.execute("DELETE FROM catalog_meta WHERE key = ?", (_POPULATED,))
             db.execute("DELETE FROM catalog")
 
-        self.rows.write(work)
+        self.change(work)
 
     def counts(self) -> dict[str, int]:
         """Return how many rows, latest rows and unfinished changes there are."""

@@ -87,7 +87,7 @@ def _replace(catalog: Catalog, tree: Tree, refs: list[DataRef]) -> int:
             for ref in refs
         )
 
-    return catalog.rows.write(work)
+    return catalog.change(work)
 
 
 def _store_huge(catalog: Catalog, mutations: Mutations, ref: DataRef) -> int:

@@ -47,6 +47,11 @@ class Query:
         params = (*self._plan.params, *(text for tag in rare for text in tag))
         return f"{sql} ORDER BY {order}" if order else sql, params
 
+    @property
+    def namespace(self) -> str | None:
+        """The only namespace whose rows can match, None if any can."""
+        return self._plan.namespace
+
     def run(self, rows: Rows, load: LoadContent) -> list[Row]:
         """Return the matching rows, in order if one was asked for, at most `limit` of them."""
         matches = matcher(self._plan)
@@ -69,6 +74,24 @@ class Query:
             return found
 
         return rows.read(answer if matches is None else answer_by_row)
+
+    @property
+    def needs_content(self) -> bool:
+        """Whether the predicate reads the content of artifacts."""
+        return self._plan.needs_content
+
+    def candidates(self, rows: Rows) -> list[Row]:
+        """Return the rows that SQL leaves to `judge`, in order, without a limit."""
+
+        def answer(db: sqlite3.Connection) -> list[Row]:
+            return [Row._make(values) for values in db.execute(*self.statement(db))]
+
+        return rows.read(answer)
+
+    def judge(self, candidates: Iterable[Row], load: LoadContent) -> list[Row]:
+        """Return those of the candidates that match."""
+        matches = matcher(self._plan)
+        return [row for row in candidates if not matches or matches(self._record(row, load))]
 
     def _record(self, row: Row, load: LoadContent) -> dict[str, Any]:
         record = record_of(row)

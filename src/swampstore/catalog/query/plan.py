@@ -32,7 +32,8 @@ class Plan(NamedTuple):
     pass it match if `residual`, a CEL expression, is None or true of their record;
     `needs_content` says whether the predicate reads the content of artifacts.
     `implicit_latest` says that only latest versions were meant, as the predicate names no other.
-    `tags` are the tags that every match must have, as far as the tag table knows them.
+    `tags` are the tags that every match must have, as far as the tag table knows them, and
+    `namespace` is the namespace that every match must be in, None if none is named.
     """
 
     where: str
@@ -41,6 +42,7 @@ class Plan(NamedTuple):
     needs_content: bool
     implicit_latest: bool
     tags: tuple[tuple[str, str], ...] = ()
+    namespace: str | None = None
 
 
 def plan(predicate: str | None) -> Plan:
@@ -99,6 +101,7 @@ def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozens
         implicit_latest=implicit_latest,
         # The tag table knows the tags of latest versions only.
         tags=tuple(tag for part, _ in answered for tag in _tag(part)) if implicit_latest else (),
+        namespace=next((found for part, _ in answered for found in _namespace(part)), None),
     )
 
 
@@ -122,6 +125,13 @@ def _shortcut(part: Expr) -> list[Sql]:
         case (Ident(name), str(value)) if value:
             # Fields that are mostly empty have indexes of the rows where they are not.
             return [Sql(f"c.{FIELDS[name].column} != ''", (), "bool")]
+    return []
+
+
+def _namespace(part: Expr) -> list[str]:
+    match _equality(part):
+        case (Ident("ns"), str(value)):
+            return [value]
     return []
 
 

@@ -1,0 +1,1 @@
+"""Reading what other namespaces of the same datastore hold: their catalogs and their content."""

@@ -1,0 +1,192 @@
+"""The other namespaces of a repository's datastore: which are known, and where a model is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from swampstore.artifacts.media_types import is_text
+from swampstore.catalog.foreign import FOREIGN_CATALOG, ForeignCatalogs
+from swampstore.catalog.schema import Row
+from swampstore.clock import Clock
+from swampstore.config import Config
+from swampstore.datastore_address import without_secrets
+from swampstore.errors import NotFoundError, ValidationError
+from swampstore.layout import check_namespace
+from swampstore.stores.protocol import Store
+from swampstore.sync.foreign.content import (
+    ContentMemory,
+    ForeignContent,
+    ForeignStore,
+    wanted_of,
+)
+from swampstore.sync.foreign.namespace import ForeignNamespace
+
+if TYPE_CHECKING:
+    from swampstore.catalog.select import LoadContent, Query
+    from swampstore.sync.foreign.pulling import PulledCatalogs
+    from swampstore.sync.opening import Connection
+
+_PAGE = 256
+
+
+class OpenRepo(Protocol):
+    """What is needed of a repository."""
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+
+    @property
+    def connection(self) -> Connection:
+        """Its remote, if it has one."""
+
+
+def open_others(repo: OpenRepo) -> Others:
+    """Return the other namespaces of a repository's datastore; nothing is opened yet."""
+    config = repo.config
+    catalogs = ForeignCatalogs(
+        f"{config.local_dir}/{FOREIGN_CATALOG}", _origin(config), durable=config.durable
+    )
+    return Others(catalogs, config, lambda: _open_store(repo))
+
+
+def _origin(config: Config) -> str:
+    """Return what tells the datastore from every other one, and gives no secret away."""
+    if config.remote is None:
+        return f"filesystem:{config.base}"
+    members = json.dumps(without_secrets(config.remote.config), sort_keys=True, default=str)
+    return f"{config.remote.target}#{hashlib.sha256(members.encode()).hexdigest()[:16]}"
+
+
+def _open_store(repo: OpenRepo) -> Store:
+    if repo.config.remote is not None:
+        from swampstore.sync.waiting import AttentiveStore
+
+        return AttentiveStore(repo.connection.store)
+    from swampstore.stores.directory import DirectoryStore
+
+    return DirectoryStore(repo.config.base)
+
+
+class Others:
+    """The other namespaces whose catalogs were pulled."""
+
+    def __init__(
+        self, catalogs: ForeignCatalogs, config: Config, open_store: Callable[[], Store]
+    ) -> None:
+        self._catalogs = catalogs
+        self._config = config
+        self._memory = ContentMemory()
+        self._store = ForeignStore(open_store, self._memory)
+
+    @property
+    def store(self) -> Store:
+        """The datastore; the first segment of every key is a namespace."""
+        return self._store.store
+
+    def names(self) -> list[str]:
+        """Return the namespaces that are known, sorted."""
+        return list(self._catalogs.namespaces())
+
+    def pull(self, namespaces: Iterable[str] | None, *, clock: Clock) -> PulledCatalogs:
+        """Pull the catalogs of these namespaces, None: of all others."""
+        from swampstore.sync.foreign.pulling import CatalogPull
+
+        base = None if self._config.remote else self._config.base
+        own = self._config.namespace
+        pull = CatalogPull(self._catalogs, self.store, own, clock=clock, base=base)
+        return pull.run(namespaces)
+
+    def namespace(self, name: str) -> ForeignNamespace:
+        """Return one of them; raise NotFoundError if it was never pulled."""
+        if check_namespace(name) not in (known := self.names()):
+            pulled = f"Pulled so far: {', '.join(known)}. " if known else ""
+            raise NotFoundError(
+                f"the catalog of the namespace {name} was not pulled",
+                hint=f"{pulled}Run `swampstore datastore catalog pull --namespaces {name}`. (An own"
+                " model with a colon in its name is written `:a:b`.)",
+            )
+        return self._namespace(name)
+
+    def _namespace(self, name: str) -> ForeignNamespace:
+        return ForeignNamespace(self._catalogs.catalog(name), self.content(name))
+
+    def find(
+        self, model: str, name: str | None, own_has: Callable[[str, str | None], bool]
+    ) -> ForeignNamespace | None:
+        """Return the only namespace that has a model (and such data of it), None for the own one.
+
+        Raises ValidationError if several have it. If none does, the own one is to say so.
+        """
+        every = [self._namespace(one) for one in self.names()]
+        for wanted in (name, None):
+            found = [one for one in every if one.has(model, wanted)]
+            is_ours = own_has(model, wanted)
+            if len(found) + is_ours > 1:
+                names = [*([self._config.namespace or "the own one"] if is_ours else [])]
+                names += [one.name for one in found]
+                raise ValidationError(
+                    f"{model} is in several namespaces: {', '.join(names)}",
+                    hint=f"Name one: {found[0].name}:{model}.",
+                )
+            if found or is_ours:
+                return found[0] if found else None
+        return None
+
+    def content(self, namespace: str) -> ForeignContent:
+        """Return where the content of a namespace is read."""
+        return ForeignContent(self._catalogs.catalog(namespace), self._store)
+
+    def answer(self, query: Query, load: LoadContent) -> list[Row]:
+        """Return the rows of other namespaces that a query asks for."""
+        if not self.names():
+            return []
+        if not query.needs_content:
+            return query.run(self._catalogs.rows, load)
+        found: list[Row] = []
+        for page in self._fetched(query.candidates(self._catalogs.rows)):
+            found += query.judge(page, load)
+            if query.limit is not None and len(found) >= query.limit:
+                break
+        return found[: query.limit]
+
+    def fetching(
+        self, rows: Sequence[Row], is_read: Callable[[str], bool] = is_text
+    ) -> Iterator[Row]:
+        """Yield rows of any namespace; contents of others are fetched ahead, many at once.
+
+        Only those of which `is_read` says, by their type, that somebody reads them.
+        """
+        for page in self._fetched(rows, is_read):
+            yield from page
+
+    def _fetched(
+        self, rows: Sequence[Row], is_read: Callable[[str], bool] = is_text
+    ) -> Iterator[list[Row]]:
+        own = self._config.namespace
+        for page in _pages(rows, self._memory.budget):
+            foreign = [row for row in page if row.namespace != own and is_read(row.content_type)]
+            self._store.prefetch(map(wanted_of, foreign))
+            yield page
+
+    def close(self) -> None:
+        """Release the rows and the store."""
+        self._catalogs.close()
+        self._store.close()
+
+
+def _pages(rows: Iterable[Row], budget: int) -> Iterator[list[Row]]:
+    """Yield rows in pages whose contents all fit into the memory, unless a single one does not."""
+    page: list[Row] = []
+    size = 0
+    for row in rows:
+        if page and (len(page) == _PAGE or size + row.size > budget):
+            yield page
+            page, size = [], 0
+        page.append(row)
+        size += row.size
+    if page:
+        yield page
