@@ -1,0 +1,314 @@
+"""Keeping a cache within its bound: content that the remote has as well leaves, oldest use first.
+
+What is evicted is as if it had never come: reading it fetches it again. So it must be certain
+that nothing is lost. Content may go only if it is what the base says, byte by byte, and nobody has
+marked it. It goes in this order: a note that it is leaving; the base forgets that it is here,
+durably; the file is moved out of sight; if still nobody has marked it, the file is removed.
+
+Absence while the base says that a file is here could be taken for a deletion, hence the order of
+the first three. Whoever changes content marks it before opening it, hence the second look: a
+change that we did not see before the move finds no file, and one that did find it is seen after.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors
+from swampstore.layout import DEFERRED, LANDING, METADATA
+from swampstore.notices import notice
+from swampstore.sync.base import Known
+from swampstore.sync.downloads import Staging
+from swampstore.sync.errors import SyncError
+from swampstore.sync.links import Links
+from swampstore.sync.parts import Parts
+from swampstore.sync.shapes import unit_of, version_file
+from swampstore.sync.signature import (
+    Signature,
+    hash_file,
+    is_surely_unchanged,
+    signature,
+    signature_of,
+)
+from swampstore.sync.uses import Uses
+
+# Files whose locks are held and whose notes are written together.
+_BATCH = 128
+# How far below the limit to go, so that not every new file starts an eviction.
+_ROOM = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """What an eviction did, or would do; `held` is the size of the content that stays."""
+
+    files: int = 0
+    bytes: int = 0
+    held: int = 0
+    rels: tuple[str, ...] = ()
+
+
+class _Candidate(NamedTuple):
+    """Content that may go; `now` is its file, None if somebody removed it by hand."""
+
+    known: Known
+    now: Signature | None
+
+
+class CacheBound:
+    """How much content a cache may hold; a `limit` of None: as much as there is."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.limit: int | None = None
+        self._parts = parts
+        self._uses = Uses(parts.names.cache_dir)
+        self._held: int | None = None
+
+    @property
+    def target(self) -> int | None:
+        """How much stays when there was too much."""
+        return None if self.limit is None else int(self.limit * _ROOM)
+
+    def grew(self, size: int, keep: Container[str] = frozenset()) -> None:
+        """Hear that content of so many bytes came in, and evict, but none of `keep`, if need be.
+
+        The caller holds the cache: nobody else looks at it or evicts from it meanwhile. What
+        cannot be evicted now stays; that is no reason for a sync to fail.
+        """
+        if self.limit is None or self.target is None or size == 0:
+            return
+        try:
+            # Counting costs a look at every row; from then on it is enough to add up.
+            self._held = (
+                self._parts.base.content_bytes() if self._held is None else self._held + size
+            )
+            if self._held > self.limit:
+                self._held = self.evict(self.target, keep).held
+        except SwampstoreError as error:
+            self._held = None
+            notice("the cache holds more than its limit for now: %s", error.message)
+
+    def evict(self, target: int, keep: Container[str] = frozenset()) -> Evicted:
+        """Evict until no more than `target` bytes of content are here, or no more can go."""
+        return Eviction(self._parts, self._uses, keep).run(target)
+
+    def preview(self, target: int) -> Evicted:
+        """Say what `evict` would do."""
+        return Eviction(self._parts, self._uses).plan(target)
+
+    def used(self, rels: Iterable[str]) -> None:
+        """Remember that content is being used, if that will ever matter."""
+        if self.limit is not None:
+            self._uses.note(self._parts.names.mark(rel) for rel in rels)
+
+    def close(self) -> None:
+        """Release the file with the uses."""
+        self._uses.close()
+
+
+class Eviction:
+    """One eviction from one cache, which nobody else syncs meanwhile."""
+
+    def __init__(self, parts: Parts, uses: Uses, keep: Container[str] = frozenset()) -> None:
+        self._parts = parts
+        self._uses = uses
+        self._keep = keep
+        self._links = Links(parts.names.root)
+        self._doomed = frozenset(parts.base.doomed())
+        # A cache that was never pushed counts as changed all over; then only bytes prove anything.
+        self._is_unsure = parts.tracker.peek().bulk
+
+    def plan(self, target: int) -> Evicted:
+        """Say what would be evicted; nothing is changed."""
+        held = self._parts.base.content_bytes()
+        going: list[Known] = []
+        for known in self._least_recently_used():
+            if held <= target:
+                break
+            if self._may_go(known.rel) and self._looks_unchanged(known):
+                going.append(known)
+                held -= known.size
+        size = sum(known.size for known in going)
+        return Evicted(len(going), size, held, tuple(known.rel for known in going))
+
+    def run(self, target: int) -> Evicted:
+        """Evict until no more than `target` bytes are held, or nothing else can go."""
+        self._take_back_what_stayed()
+        held = self._parts.base.content_bytes()
+        rels: list[str] = []
+        size = 0
+        order = self._least_recently_used()
+        while held > target and (batch := _enough(order, held - target)):
+            for known, now in self._evict(batch):
+                held -= known.size
+                if now is not None:
+                    rels.append(known.rel)
+                    size += known.size
+        return Evicted(len(rels), size, held, tuple(rels))
+
+    # Choosing ----------------------------------------------------------------------------------
+
+    def _least_recently_used(self) -> Iterator[Known]:
+        """Yield what is here in the order of its last use; never used: of its arrival."""
+        waiting: list[tuple[int, str, Known]] = []
+        for page in self._parts.base.held_content():
+            used = self._uses.last(self._parts.names.mark(known.rel) for known in page)
+            for known in page:
+                at = max(used.get(self._parts.names.mark(known.rel), 0), known.recorded_ns)
+                heapq.heappush(waiting, (at, known.rel, known))
+            # Whatever is on later pages came later, and was used later still.
+            while waiting and waiting[0][0] <= page[-1].recorded_ns:
+                yield heapq.heappop(waiting)[2]
+        while waiting:
+            yield heapq.heappop(waiting)[2]
+
+    def _may_go(self, rel: str) -> bool:
+        """Whether content is of a version that is whole, shared, and not being changed."""
+        names = self._parts.names
+        if version_file(rel) is None or rel in self._keep or rel in self._doomed:
+            return False
+        if names.why_not(rel) or self._links.above(rel):
+            return False
+        directory = os.path.dirname(names.local(rel))
+        if not os.path.lexists(f"{directory}/{METADATA}"):
+            return False
+        if any(os.path.lexists(f"{directory}/{mark}") for mark in (DEFERRED, LANDING)):
+            return False
+        return not self._is_marked(rel)
+
+    def _is_marked(self, rel: str) -> bool:
+        mark = self._parts.names.mark(rel)
+        return self._parts.tracker.covers(mark, by_name=self._is_unsure)
+
+    def _looks_unchanged(self, known: Known) -> bool:
+        now = signature(self._parts.names.local(known.rel))
+        return now is not None and now == known.held
+
+    def _candidate(self, known: Known) -> _Candidate | None:
+        """Return content that is what the base says; None if it is not, or nobody can tell."""
+        now = signature(self._parts.names.local(known.rel))
+        if now is None:
+            return _Candidate(known, None)
+        if known.held is None or now != known.held:
+            return None
+        is_old = is_surely_unchanged(known.held, now, known.recorded_ns)
+        if is_old and not self._is_unsure:
+            return _Candidate(known, now)
+        # Its times prove nothing; what leaves is worth a closer look.
+        is_equal = self._hashed(known.rel) == (known.sha256, known.held)
+        return _Candidate(known, now) if is_equal else None
+
+    # Removing ----------------------------------------------------------------------------------
+
+    def _evict(self, batch: list[Known]) -> list[_Candidate]:
+        """Evict what may go of a batch; return what has gone."""
+        proven = [
+            found
+            for known in batch
+            if self._may_go(known.rel) and (found := self._candidate(known)) is not None
+        ]
+        names: dict[str, list[_Candidate]] = {}
+        for one in proven:
+            names.setdefault(unit_of(one.known.rel), []).append(one)
+        if not names:
+            return []
+        with self._parts.landing.trying_to_hold(list(names)) as is_held:
+            if is_held:
+                return self._remove(proven)
+        gone = []
+        for name_rel, candidates in names.items():  # somebody is at one of them
+            with self._parts.landing.trying_to_hold([name_rel]) as is_held:
+                gone += self._remove(candidates) if is_held else []
+        return gone
+
+    def _remove(self, candidates: list[_Candidate]) -> list[_Candidate]:
+        """Remove what is still as it was proven to be. The locks of its names are held."""
+        parts = self._parts
+        rels = [one.known.rel for one in candidates]
+        known, unfinished = parts.base.get_many(rels), parts.base.noted_uploads(rels)
+        going = {
+            one.known.rel: one
+            for one in candidates
+            if known.get(one.known.rel) == one.known
+            and one.known.rel not in unfinished
+            and self._may_go(one.known.rel)
+            and signature(parts.names.local(one.known.rel)) == one.now
+        }
+        if not going:
+            return []
+        self._announce_absences()
+        marks = [parts.names.mark(rel) for rel in going]
+        self._uses.begin_leaving(marks)
+        parts.base.apply(known=[replace(one.known, held=None) for one in going.values()])
+        parts.landing.make_durable()
+        gone = self._move_out(going)
+        parts.base.apply(known=[one.known for rel, one in going.items() if rel not in gone])
+        self._uses.end_leaving(marks)
+        return [going[rel] for rel in gone]
+
+    def _announce_absences(self) -> None:
+        """Tell other clients on this cache, before it is so, that absence is no deletion here."""
+        tracker = self._parts.tracker
+        if not tracker.state().lazy_pull_active:
+            last = self._parts.base.fact("verified_at") or ""
+            tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
+
+    def _move_out(self, going: Mapping[str, _Candidate]) -> list[str]:
+        with Staging(self._parts.names) as staging:
+            return [
+                rel
+                for rel, (_, now) in going.items()
+                if now is None or self._is_moved_out(rel, now, staging.new_path())
+            ]
+
+    def _is_moved_out(self, rel: str, expected: Signature, aside: str) -> bool:
+        path = self._parts.names.local(rel)
+        with disk_errors(path):
+            try:
+                os.rename(path, aside)
+            except FileNotFoundError:
+                return True
+            moved = signature_of(os.lstat(aside))
+            is_same = moved._replace(ctime_ns=expected.ctime_ns) == expected  # moving it is seen
+            if is_same and not self._is_marked(rel):
+                return True
+            if not os.path.lexists(path):
+                os.rename(aside, path)
+        return False
+
+    def _take_back_what_stayed(self) -> None:
+        """Let the base know again what somebody was about to evict, and was killed."""
+        parts = self._parts
+        for mark in self._uses.leaving():
+            rel = parts.names.rel_of_mark(mark)
+            if rel is None:
+                continue  # of another namespace, which may be chosen again
+            known = parts.base.get(rel)
+            if known is not None and known.held is None and self._may_go(rel):
+                found = self._hashed(rel)
+                if found is not None and found[0] == known.sha256:
+                    parts.base.apply(known=[replace(known, held=found[1])])
+            self._uses.end_leaving([mark])
+
+    def _hashed(self, rel: str) -> tuple[str, Signature] | None:
+        try:
+            return hash_file(self._parts.names.local(rel))
+        except (FileNotFoundError, SyncError):
+            return None
+
+
+def _enough(order: Iterator[Known], excess: int) -> list[Known]:
+    """Take from the front until that is as much as there is too much, or a batch."""
+    batch: list[Known] = []
+    for known in islice(order, _BATCH):
+        batch.append(known)
+        excess -= known.size
+        if excess <= 0:
+            break
+    return batch

@@ -1,0 +1,90 @@
+"""Fetching content that stayed on the remote, much of it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swampstore.errors import ContentMissingError
+from swampstore.stores.errors import CorruptObjectError, StoreError
+from swampstore.sync.downloads import Download
+from swampstore.sync.errors import IncompleteSyncError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.parts import Parts
+from swampstore.sync.pull_plan import PullWork
+from swampstore.sync.report import Progress
+from swampstore.sync.signature import signature
+from swampstore.sync.transfers import Transfer
+from swampstore.sync.workers import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Hydrated:
+    """What was fetched, or would be; `missing` are the paths of which the remote has nothing."""
+
+    files: int = 0
+    bytes: int = 0
+    missing: tuple[str, ...] = ()
+
+
+class Hydration:
+    """Brings paths of one cache that are not here; what is here costs no request."""
+
+    def __init__(self, parts: Parts, *, deadline: Deadline, tell: Progress) -> None:
+        self._parts = parts
+        self._deadline = deadline
+        self._tell = tell
+
+    def run(self, rels: Iterable[str]) -> Hydrated:
+        """Fetch; raise IncompleteSyncError at the end if some could not be had.
+
+        Raises StoreUnreachableError at once if nobody answers at all.
+        """
+        wanted = self._absent(rels)
+        entries = self._entries(wanted)
+        work = PullWork(
+            downloads={rel: Download(rel, entry) for rel, entry in entries.items()},
+            expected=dict.fromkeys(entries),
+        )
+        transfer = Transfer(
+            self._parts,
+            work,
+            phase="hydrate",
+            deadline=self._deadline,
+            tell=self._tell,
+            give_up_after=self._parts.limits.pull_concurrency,
+        )
+        transfer.run()
+        if work.failures:
+            raise IncompleteSyncError("hydrate", work.failures)
+        missing = {*work.dangling, *(rel for rel in wanted if rel not in entries)}
+        return Hydrated(transfer.files, transfer.bytes, tuple(sorted(missing)))
+
+    def _absent(self, rels: Iterable[str]) -> list[str]:
+        """Return those of the paths that are not here, each once."""
+        names = self._parts.names
+        return [rel for rel in dict.fromkeys(rels) if signature(names.local(rel)) is None]
+
+    def _entries(self, rels: list[str]) -> dict[str, Entry]:
+        """Return what is known of these paths, from the base, else from the index."""
+        allowed = [rel for rel in rels if self._parts.names.why_not(rel) is None]
+        known = self._parts.base.get_many(allowed)
+        found = {rel: Entry(one.size, one.modified, one.sha256) for rel, one in known.items()}
+        unknown = [rel for rel in allowed if rel not in found]
+        if unknown:
+            view = self._parts.index.view({partition_of(rel) for rel in unknown})
+            found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
+        return found
+
+
+def out_of_reach(rel: str, error: StoreError) -> StoreError | ContentMissingError:
+    """Return what to say if content is wanted, and the remote that has it cannot give it."""
+    if isinstance(error, CorruptObjectError):
+        return error
+    return ContentMissingError(
+        f"the content {rel} is not on this machine, and the remote that has it cannot be used"
+        f" now: {error.message}",
+        hint="Read it when the remote can be reached; `swampstore data hydrate` fetches content"
+        " for work without it.",
+    )

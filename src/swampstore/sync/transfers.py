@@ -1,0 +1,163 @@
+"""Fetching many files at once, and putting them in their places batch by batch.
+
+Each batch is remembered in the base when it has landed, so whoever is stopped goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from swampstore.errors import SwampstoreError
+from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
+from swampstore.sync.downloads import Dangling, Download, Downloader, Fetched, Staging
+from swampstore.sync.landing import Arrival, Landed, LandingError
+from swampstore.sync.parts import Parts
+from swampstore.sync.pull_plan import PullWork, known_of
+from swampstore.sync.report import Progress, Skipped, Step
+from swampstore.sync.shapes import is_lazy, is_marker, unit_of, version_file
+from swampstore.sync.workers import Deadline, in_parallel
+
+# What has arrived is put in its place when it is so much; whoever is stopped loses no more.
+BATCH = 512
+_BATCH_BYTES = 64 << 20
+_BATCH_SECONDS = 2.0
+
+
+class Transfer:
+    """The downloads of one piece of work. `phase` is what the progress is called.
+
+    `files` and `bytes` are what has come so far, `content_bytes` how much of it was content.
+    `give_up_after`: so many files in a row that find nobody at the other end are one failure of
+    the whole, as long as nothing has come at all.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        work: PullWork,
+        *,
+        phase: str,
+        deadline: Deadline,
+        tell: Progress,
+        give_up_after: int | None = None,
+    ) -> None:
+        self.files = self.bytes = self.content_bytes = 0
+        self._parts = parts
+        self._work = work
+        self._phase = phase
+        self._deadline = deadline
+        self._tell = tell
+        self._give_up_after = give_up_after
+        self._unreached = 0
+
+    def run(self) -> None:
+        """Fetch and land; what could not be had is among the work's failures."""
+        with Staging(self._parts.names) as staging:
+            self._transfer(Downloader(self._parts.store, self._parts.names, staging))
+
+    def land(self, arrivals: list[Arrival]) -> list[Landed]:
+        """Put files in their places, or remove them, and return those for which that was done."""
+        try:
+            landed = self._parts.landing.land(arrivals)
+        except LandingError as error:
+            self._work.failures |= error.failures
+            landed = list(error.landed)
+        self._work.names |= {unit for one in landed if (unit := unit_of(one.rel)) != one.rel}
+        return landed
+
+    def leave(self, rels: Iterable[str]) -> None:
+        """Leave paths alone whose local file changed while we were at it."""
+        for rel in rels:
+            self._work.left.add(rel)
+            self._put_off(rel)
+            if rel not in self._work.failures:
+                reason = "it was changed here meanwhile; the next sync looks"
+                self._work.skipped.append(Skipped(rel, reason))
+
+    def _transfer(self, downloader: Downloader) -> None:
+        batch: list[Fetched] = []
+        size, began = 0, time.monotonic()
+        try:
+            for done in self._fetched(downloader):
+                batch.append(done)
+                size += done.size
+                is_due = time.monotonic() - began > _BATCH_SECONDS
+                if is_due or len(batch) >= BATCH or size >= _BATCH_BYTES:
+                    landing, batch = batch, []
+                    self._land(landing)
+                    size, began = 0, time.monotonic()
+        finally:
+            # Also when the time is over or somebody pressed Ctrl-C: it is here, so it is kept.
+            self._land(batch)
+
+    def _fetched(self, downloader: Downloader) -> Iterator[Fetched]:
+        size = 0
+        tasks = sorted(self._work.downloads.values(), key=lambda one: unit_of(one.rel))
+        total = sum(one.entry.size for one in tasks)
+        transfers = in_parallel(
+            downloader.fetch,
+            tasks,
+            self._parts.limits.pull_concurrency,
+            self._deadline,
+            ahead=BATCH,  # to be fetched while a batch lands
+        )
+        for files, (task, done, error) in enumerate(transfers, 1):
+            size += task.entry.size
+            self._tell(Step(self._phase, files, len(tasks), size, total))
+            if error is not None:
+                self._fail(task, error)
+            elif isinstance(done, Dangling):
+                self._work.dangling.append(task.rel)
+                reason = "the index names it, the store does not have it"
+                self._work.skipped.append(Skipped(task.rel, reason))
+            elif done is not None:
+                self._give_up_after = None
+                yield done
+
+    def _fail(self, task: Download, error: SwampstoreError) -> None:
+        if isinstance(error, CorruptObjectError) and version_file(task.rel) is None:
+            self._skip_spoiled(task.rel)
+            return
+        self._work.failures[task.rel] = error.message
+        self._put_off(task.rel)
+        if isinstance(error, StoreUnreachableError):
+            self._unreached += 1
+            if self._unreached == self._give_up_after:
+                raise error
+
+    def _skip_spoiled(self, rel: str) -> None:
+        """Go on without a file that is being replaced, or whose replacement was never finished.
+
+        What a marker would say can be told without it, and the push that shares that puts the
+        object right; anything else is tried again next time.
+        """
+        if is_marker(rel):
+            self._work.names.add(unit_of(rel))
+            self._parts.base.note_uploads({rel: ("", "")})
+        reason = "its object is not what the index says; another machine has begun to replace it"
+        self._work.skipped.append(Skipped(rel, reason))
+        self._put_off(rel)
+
+    def _put_off(self, rel: str) -> None:
+        self._work.unfinished.add(self._work.slice_of.get(rel, ("", "")))
+
+    def _land(self, batch: list[Fetched]) -> None:
+        if not batch:
+            return
+        fetched = {one.rel: one for one in batch}
+        arrivals = [Arrival(one.rel, one.path, self._work.expected[one.rel]) for one in batch]
+        recorded = time.time_ns()
+        landed = {one.rel: one.signature for one in self.land(arrivals)}
+        known = []
+        for rel, now in landed.items():
+            entry = self._work.downloads[rel].entry
+            if entry.sha256 is None:
+                entry = replace(entry, sha256=fetched[rel].sha256)
+            known.append(known_of(rel, entry, now, fetched[rel].token, recorded))
+            self.files += 1
+            self.bytes += entry.size
+            self.content_bytes += entry.size if is_lazy(rel) else 0
+        self._parts.base.apply(known=known)
+        self.leave(fetched.keys() - landed.keys())

@@ -1,0 +1,136 @@
+"""Run an eviction again and again, killed at its n-th line, and look at what is left.
+
+A program of its own, because forking is cheap only where little is loaded:
+
+    python -m tests.killing_eviction STRIDE SCRATCH
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from swampstore.stores.directory import DirectoryStore
+from tests.sync_harness import Machine, assert_sound, remote_files
+
+HOME = "data/aws/ec2/i-1/state"
+VERSIONS = (1, 2, 3, 4)
+TARGET = 200
+TRACED = frozenset({"eviction.py", "uses.py", "base.py", "base_file.py", "downloads.py"})
+
+
+def content(version: int) -> bytes:
+    return b"%d" % version * 100
+
+
+def in_child(work: Callable[[], None]) -> bool:
+    """Do something in a child; return whether it was killed, and fail if it failed."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:  # noqa: BLE001 - the parent only sees the status
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.waitstatus_to_exitcode(status) == 0
+    return False
+
+
+class World:
+    """A cache with four versions that are all in a bucket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def open(self) -> Machine:
+        return Machine(self.directory / "cache", self.store())
+
+    def store(self) -> DirectoryStore:
+        return DirectoryStore(str(self.directory / "bucket"), durable=False)
+
+    def make(self) -> None:
+        (self.directory / "bucket").mkdir(parents=True)
+        with self.open() as machine:
+            for version in VERSIONS:
+                machine.write(f"{HOME}/{version}/raw", content(version))
+                machine.write(f"{HOME}/{version}/metadata.yaml", b"version: %d\n" % version)
+            machine.write(f"{HOME}/latest", b"%d" % VERSIONS[-1])
+            machine.push()
+
+    def evict_killed_at(self, line: int) -> None:
+        """Evict in a process that dies when it comes to the n-th line it was not at before."""
+        seen: set[tuple[str, int]] = set()
+
+        def trace(frame: FrameType, event: str, arg: object) -> Any:
+            file = os.path.basename(frame.f_code.co_filename)
+            if file not in TRACED:
+                return None
+            seen.add((file, frame.f_lineno))
+            if len(seen) == line:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return trace
+
+        machine = self.open()
+        sys.settrace(trace)
+        machine.service.evict(TARGET)
+
+    def check_nothing_can_be_taken_for_deleted(self) -> None:
+        with self.open() as machine:
+            for known in machine.base.below("data"):
+                assert known.held is None or machine.path(known.rel).exists(), known.rel
+
+    def check_a_deletion_deletes_only_what_was_deleted(self) -> None:
+        """Remove one version, the way that marks the whole name, and push."""
+        with self.open() as machine:
+            machine.service.mark_dirty(HOME)
+            shutil.rmtree(machine.path(f"{HOME}/1"))
+            machine.push()
+        kept = {f"{HOME}/{version}/raw": content(version) for version in VERSIONS[1:]}
+        files = remote_files(self.store())
+        assert {rel: data for rel, data in files.items() if rel.endswith("/raw")} == kept
+        assert_sound(self.store())
+
+    def check_the_next_one_finishes(self) -> None:
+        with self.open() as machine:
+            assert machine.service.evict(TARGET).held <= TARGET
+            here = list(Path(machine.names.root).rglob("raw"))
+            assert len(here) <= 2, here
+            for version in VERSIONS:
+                assert machine.service.hydrate(f"{HOME}/{version}/raw")
+                assert machine.read(f"{HOME}/{version}/raw") == content(version)
+
+
+def main(stride: int, scratch: Path) -> None:
+    line, died = 1, True
+    while died:
+        world = World(scratch / str(line))
+        in_child(world.make)
+        died = in_child(partial(world.evict_killed_at, line))
+        try:
+            in_child(world.check_nothing_can_be_taken_for_deleted)
+            if line % 2:
+                in_child(world.check_the_next_one_finishes)
+            in_child(world.check_a_deletion_deletes_only_what_was_deleted)
+        except AssertionError as error:
+            raise AssertionError(f"after a kill at line {line}") from error
+        shutil.rmtree(world.directory)
+        line += stride
+    assert line > 99, "hardly anything was traced"
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
