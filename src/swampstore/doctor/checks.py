@@ -91,3 +91,127 @@ COMPLETENESS = Check(
     "Run `swampstore doctor --repair` or `swampstore catalog rebuild`.",
 )
 REPAIRABLE = frozenset({MARKERS, LEFTOVERS})
+
+# Of a datastore with a remote ------------------------------------------------------------------
+
+CACHE = Check(
+    "cache",
+    "the bookkeeping of the cache can be read",
+    "{} file(s) of the cache's bookkeeping cannot be read; nothing is lost by that",
+    "Run `swampstore doctor --repair`, or just sync: everything is compared once.",
+)
+CACHE_COMPLETENESS = Check(
+    "cache_completeness",
+    "everything that came from the remote is still in the cache",
+    "{} version(s) that came from the remote are not in the cache any more",
+    "Run `swampstore doctor --repair`, or `swampstore sync --pull --full`.",
+)
+CACHE_LEFTOVERS = Check(
+    "cache_leftovers",
+    "no sync or setup left anything behind",
+    "{} thing(s) left behind by interrupted syncs or setups",
+    "Run `swampstore doctor --repair`; finish a setup by running it again.",
+)
+UNPUSHED = Check(
+    "unpushed",
+    "everything is on the remote",
+    "{} path(s) changed here and not pushed yet",
+    "Run `swampstore sync --push`.",
+    advisory=True,
+)
+CONFLICTS = Check(
+    "conflict_copies",
+    "no copy from a conflict is waiting",
+    "{} file(s) were changed on two machines; ours are kept as copies",
+    "Compare each with the file that it is a copy of, then delete it and sync.",
+    advisory=True,
+)
+HEALTH = Check(
+    "remote_health",
+    "the remote answers",
+    "the remote cannot be used, so nothing of it was looked at",
+    "Check the network, the endpoint and the credentials.",
+)
+PERMISSIONS = Check(
+    "remote_permissions",
+    "everything that a sync needs is permitted",
+    "{} permission(s) are missing",
+    "Grant them.",
+)
+CONDITIONS = Check(
+    "conditional_writes",
+    "the remote honours conditions on writes",
+    "the remote failed {} proof(s): machines that share it can overwrite each other's work",
+    "Use a server that honours If-Match and If-None-Match on writes.",
+)
+CLOCK = Check(
+    "clock",
+    "the clocks of this machine and the remote agree",
+    "the clocks of this machine and the remote do not agree",
+    "Set the clock of this machine, best by NTP. Locks are judged by the remote's clock alone; but"
+    " the times of files and versions that are saved here come from this machine.",
+    advisory=True,
+)
+INDEX = Check(
+    "remote_index",
+    "the documents of the remote index fit together",
+    "{} document(s) of the remote index are missing or damaged",
+    "Run `swampstore doctor --repair`, which heals a sharded index. Any other is made anew from the"
+    " objects by the next push that has something to say.",
+)
+INDEX_BEHIND = INDEX._replace(
+    wrong="{} document(s) of the remote index are not those that were committed last",
+    remedy="Another client wrote them, or a commit was interrupted. The next push heals it.",
+    advisory=True,
+)
+LOCKS = Check(
+    "locks",
+    "nobody who is gone holds a lock",
+    "{} lock(s) are held by nobody any more",
+    "Run `swampstore doctor --repair`. Whoever needs such a lock takes it over, too.",
+)
+CONTAMINATION = Check(
+    "namespace_contamination",
+    "nothing of other namespaces is in this one",
+    "{} file(s) of other namespaces are in this one",
+    "Run `swampstore doctor --repair`.",
+)
+MIGRATION = Check(
+    "namespace_migration",
+    "no data is left outside of the namespace",
+    "{} directories hold data from before the namespace was set; nothing finds it there",
+    "Run `swampstore datastore namespace migrate`.",
+)
+OBJECTS = Check(
+    "remote_objects",
+    "every entry of the remote index has its object",
+    "{} entries of the remote index have no object",
+    "Run `swampstore sync --push --full` on machines that may still have the files. What nobody"
+    " has is lost: delete those versions.",
+)
+ORPHANS = Check(
+    "remote_orphans",
+    "every object of the remote is in its index",
+    "{} object(s) of the remote are in no index",
+    "A push that was interrupted leaves such objects, and takes them up again: let every machine"
+    " sync first. What is left then costs space and nothing else; remove it with the store's own"
+    " tools.",
+    advisory=True,
+)
+SHARED_CHECKS = (
+    CACHE,
+    CACHE_COMPLETENESS,
+    CACHE_LEFTOVERS,
+    UNPUSHED,
+    CONFLICTS,
+    HEALTH,
+    PERMISSIONS,
+    CONDITIONS,
+    CLOCK,
+    INDEX,
+    LOCKS,
+    OBJECTS,
+    ORPHANS,
+    MIGRATION,
+    CONTAMINATION,
+)

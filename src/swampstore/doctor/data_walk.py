@@ -35,13 +35,17 @@ class _Listing(NamedTuple):
 class DataWalk:
     """Walks `data/` in both tiers; memory holds the listings of one path from the top.
 
-    `before` is the time before which an unfinished write counts as abandoned.
+    `before` is the time before which an unfinished write counts as abandoned, unless `was_whole`
+    tells of the directory of a version that it was finished once.
     """
 
-    def __init__(self, tree: Tree, before: float, complain: Complain) -> None:
+    def __init__(
+        self, tree: Tree, before: float, complain: Complain, was_whole: Callable[[str], bool]
+    ) -> None:
         self._tree = tree
         self._before = before
         self._complain = complain
+        self._was_whole = was_whole
 
     def names(self) -> Iterator[DataRef]:
         """Yield every data name; what is wrong around them is complained about on the way."""
@@ -96,7 +100,7 @@ class DataWalk:
 
     def _check_abandoned(self, rel: str, parts: tuple[str, ...]) -> None:
         for place in self._tree.places(rel):
-            if leftover_at(place, parts, self._before) is not None:
+            if leftover_at(place, parts, self._before) and not self._was_whole(rel):
                 self._complain(checks.LEFTOVERS, f"{place} was begun and never finished")
 
     def _stranger(self, rel: str, why: str) -> None:

@@ -17,7 +17,7 @@ from swampstore.doctor import checks
 from swampstore.doctor.catalog_view import look_at_catalog, set_catalog_aside
 from swampstore.doctor.comparison import Comparison, Known
 from swampstore.doctor.data_walk import DataWalk
-from swampstore.doctor.findings import Check, Finding, Problems, Report
+from swampstore.doctor.findings import Check, Completeness, Finding, Problems, Report
 from swampstore.doctor.name_health import NameHealth, examine_name, repoint
 from swampstore.doctor.tiers import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
@@ -34,13 +34,15 @@ _LOOKS = 4
 _PAUSE = 0.1
 
 
-def examine(repo: Repo, *, repair: bool = False) -> Report:
+def examine(repo: Repo, *, repair: bool = False, deep: bool = False) -> Report:
     """Check a repository; with `repair`, also mend what can be mended without losing anything.
 
     That is: finish or undo interrupted changes, point `latest` at the newest version, sweep up
-    what was abandoned, rebuild the catalog. Costs one pass over the data; content is not read.
+    what was abandoned, rebuild the catalog, release locks of processes that are gone. Costs one
+    pass over the data; content is not read. `deep` also compares all objects of a remote with its
+    index, which takes a listing of them.
     """
-    return _Examination(repo, repair=repair).report()
+    return _Examination(repo, repair=repair).report(deep=deep)
 
 
 def unusable(error: SwampstoreError) -> Report:
@@ -81,13 +83,37 @@ class _Examination:
         self._repair = repair
         self._problems = {check: Problems(check) for check in checks.FILE_CHECKS}
 
-    def report(self) -> Report:
+    def report(self, *, deep: bool) -> Report:
         datastore = _datastore(self._repo.config)
         findings = [self._look_at_configuration(), datastore]
-        if not os.path.isdir(self._repo.config.base):
-            # Everything would look deleted; a repair would make the catalog believe it.
-            return Report(tuple(findings), datastore_type=self._repo.config.datastore_type)
-        self._repair = self._repair and datastore.passed
+        completeness = None
+        # Without the directory everything would look deleted; a repair would make the catalog
+        # believe it.
+        if os.path.isdir(self._repo.config.base):
+            self._repair = self._repair and datastore.passed
+            completeness = self._look_at_everything(findings)
+        findings += self._look_at_what_is_shared(deep=deep)
+        return Report(tuple(findings), completeness, self._repo.config.datastore_type)
+
+    def _look_at_what_is_shared(self, *, deep: bool) -> list[Finding]:
+        """Look at what others can see too; without any of that, nothing is even imported."""
+        config = self._repo.config
+        findings: list[Finding] = []
+        if self._has_remote:
+            from swampstore.doctor.shared import examine_shared
+
+            findings += examine_shared(self._repo, repair=self._repair, deep=deep)
+        elif config.base != config.local_dir and os.path.isdir(config.base):
+            from swampstore.doctor.shared import examine_in_place
+
+            findings += examine_in_place(self._repo, repair=self._repair)
+        if config.namespace:
+            from swampstore.doctor.namespace_checks import migration
+
+            findings.append(migration(config))
+        return findings
+
+    def _look_at_everything(self, findings: list[Finding]) -> Completeness:
         catalog, view = self._look_at_catalog()
         comparison = Comparison(self._tree, view)
         try:
@@ -103,7 +129,7 @@ class _Examination:
             for check, problems in self._problems.items()
         ]
         findings.append(self._completeness(comparison))
-        return Report(tuple(findings), comparison.completeness, self._repo.config.datastore_type)
+        return comparison.completeness
 
     def _look_at_configuration(self) -> Finding:
         try:
@@ -149,7 +175,8 @@ class _Examination:
 
     def _look_at_data(self, comparison: Comparison) -> None:
         before = self._repo.clock().timestamp() - DEFAULT_AGE
-        for ref in DataWalk(self._tree, before, self._complain).names():
+        was_whole = self._repo.store.was_whole
+        for ref in DataWalk(self._tree, before, self._complain, was_whole).names():
             self._look_at_name(ref, comparison)
         for ref in comparison.candidates_for_excess():
             with self._held(ref):

@@ -15,7 +15,7 @@ class Finding:
     """The outcome of one check.
 
     `details` names the first few things that are wrong. `repaired` is None unless a repair was
-    asked for and there was something to repair.
+    asked for and there was something to repair. A `warning` is worth knowing, and fails nothing.
     """
 
     check: str
@@ -24,6 +24,7 @@ class Finding:
     remedy: str | None = None
     details: tuple[str, ...] = ()
     repaired: bool | None = None
+    warning: bool = False
 
     @property
     def ok(self) -> bool:
@@ -35,6 +36,7 @@ class Finding:
         members: dict[str, Any] = {
             "check": self.check,
             "passed": self.passed,
+            "warning": self.warning or None,
             "message": self.message,
             "remedy": self.remedy,
             "details": list(self.details) or None,
@@ -44,12 +46,16 @@ class Finding:
 
 
 class Check(NamedTuple):
-    """One thing to look for: what to say if all is well, if not (`{}`: how many), what to do."""
+    """One thing to look for: what to say if all is well, if not (`{}`: how many), what to do.
+
+    What an advisory check finds is a warning, no failure.
+    """
 
     name: str
     sound: str
     wrong: str
     remedy: str
+    advisory: bool = False
 
 
 @dataclass(slots=True)
@@ -70,7 +76,7 @@ class Problems:
 
     def finding(self, *, repair: bool = False) -> Finding:
         """Return the outcome; `repair` says that a repair was tried."""
-        name, sound, wrong, remedy = self.check
+        name, sound, wrong, remedy, advisory = self.check
         if not self.count:
             return Finding(name, passed=True, message=sound)
         done = self.repaired == self.count
@@ -79,11 +85,12 @@ class Problems:
             message += "; repaired" if done else f"; {self.repaired} of them repaired"
         return Finding(
             name,
-            passed=False,
+            passed=advisory,
             message=message,
             remedy=None if repair and done else remedy,
             details=tuple(self.details),
             repaired=done if repair else None,
+            warning=advisory,
         )
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file
 from swampstore.layout import DEFERRED, METADATA, is_temp, parse_version
-from swampstore.sync.destinations import Destination
+from swampstore.sync.destinations import Destination, Moved
 from swampstore.sync.report import Progress, Step
 from swampstore.sync.shapes import is_marker, version_file
 from swampstore.sync.signature import hash_file, signature
@@ -100,6 +100,36 @@ class Relocation:
             os.sync()
         return copied
 
+    def moved(self) -> Iterator[Moved]:
+        """Yield every file that should be at the destination now, except markers.
+
+        Those follow from the versions, and others may have moved them on already.
+        """
+        self._ids = ("", {})
+        for subdir in self._subdirs:
+            for directory in self._walk(subdir):
+                there = directory.rel
+                if directory.is_version:
+                    there = self._twin(directory.rel) or there
+                for rel in self._payload(directory):
+                    if is_marker(rel):
+                        continue
+                    name = rel.rpartition("/")[2]
+                    has_changed = name == METADATA and there != directory.rel
+                    with contextlib.suppress(FileNotFoundError):
+                        sha256 = None if has_changed else hash_file(self._path(rel))[0]
+                        yield Moved(rel, f"{there}/{name}", sha256)
+
+    def _payload(self, directory: _Directory) -> list[str]:
+        """Return the files of a directory that move: no links, nothing of unfinished versions."""
+        if directory.is_version and not directory.is_finished:
+            return []
+        rels = (f"{directory.rel}/{name}" for name in directory.files)
+        return [rel for rel in rels if not self._to.names.why_not(rel) and self._may_move(rel)]
+
+    def _may_move(self, rel: str) -> bool:
+        return is_marker(rel) or signature(self._path(rel)) is not None
+
     def remove_safe(self) -> Removed:
         """Remove every file that its destination has."""
         removed = 0
@@ -107,11 +137,10 @@ class Relocation:
         self._ids = ("", {})
         for subdir in self._subdirs:
             for directory in self._walk(subdir):
-                rels = [f"{directory.rel}/{name}" for name in directory.files]
-                payload = [rel for rel in rels if not self._to.names.why_not(rel)]
+                payload = self._payload(directory)
                 safe = self._safe(directory, payload)
-                # A version that we are interrupted at is none any more without its metadata.
-                for rel in sorted(safe, key=_is_no_metadata):
+                # With its metadata, a version that we are interrupted at is recognised again.
+                for rel in sorted(safe, key=_is_metadata):
                     os.unlink(self._path(rel))
                 removed += len(safe)
                 left += sorted(set(payload) - set(safe))
@@ -219,7 +248,7 @@ class Relocation:
         """Return the files of a directory that may go."""
         if not directory.is_version:
             return [rel for rel in payload if self._is_safe(rel)]
-        twin = self._twin(directory.rel) if directory.is_finished else None
+        twin = self._twin(directory.rel)
         if twin is None or not self._to.has_version(twin):
             return []
         for rel in payload:
@@ -237,12 +266,11 @@ class Relocation:
         return self._is_held(rel, rel)
 
     def _is_held(self, rel: str, there: str) -> bool:
-        path = self._path(rel)
-        return signature(path) is not None and self._to.has(there, hash_file(path)[0])
+        return self._to.has(there, hash_file(self._path(rel))[0])
 
 
-def _is_no_metadata(rel: str) -> bool:
-    return not rel.endswith(f"/{METADATA}")
+def _is_metadata(rel: str) -> bool:
+    return rel.endswith(f"/{METADATA}")
 
 
 def _raise(error: OSError) -> None:

@@ -1,7 +1,8 @@
 """Giving a repository another datastore, and taking its data along.
 
-Copy, push, pull, then the setting, and only then the removal of what was copied: whenever it is
-stopped, the data is where the configuration says, and doing it again goes on from there.
+Copy, push, pull, read everything back, then the setting, and only then the removal of what was
+copied: whenever it is stopped, the data is where the configuration says, and doing it again goes
+on from there.
 """
 
 from __future__ import annotations
@@ -12,36 +13,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from swampstore.config import (
-    Config,
-    cache_dir,
-    filesystem_base,
-    read_marker,
-    remote_settings,
-    update_marker,
+from swampstore.config import Config
+from swampstore.datastore_address import Address
+from swampstore.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    DiskError,
+    SwampstoreError,
+    ValidationError,
 )
-from swampstore.datastore_address import FILESYSTEM, Address, is_url, scheme_of, without_secrets
-from swampstore.errors import AlreadyExistsError
 from swampstore.files import disk_errors
-from swampstore.layout import check_namespace
-from swampstore.stores.config_fields import mapping_from_url
+from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.health import examine
 from swampstore.stores.probe import probe
 from swampstore.sync.destinations import Cache, Destination, Place
 from swampstore.sync.names import Names
+from swampstore.sync.new_settings import write_settings
 from swampstore.sync.opening import OpenRepo
 from swampstore.sync.relocation import Copied, Relocation
-from swampstore.sync.report import Conflict, Progress, Step, no_progress
+from swampstore.sync.report import Conflict, Progress, Pulled, Pushed, Step, no_progress
+from swampstore.sync.workers import Deadline
 
 IndexKind = Literal["v1", "sharded"]
-# What other clients call the stores that they know, so that they understand the setting, too.
-_SHARED_NAMES = {"s3": "@swamp/s3-datastore", "gs": "@swamp/gcs-datastore"}
-_NUMBERS = ("pullConcurrency", "pushConcurrency", "requestTimeoutMs")
-_PLACE_SETTINGS = (
-    *("type", "url", "path", "config"),
-    *("bucket", "prefix", "region", "endpoint", "forcePathStyle"),
-)
-_BESIDE_CONFIG = ("hydrationStrategy", "syncTimeoutMs", "namespace")
 _NAMED = 20
 
 
@@ -76,29 +69,12 @@ class SetupReport:
         }
 
 
-def configured(
-    config: Config, address: Address, environ: Mapping[str, str], namespace: str | None = None
-) -> Config:
-    """Return the settings that a repository has when its datastore is at another address.
-
-    Nothing is written. The namespace stays as it is unless another one is given.
-    """
-    chosen = namespace or address.members.get("namespace") or config.namespace
-    checked = check_namespace(str(chosen)) if chosen else ""
-    section = read_marker(config.repo_dir).get("datastore") or {}
-    if not address.is_remote:
-        base = filesystem_base(config.repo_dir, address.path, environ)
-        return replace(config, base=base, remote=None, namespace=checked)
-    remote = remote_settings(address, section, environ)
-    base = cache_dir(config.repo_id, environ)
-    return replace(config, base=base, remote=remote, namespace=checked)
-
-
 class Setup:
     """One move of a repository's datastore: `here` has the old settings, `there` the new ones.
 
     As long as the old settings hold, their catalog must not hear of the new place: `there` has
-    one of its own, which is the same whenever the setup is run again.
+    one of its own, which is the same whenever the setup is run again. `left_behind` is a directory
+    of data that an earlier setup was stopped at.
     """
 
     def __init__(
@@ -107,49 +83,72 @@ class Setup:
         there: OpenRepo,
         address: Address,
         *,
+        left_behind: str | None = None,
         timeout: float | None = None,
         progress: Progress = no_progress,
     ) -> None:
         self._here = here
         self._there = there
         self._address = address
+        self._left_behind = left_behind
         self._timeout = timeout
         self._tell = progress
         config = there.config
         self._report = SetupReport(config.datastore_type, config.base, config.namespace)
 
-    def run(self, *, migrate: bool = True, index: IndexKind | None = None) -> SetupReport:
-        """Do it all; `migrate=False` leaves the data where it is.
+    def check(self) -> None:
+        """Make sure, before anything is done, that the destination can be relied on.
 
-        Raises UntrustworthyStoreError and other errors of the store, and AlreadyExistsError if
-        other data is in the way; the old settings hold then.
+        Raises UntrustworthyStoreError and other errors of the store, DiskError for a directory.
         """
-        self._there.mutations.recover()
-        destination = self._prepare()
-        moves = self._moves(destination) if migrate else {}
-        if migrate:
-            self._bring_everything_here()
-            self._copy(moves, destination)
-        if isinstance(destination, Cache):
-            self._sync(destination, migrate=migrate, index=index)
-        # From here on, rows are read from where the settings say, whenever we are stopped.
-        self._here.catalog.clear()
-        self._write_marker()
-        self._remove(moves)
-        return self._report
-
-    # Before anything moves ---------------------------------------------------------------------
-
-    def _prepare(self) -> Destination:
-        """Make sure that the destination can be relied on."""
         config = self._there.config
         if config.remote is None:
             _check_writable(config.base)
-            return Place(Names(config.base, config.namespace, config.routing))
-        connection = self._there.connection
-        examine(connection.store).check()
-        probe(connection.store).check()
-        return Cache(connection.names, connection.base)
+            return
+        store = self._there.connection.store
+        examine(store).check()
+        probe(store).check()
+        # From now on the cache says whose it is.
+        self._there.connection.base.count()
+
+    def run(self, *, migrate: bool = True, index: IndexKind | None = None) -> SetupReport:
+        """Do it all, up to the new settings; `migrate=False` leaves the data where it is.
+
+        Raises errors of the stores, AlreadyExistsError if other data is in the way,
+        CorruptObjectError or DiskError if something is not there as it was sent; the old settings
+        hold then.
+        """
+        self._there.mutations.recover()
+        destination = _destination(self._there)
+        moves = self._moves(destination) if migrate else {}
+        if migrate:
+            self._bring_everything_here(moves)
+            self._copy(moves, destination)
+        else:
+            self._warn_of_unpushed()
+        if isinstance(destination, Cache):
+            self._sync(destination, migrate=migrate, index=index)
+        self._verify(moves, destination)
+        # From here on, rows are read from where the settings say, whenever we are stopped.
+        self._here.catalog.clear()
+        self._report.warnings += write_settings(self._there.config, self._address)
+        return self._report
+
+    def remove_moved(self, there: OpenRepo) -> None:
+        """Remove what is on the new datastore now, which `there` is open with."""
+        has_new_cache = self._there.config.base != there.config.base
+        for source, move in self._moves(_destination(there)).items():
+            if has_new_cache and _is_below(source, there.config.base):
+                continue  # it is another directory by now
+            if not _is_below(source, self._here.config.local_dir):
+                # Others may use it: a directory that is shared, a cache of the same repository.
+                self._report.warnings.append(f"{source} was copied and is left as it is")
+                continue
+            removed = move.remove_safe()
+            self._report.files_removed += removed.files
+            self._warn("not on the new datastore, and stays where it is", removed.left)
+
+    # Before anything moves ---------------------------------------------------------------------
 
     def _moves(self, destination: Destination) -> dict[str, Relocation]:
         """Return what has to be moved, by the directory that it is in."""
@@ -157,25 +156,45 @@ class Setup:
         found = [here.datastore_dir]
         if here.remote:
             # A setup that was stopped before its end may have left some behind.
-            local = replace(here, base=here.local_dir)
-            found.append(local.datastore_dir)
+            found.append(replace(here, base=here.local_dir).datastore_dir)
+        if self._left_behind:
+            found.append(self._left_behind)
         there = self._there.config
-        return {
+        moves = {
             path: Relocation(path, destination, there.routing.subdirs)
             for path in found
             if path != there.datastore_dir
         }
+        for path in moves:
+            if _is_below(path, here.local_dir):
+                _check_apart(path, destination.directory, there.routing.subdirs)
+        return moves
 
-    def _bring_everything_here(self) -> None:
+    def _bring_everything_here(self, moves: Mapping[str, Relocation]) -> None:
         """Before a remote is left, everything of it must be in its cache."""
         here = self._here.config
-        if here.remote and here.remote != self._there.config.remote:
+        if here.remote is None or here.datastore_dir not in moves:
+            return
+        try:
             connection = self._here.connection
-            self._begin("pull")
-            pulled = connection.service.pull(deadline=self._deadline(here), progress=self._tell)
-            self._report.files_pulled += pulled.files
-            # The new remote has its base in the same place.
-            connection.base.close()
+            connection.service.limit_cache(None)
+            pulled = self._pull_from(self._here, metadata_only=False)
+            if pulled.conflicts:
+                # What was changed on both sides is only here as a whole once that is settled.
+                self._push_to(self._here)
+                pulled = self._pull_from(self._here, metadata_only=False)
+        except (StoreError, ConfigError) as error:
+            error.hint = f"{error.hint or ''} Or leave the data behind: --skip-migration.".strip()
+            raise
+        self._report.warnings += [f"{one.rel}: {one.reason}" for one in pulled.skipped[:_NAMED]]
+        # The new settings may have their base in the same place.
+        connection.base.close()
+
+    def _warn_of_unpushed(self) -> None:
+        if self._here.config.remote and (marked := self._here.dirty.peek().paths):
+            self._report.warnings.append(
+                f"{len(marked)} changed path(s) in {self._here.config.base} were never pushed"
+            )
 
     def _deadline(self, config: Config) -> float:
         assert config.remote is not None
@@ -191,7 +210,7 @@ class Setup:
             self._there.dirty.mark()
             if moves and os.path.isdir(self._there.config.datastore_dir):
                 # What an earlier setup left in the cache: compare it with the remote first.
-                self._pull(full=True)
+                self._pull_from(self._there, full=True)
         self._begin("copy")
         for move in moves.values():
             copied = move.copy(self._tell, durable=self._there.config.durable)
@@ -203,58 +222,58 @@ class Setup:
             self._warn("a link, and stays where it is", copied.links)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
-        service, config = self._there.connection.service, self._there.config
+        service = self._there.connection.service
         if migrate:
-            self._begin("push")
-            pushed = service.push(full=True, deadline=self._deadline(config), progress=self._tell)
+            pushed = self._push_to(self._there, full=True)
             self._report.files_pushed = pushed.files
             self._warn_about(pushed.conflicts)
         if index == "sharded":
             service.migrate_index()
-        self._pull(full=cache.released > 0)
+        self._pull_from(self._there, full=cache.released > 0)
         if index == "v1" and service.status().index_version == 2:
             self._report.warnings.append("the index of the remote is the sharded one, and stays so")
 
-    def _pull(self, *, full: bool = False) -> None:
-        config = self._there.config
-        assert config.remote is not None
+    def _push_to(self, repo: OpenRepo, *, full: bool = False) -> Pushed:
+        self._begin("push")
+        return repo.connection.service.push(
+            full=full, deadline=self._deadline(repo.config), progress=self._tell
+        )
+
+    def _pull_from(
+        self, repo: OpenRepo, *, metadata_only: bool | None = None, full: bool = False
+    ) -> Pulled:
+        """Pull, by default content only if the settings say so."""
+        remote = repo.config.remote
+        assert remote is not None
         self._begin("pull")
-        pulled = self._there.connection.service.pull(
-            metadata_only=config.remote.hydration == "lazy",
+        pulled = repo.connection.service.pull(
+            metadata_only=remote.hydration == "lazy" if metadata_only is None else metadata_only,
             full=full,
-            deadline=self._deadline(config),
+            deadline=self._deadline(repo.config),
             progress=self._tell,
         )
         self._report.files_pulled += pulled.files
+        return pulled
 
-    # Afterwards ----------------------------------------------------------------------------------
+    def _verify(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
+        """Read everything back: what is not there as it was sent must not be given up here."""
+        config = self._there.config
+        self._begin("verify")
+        wrong: list[str] = []
+        files = 0
+        for move in moves.values():
+            # Without an express limit it may take its time: unlike a push, it starts over.
+            for found in destination.wrong(move.moved(), Deadline(self._timeout)):
+                files += 1
+                self._tell(Step("verify", files, files, 0, 0))
+                if found is not None:
+                    wrong.append(found)
+        if wrong:
+            if config.remote:
+                self._push_to(self._there, full=True)  # what was lost there is sent anew
+            raise _not_there(wrong, config)
 
-    def _write_marker(self) -> None:
-        repo_dir = self._there.config.repo_dir
-        section = read_marker(repo_dir).get("datastore") or {}
-        settings = written_settings(self._address)
-        dropped = set(self._address.members) - set(without_secrets(self._address.members))
-        if dropped:
-            self._report.warnings.append(
-                f"credentials are not written to files: give {', '.join(sorted(dropped))} through"
-                " the environment"
-            )
-        changes: dict[str, Any] = dict.fromkeys(_PLACE_SETTINGS) | settings
-        if "config" in settings and isinstance(section.get("config"), dict):
-            changes["config"] = dict.fromkeys(section["config"]) | settings["config"]
-        changes["namespace"] = self._there.config.namespace or None
-        update_marker(repo_dir, {"datastore": changes})
-
-    def _remove(self, moves: Mapping[str, Relocation]) -> None:
-        local = self._here.config.local_dir
-        for source, move in moves.items():
-            if source != local and not source.startswith(f"{local}/"):
-                # Others may use it: a directory that is shared, a cache of the same repository.
-                self._report.warnings.append(f"{source} was copied and is left as it is")
-                continue
-            removed = move.remove_safe()
-            self._report.files_removed += removed.files
-            self._warn("not on the new datastore, and stays where it is", removed.left)
+    # Telling -------------------------------------------------------------------------------------
 
     def _warn(self, what: str, rels: Sequence[str]) -> None:
         self._report.warnings += [f"{rel}: {what}" for rel in rels[:_NAMED]]
@@ -267,36 +286,28 @@ class Setup:
             self._report.warnings.append(f"... and {len(conflicts) - _NAMED} more conflicts")
 
 
-def written_settings(address: Address) -> dict[str, Any]:
-    """Return what the marker says about an address, without credentials.
-
-    The stores that other clients know are written the way they read them.
-    """
-    if not address.is_remote:
-        return {"type": FILESYSTEM} | ({"path": address.path} if address.path else {})
-    kind, members = scheme_of(address.target), dict(address.members)
-    if is_url(address.target):
-        if kind not in _SHARED_NAMES:
-            return {"type": kind, "url": address.target}
-        members = _members_of_url(address.target)
-    beside = {name: members.pop(name) for name in _BESIDE_CONFIG if name in members}
-    beside.pop("namespace", None)
-    return {"type": _SHARED_NAMES.get(kind, kind), "config": without_secrets(members)} | beside
+def _destination(repo: OpenRepo) -> Destination:
+    config = repo.config
+    if config.remote is None:
+        return Place(Names(config.base, config.namespace, config.routing))
+    connection = repo.connection
+    return Cache(connection.names, connection.base, connection.store)
 
 
-def _members_of_url(url: str) -> dict[str, Any]:
-    """Return the members in a URL with the types that configurations give them."""
-    members: dict[str, Any] = {
-        name: value for name, value in mapping_from_url(url).items() if value
-    }
-    if "prefix" in members:
-        members["prefix"] = members["prefix"].strip("/")
-    for name in _NUMBERS:
-        if members.get(name, "").isdigit():
-            members[name] = int(members[name])
-    if "forcePathStyle" in members:
-        members["forcePathStyle"] = members["forcePathStyle"].lower() in ("true", "1", "yes")
-    return {name: value for name, value in members.items() if value != ""}
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def _check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> None:
+    """Make sure that what is removed here is not what is there, by another name."""
+    if target is None:
+        return
+    ours, theirs = os.path.realpath(source), os.path.realpath(target)
+    if theirs == ours or any(_is_below(theirs, f"{ours}/{name}") for name in subdirs):
+        raise ValidationError(
+            f"{target} is where the data is already, in {source}",
+            hint="Choose a directory of its own.",
+        )
 
 
 def _check_writable(base: str) -> None:
@@ -307,11 +318,28 @@ def _check_writable(base: str) -> None:
             os.unlink(trial)
 
 
+def _not_there(rels: Sequence[str], config: Config) -> SwampstoreError:
+    if config.remote is None:
+        return DiskError(
+            f"in {config.datastore_dir} these are not what was copied: {_listing(rels)}",
+            hint="Nothing was removed, and the old settings hold. Remove them there, check the"
+            " disk, and run it again.",
+        )
+    return CorruptObjectError(
+        f"on the new remote these are not what was sent: {_listing(rels)}",
+        hint="Nothing was removed, and the old settings hold. They were sent anew: run it again,"
+        " and they are looked at again. If that does not help, the remote cannot be trusted.",
+    )
+
+
+def _listing(rels: Sequence[str]) -> str:
+    more = f" and {len(rels) - 3} more" if len(rels) > 3 else ""
+    return f"{', '.join(rels[:3])}{more}"
+
+
 def _check_all_fit(copied: Copied) -> None:
     if copied.kept:
-        named = ", ".join(copied.kept[:3])
-        more = f" and {len(copied.kept) - 3} more" if len(copied.kept) > 3 else ""
         raise AlreadyExistsError(
-            f"something else is where these should go: {named}{more}",
+            f"something else is where these should go: {_listing(copied.kept)}",
             hint="Move it away, or pass --skip-migration to leave the data where it is.",
         )

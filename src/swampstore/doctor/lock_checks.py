@@ -1,0 +1,35 @@
+"""Locks of a datastore whose holders are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swampstore.doctor import checks
+from swampstore.doctor.findings import Finding, Problems
+from swampstore.locks.inspection import LockState, inspect
+from swampstore.locks.keys import gate_key, global_key
+from swampstore.locks.registry import model_locks
+
+if TYPE_CHECKING:
+    from swampstore.locks.manager import LockManager
+
+
+def locks(manager: LockManager, *, repair: bool) -> Finding:
+    """Look at every lock of a namespace; with `repair`, remove those that nobody holds any more."""
+    problems = Problems(checks.LOCKS)
+    for state in _all_locks(manager):
+        if state.is_stale:
+            is_gone = repair and manager.force_release(state.key, state.nonce)
+            problems.add(
+                f"{state.key}: {state.holder}, last refreshed {state.age:.0f} s ago",
+                repaired=is_gone,
+            )
+    return problems.finding(repair=repair)
+
+
+def _all_locks(manager: LockManager) -> list[LockState]:
+    store, namespace, ttl = manager.store, manager.namespace, manager.ttl
+    single = [inspect(store, key(namespace), ttl=ttl) for key in (global_key, gate_key)]
+    found = model_locks(store, namespace, ttl=ttl, walk=manager.walk)
+    of_models = [state for _, state in found]
+    return [*(state for state in single if state is not None), *of_models]

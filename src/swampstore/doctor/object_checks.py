@@ -1,0 +1,138 @@
+"""Every object below `data/` against every entry of the index.
+
+That takes a listing and the whole index. Both pass through a table on disk, so memory does not
+grow with them; only the single document of an unsharded index is held as a whole.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import TypeVar
+
+from swampstore.doctor import checks
+from swampstore.doctor.findings import Finding, Problems
+from swampstore.layout import is_internal
+from swampstore.stores import ObjectInfo
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.index_format import decode_meta
+from swampstore.sync.names import Names
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.remote.documents import Documents
+
+# What is younger may belong to a push that is going on.
+IN_FLIGHT = timedelta(hours=1)
+_DATA = "data/"
+_BATCH = 500
+T = TypeVar("T")
+
+
+class ObjectCheck:
+    """Compares a remote's objects with its index; `now` is the time by the remote's clock."""
+
+    def __init__(self, documents: Documents, names: Names, now: datetime) -> None:
+        self._documents = documents
+        self._names = names
+        self._since = now - IN_FLIGHT
+
+    def run(self) -> list[Finding]:
+        """Return what was found about entries, and about objects."""
+        missing, orphans = Problems(checks.OBJECTS), Problems(checks.ORPHANS)
+        ledger = _Ledger()
+        try:
+            ledger.enter(self._entries(None))
+            for info in ledger.unknown(self._objects()):
+                if info.last_modified < self._since:
+                    orphans.add(info.key)
+            for rel in self._confirmed(ledger.unseen()):
+                missing.add(rel)
+        finally:
+            ledger.close()
+        return [missing.finding(), orphans.finding()]
+
+    def _entries(self, partitions: set[str] | None) -> Iterator[str]:
+        """Yield the paths that the index names (in these partitions) below `data/`."""
+        fetched = self._documents.meta()
+        meta = decode_meta(fetched.data) if fetched else None
+        if meta is not None and meta.version == 2:
+            chosen = [one for one in meta.partitions if partitions is None or one in partitions]
+            for _, found in self._documents.shards(chosen):
+                yield from _data(found.doc.entries if found.doc else ())
+            return
+        monolith = self._documents.monolith()
+        if monolith is not None:
+            info, data = monolith
+            document = self._documents.parse_monolith(data, info.etag, info.token).doc
+            yield from _data(document.entries if document else ())
+
+    def _objects(self) -> Iterator[tuple[str, ObjectInfo]]:
+        root = self._names.remote("")
+        for info in self._documents.store.list(self._names.remote(_DATA)):
+            rel = info.key.removeprefix(root)
+            if not is_internal(rel):
+                yield rel, info
+
+    def _confirmed(self, unseen: Iterator[str]) -> Iterator[str]:
+        """Yield those entries that are still there, and still without an object.
+
+        Somebody may have removed both while we were looking.
+        """
+        for batch in _batches(unseen):
+            named = set(self._entries({partition_of(rel) for rel in batch}))
+            yield from (rel for rel in batch if rel in named and not self._has_object(rel))
+
+    def _has_object(self, rel: str) -> bool:
+        # An early client put the data of a namespace under its bare path.
+        for key in dict.fromkeys((self._names.remote(rel), rel)):
+            try:
+                self._documents.store.head(key)
+            except ObjectNotFoundError:
+                continue
+            return True
+        return False
+
+
+def _batches(items: Iterator[T]) -> Iterator[tuple[T, ...]]:
+    while batch := tuple(islice(items, _BATCH)):
+        yield batch
+
+
+def _data(rels: Iterable[str]) -> Iterator[str]:
+    return (rel for rel in rels if rel.startswith(_DATA))
+
+
+class _Ledger:
+    """The paths of the index, and which of them have an object: a table on disk."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.execute(
+            "CREATE TABLE entry (rel TEXT PRIMARY KEY, seen INTEGER NOT NULL) WITHOUT ROWID"
+        )
+
+    def enter(self, rels: Iterator[str]) -> None:
+        for batch in _batches(rels):
+            self._db.execute("BEGIN")
+            rows = [(rel,) for rel in batch]
+            self._db.executemany("INSERT OR IGNORE INTO entry VALUES (?, 0)", rows)
+            self._db.execute("COMMIT")
+
+    def unknown(self, objects: Iterator[tuple[str, ObjectInfo]]) -> Iterator[ObjectInfo]:
+        """Yield the objects that no entry names; those that one names are ticked off."""
+        for batch in _batches(objects):
+            places = ", ".join("?" * len(batch))
+            rels = tuple(rel for rel, _ in batch)
+            known = self._db.execute(f"SELECT rel FROM entry WHERE rel IN ({places})", rels)
+            named = {rel for (rel,) in known.fetchall()}
+            self._db.execute(f"UPDATE entry SET seen = 1 WHERE rel IN ({places})", rels)
+            yield from (info for rel, info in batch if rel not in named)
+
+    def unseen(self) -> Iterator[str]:
+        """Yield the entries without an object."""
+        for (rel,) in self._db.execute("SELECT rel FROM entry WHERE NOT seen ORDER BY rel"):
+            yield rel
+
+    def close(self) -> None:
+        self._db.close()

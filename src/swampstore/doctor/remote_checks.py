@@ -1,0 +1,151 @@
+"""The remote itself: does it answer, may we do what a sync does, can it be trusted.
+
+Everything is tried on objects of our own below `_control/`, which takes part in no sync.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from swampstore.clock import Clock
+from swampstore.doctor import checks
+from swampstore.doctor.findings import Finding, Problems
+from swampstore.stores import Store
+from swampstore.stores.errors import (
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    StoreCredentialsError,
+    StoreError,
+    StorePermissionError,
+)
+from swampstore.stores.health import Health
+from swampstore.stores.probe import probe
+from swampstore.stores.registry import ALIASES
+from swampstore.sync.names import Names
+
+# Seconds by which clocks may differ: stores date to a second, and answers take their time.
+TOLERANCE = 30.0
+# Fewer than a setup lets race: whether conditions are ignored shows with these, too.
+_RACERS = 8
+_SCRATCH = "_control/doctor"
+
+# What the owner of a bucket has to grant, by kind of store.
+_GRANTS: Mapping[str, Mapping[str, str]] = {
+    "s3": {
+        "list": "s3:ListBucket on the bucket",
+        "write": "s3:PutObject",
+        "read": "s3:GetObject",
+        "create": "s3:PutObject, also with If-None-Match",
+        "update": "s3:PutObject, also with If-Match",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {
+        "list": "storage.objects.list",
+        "write": "storage.objects.create and storage.objects.delete",
+        "read": "storage.objects.get",
+        "create": "storage.objects.create",
+        "update": "storage.objects.create and storage.objects.delete",
+        "delete": "storage.objects.delete",
+    },
+    "az": dict.fromkeys(
+        ("list", "write", "read", "create", "update", "delete"),
+        "the role Storage Blob Data Contributor on the container",
+    ),
+}
+
+
+def health(found: Health) -> Finding:
+    """Say whether the remote answered, and how fast."""
+    if found.error is not None:
+        return unusable(found.error)
+    message = f"{found.identity} answers in {found.latency * 1000:.0f} ms"
+    return Finding(checks.HEALTH.name, passed=True, message=message)
+
+
+def unusable(error: StoreError | Exception) -> Finding:
+    """Say why the remote cannot be used at all."""
+    message = f"{checks.HEALTH.wrong}: {getattr(error, 'message', error)}"
+    remedy = getattr(error, "hint", None) or checks.HEALTH.remedy
+    return Finding(checks.HEALTH.name, passed=False, message=message, remedy=remedy)
+
+
+def permissions(store: Store, names: Names, kind: str) -> Finding:
+    """Try everything that a sync does, one by one, on an object that is removed again."""
+    problems = Problems(checks.PERMISSIONS)
+    trial = _Trial(store, names.remote(f"{_SCRATCH}/{uuid.uuid4()}"))
+    missing = []
+    for name, attempt in trial.attempts.items():
+        try:
+            attempt()
+        except (ObjectNotFoundError, PreconditionFailedError):
+            continue  # an answer to the question is no refusal to answer it
+        except (StorePermissionError, StoreCredentialsError) as error:
+            missing.append(name)
+            problems.add(f"{name}: {error.message}")
+        except StoreError as error:
+            problems.add(f"{name} was not possible: {error.message}")
+    trial.clean_up()
+    found = problems.finding()
+    if not missing:
+        return found
+    grants = _GRANTS.get(ALIASES.get(kind, kind), {})
+    needed = dict.fromkeys(grants.get(name, f"the right to {name} objects") for name in missing)
+    return replace(
+        found,
+        message=f"{found.message}: {', '.join(missing)}",
+        remedy=f"Grant the credentials in use: {'; '.join(needed)}.",
+    )
+
+
+class _Trial:
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._token = ""
+        self.attempts: dict[str, Callable[[], object]] = {
+            "list": lambda: next(store.list(f"{key}/"), None),
+            "write": self._write,
+            "read": lambda: store.get(key),
+            "update": lambda: store.put_if_match(key, b"doctor, again", self._token),
+            "create": lambda: store.put_if_absent(f"{key}-new", b"doctor"),
+            "delete": self._delete,
+        }
+
+    def _write(self) -> None:
+        self._token = self._store.put(self._key, b"doctor").token
+
+    def _delete(self) -> None:
+        for key in (self._key, f"{self._key}-new"):
+            self._store.delete(key)
+
+    def clean_up(self) -> None:
+        with contextlib.suppress(StoreError):
+            self._delete()
+
+
+def conditions(store: Store) -> Finding:
+    """Let writers race for one object: exactly one of them may win."""
+    problems = Problems(checks.CONDITIONS)
+    for proof in probe(store, racers=_RACERS).findings:
+        if not proof.ok:
+            problems.add(f"{proof.name}: {proof.problem}")
+    return problems.finding()
+
+
+def clocks(store: Store, ours: Clock) -> Finding:
+    """Compare the remote's clock with ours."""
+    before = ours()
+    theirs = store.clock()
+    after = ours()
+    skew = (before + (after - before) / 2 - theirs).total_seconds()
+    if abs(skew) <= TOLERANCE:
+        return Finding(checks.CLOCK.name, passed=True, message=checks.CLOCK.sound)
+    problems = Problems(checks.CLOCK)
+    problems.add(
+        f"the clock of this machine is {abs(skew):.0f} s"
+        f" {'ahead of' if skew > 0 else 'behind'} that of {store.identity}"
+    )
+    return problems.finding()

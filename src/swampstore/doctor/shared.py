@@ -1,0 +1,119 @@
+"""The checks of a datastore with a remote: its cache, then the remote, as far as it answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from swampstore.doctor import checks, index_checks, remote_checks
+from swampstore.doctor.cache_checks import CacheChecks
+from swampstore.doctor.findings import Check, Finding
+from swampstore.doctor.index_checks import IndexCheck
+from swampstore.doctor.lock_checks import locks
+from swampstore.doctor.namespace_checks import contamination
+from swampstore.doctor.object_checks import ObjectCheck
+from swampstore.errors import SwampstoreError
+from swampstore.stores.health import examine as answer_of
+from swampstore.sync.remote.documents import Documents
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+    from swampstore.sync.opening import Connection
+
+_CONCURRENCY = 10
+
+
+def examine_shared(repo: Repo, *, repair: bool, deep: bool) -> list[Finding]:
+    """Return the findings about the cache and the remote of a repository.
+
+    A remote that does not answer is one finding, and everything else is looked at all the same.
+    """
+    findings = (
+        CacheChecks(repo, repair=repair).findings() if os.path.isdir(repo.config.base) else []
+    )
+    try:
+        connection = repo.connection
+    except SwampstoreError as error:
+        return [*findings, remote_checks.unusable(error)]
+    answer = answer_of(connection.store)
+    findings.append(remote_checks.health(answer))
+    if answer.healthy:
+        findings += _RemoteExamination(repo, connection, repair=repair).findings(deep=deep)
+    return findings
+
+
+class _RemoteExamination:
+    def __init__(self, repo: Repo, connection: Connection, *, repair: bool) -> None:
+        self._repo = repo
+        self._store = connection.store
+        self._names = connection.names
+        self._repair = repair
+        self._documents = Documents(self._store, self._names, _CONCURRENCY)
+
+    def findings(self, *, deep: bool) -> list[Finding]:
+        remote = self._repo.config.remote
+        assert remote is not None
+        permitted = _tried(
+            checks.PERMISSIONS,
+            lambda: remote_checks.permissions(self._store, self._names, remote.kind),
+        )
+        findings = [permitted]
+        if permitted.passed:
+            findings.append(
+                _tried(checks.CONDITIONS, lambda: remote_checks.conditions(self._store))
+            )
+        findings += [
+            _tried(checks.CLOCK, lambda: remote_checks.clocks(self._store, self._repo.clock)),
+            _tried(checks.INDEX, self._index),
+            _tried(checks.LOCKS, self._locks),
+        ]
+        if deep:
+            findings += self._objects()
+        if self._repo.config.namespace:
+            findings.append(_tried(checks.CONTAMINATION, self._contamination))
+        return findings
+
+    def _index(self) -> Finding:
+        found = IndexCheck(self._documents, self._store.clock()).run()
+        if found.passed or not self._repair:
+            return found
+        is_healed = index_checks.heal(self._repo) and self._look_again().passed
+        return replace(found, repaired=is_healed, remedy=None if is_healed else found.remedy)
+
+    def _locks(self) -> Finding:
+        return locks(self._repo.locks, repair=self._repair)
+
+    def _look_again(self) -> Finding:
+        return IndexCheck(self._documents, self._store.clock()).run()
+
+    def _contamination(self) -> Finding:
+        return contamination(self._repo, repair=self._repair)
+
+    def _objects(self) -> list[Finding]:
+        try:
+            return ObjectCheck(self._documents, self._names, self._store.clock()).run()
+        except SwampstoreError as error:
+            return [_not_possible(checks.OBJECTS, error)]
+
+
+def examine_in_place(repo: Repo, *, repair: bool) -> list[Finding]:
+    """Return the findings about a directory that several machines use in place."""
+    findings = [_tried(checks.LOCKS, lambda: locks(repo.locks, repair=repair))]
+    if repo.config.namespace:
+        findings.append(_tried(checks.CONTAMINATION, lambda: contamination(repo, repair=repair)))
+    return findings
+
+
+def _tried(check: Check, look: Callable[[], Finding]) -> Finding:
+    """Return what a check found; that it could not look is a finding, too."""
+    try:
+        return look()
+    except SwampstoreError as error:
+        return _not_possible(check, error)
+
+
+def _not_possible(check: Check, error: SwampstoreError) -> Finding:
+    message = f"this could not be looked at: {error.message}"
+    return Finding(check.name, passed=False, message=message, remedy=error.hint)

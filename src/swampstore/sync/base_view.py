@@ -1,0 +1,100 @@
+"""Looking at the base of a cache without healing, filling or creating it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from swampstore.layout import METADATA
+from swampstore.sync.base import BASE
+
+_PAGE = 1000
+_STAMP_PREFIX = 9  # a checksum of the tables and a space
+_METADATA_ROWS = (
+    "SELECT rel, held_inode FROM known WHERE rel > ? AND rel < 'data0' AND rel LIKE ?"
+    f" ORDER BY rel LIMIT {_PAGE}"
+)
+
+
+class BaseView:
+    """The rows of a base file, as they are. Raises sqlite3.Error if the file cannot be read."""
+
+    def __init__(self, cache_dir: str) -> None:
+        path = f"{cache_dir}/{BASE}"
+        # Where nothing can be written, not even the shared memory of a log could be.
+        mode = "mode=ro" if os.access(cache_dir, os.W_OK) else "immutable=1"
+        self._db = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, isolation_level=None)
+
+    def complaint(self) -> str:
+        """Return what is wrong with the file, empty if nothing is."""
+        try:
+            verdict = self._first("PRAGMA quick_check(1)")
+            self._first("SELECT stamp FROM owner")
+        except sqlite3.Error as error:
+            return str(error)
+        return "" if verdict == "ok" else str(verdict)
+
+    def owner(self) -> str:
+        """Return the remote and the namespace that the rows are about."""
+        return str(self._first("SELECT stamp FROM owner"))[_STAMP_PREFIX:]
+
+    def metadata(self) -> Iterator[str]:
+        """Yield the paths of all metadata that came here, page by page."""
+        last = "data/"
+        while page := self._db.execute(_METADATA_ROWS, (last, f"%/{METADATA}")).fetchall():
+            yield from (rel for rel, inode in page if inode is not None)
+            last = page[-1][0]
+
+    def knows(self, rel: str) -> bool:
+        """Whether a path is on the remote."""
+        return bool(self._first("SELECT 1 FROM known WHERE rel = ?", rel))
+
+    def sha256(self, rel: str) -> str:
+        """Return what a path holds on the remote, empty if that is unknown."""
+        return str(self._first("SELECT sha256 FROM known WHERE rel = ?", rel) or "")
+
+    def not_held(self) -> int:
+        """Return how many files never came here: their content is fetched when it is read."""
+        return int(self._first("SELECT count(*) FROM known WHERE held_inode IS NULL"))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._db.close()
+
+    def _first(self, sql: str, *parameters: str) -> Any:
+        row = self._db.execute(sql, parameters).fetchone()
+        return row[0] if row else ""
+
+
+def owner_of(cache_dir: str) -> str | None:
+    """Return which remote and namespace a cache was last synced with, None if that is unknown."""
+    if not os.path.exists(f"{cache_dir}/{BASE}"):
+        return None
+    try:
+        view = BaseView(cache_dir)
+        try:
+            return view.owner()
+        finally:
+            view.close()
+    except sqlite3.Error:
+        return None
+
+
+def was_whole(cache_dir: str, version_rel: str) -> bool:
+    """Whether a version is on the remote, so that what is missing of it here was lost here.
+
+    A base that cannot be read might have said so.
+    """
+    if not os.path.exists(f"{cache_dir}/{BASE}"):
+        return False
+    try:
+        view = BaseView(cache_dir)
+        try:
+            return view.knows(f"{version_rel}/{METADATA}")
+        finally:
+            view.close()
+    except sqlite3.Error:
+        return True

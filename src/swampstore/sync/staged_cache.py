@@ -1,0 +1,136 @@
+"""The cache of a remote that is being set up, beside the cache that is still in use.
+
+One repository has one place for its cache. What is on its way to another remote must not meet
+what the cache holds of the present one: whenever a setup is stopped, the cache still is a copy of
+the remote that the settings name. So the new one is made next to it, and they change places when
+the settings do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from dataclasses import replace
+
+from swampstore.config import Config
+from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors
+from swampstore.layout import is_internal
+from swampstore.stores.registry import store_config
+from swampstore.sync.base_view import owner_of
+
+_STAGED = ".setup"
+_OLD = ".old"
+
+
+def staged_caches(cache_dir: str) -> list[str]:
+    """Return the caches that setups have begun to make for the place of a cache."""
+    directory, name = os.path.split(cache_dir)
+    return sorted(
+        f"{directory}/{one}"
+        for one in _names_in(directory)
+        if one.startswith(f"{name}.") and one.endswith(_STAGED)
+    )
+
+
+def finish_exchange(config: Config) -> None:
+    """Put a new cache in its place, if a setup was stopped when only the old one was gone."""
+    with contextlib.suppress(SwampstoreError, FileNotFoundError):
+        for staged in staged_caches(config.base):
+            if owner_of(staged) == _owner_of_remote(config):
+                os.rename(staged, config.base)
+                return
+
+
+class StagedCache:
+    """Where the cache for new settings is made: beside the one in use, or right in its place.
+
+    `here` are the settings that hold, `there` the new ones, whose store must be there.
+    """
+
+    def __init__(self, here: Config, there: Config) -> None:
+        self._here = here
+        self._there = there
+        self._owner = _owner_of_remote(there)
+        digest = hashlib.sha256(self._owner.encode()).hexdigest()[:12]
+        self._path = f"{there.base}.{digest}{_STAGED}"
+        self._is_beside = False
+
+    def finish(self) -> str | None:
+        """Finish what a setup was stopped at, if the settings say already that it is done.
+
+        Returns the directory of the data that was in use before, None if nothing was to be done.
+        """
+        if not os.path.isdir(self._path) or not self._settings_hold():
+            return None
+        if owner_of(self._there.base) == self._owner:
+            shutil.rmtree(self._path)  # all of it is on the remote, and in the cache since
+            return None
+        owner = owner_of(self._there.base) or ""
+        old = self._exchange()
+        namespace = owner.rpartition("#")[2]
+        return f"{old}/{namespace}" if old and namespace else old
+
+    def _settings_hold(self) -> bool:
+        if self._here.remote is None:
+            return False
+        try:
+            return _owner_of_remote(self._here) == self._owner
+        except SwampstoreError:
+            return False
+
+    def config(self) -> Config:
+        """Return the new settings, with the place where their cache is to be made."""
+        self._is_beside = not self._can_be_made_in_place()
+        return replace(self._there, base=self._path) if self._is_beside else self._there
+
+    def _can_be_made_in_place(self) -> bool:
+        """Whether what is in the cache is on its way to the same remote, or nothing at all.
+
+        Another namespace of the same remote has a directory of its own there; data without one
+        would be taken for data that was forgotten when the namespace was set.
+        """
+        cache = self._there.base
+        if not any(not is_internal(name) for name in _names_in(cache)):
+            return True
+        identity, _, namespace = (owner_of(cache) or "").rpartition("#")
+        ours, _, wanted = self._owner.rpartition("#")
+        return identity == ours and (bool(namespace) or not wanted)
+
+    def put_in_place(self) -> str | None:
+        """Let the new cache take its place; return where the one that was in use is now."""
+        return self._exchange() if self._is_beside else None
+
+    def _exchange(self) -> str | None:
+        cache, moved = self._there.base, None
+        with disk_errors(cache):
+            if os.path.lexists(cache):
+                moved = _free_path(f"{cache}{_OLD}")
+                os.rename(cache, moved)
+            os.rename(self._path, cache)
+        return moved
+
+
+def _owner_of_remote(config: Config) -> str:
+    """Return what the base of a cache calls its remote and namespace."""
+    assert config.remote is not None
+    with store_config(config.remote.target, config.remote.config).open() as store:
+        return f"{store.identity}#{config.namespace}"
+
+
+def _names_in(directory: str) -> list[str]:
+    with disk_errors(directory):
+        try:
+            return os.listdir(directory)
+        except FileNotFoundError:
+            return []
+
+
+def _free_path(path: str) -> str:
+    number, free = 1, path
+    while os.path.lexists(free):
+        number += 1
+        free = f"{path}{number}"
+    return free

@@ -1,0 +1,637 @@
+"""The doctor looks at a shared datastore: its cache, its remote, and whether they agree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swampstore import Repo, init_repo, open_repo
+from swampstore.artifacts.sweep import sweep
+from swampstore.cli import main
+from swampstore.config import update_marker
+from swampstore.doctor import Finding, Report, examine
+from swampstore.doctor.object_checks import ObjectCheck
+from swampstore.doctor.remote_checks import permissions
+from swampstore.layout import ModelRef, Routing
+from swampstore.locks.keys import gate_key, global_key, model_key
+from swampstore.locks.process import new_record
+from swampstore.locks.registry import new_entry, register
+from swampstore.stores import Fetched, ObjectInfo
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
+from swampstore.stores.memory import MemoryBucket, MemoryStore
+from swampstore.sync.base import BASE
+from swampstore.sync.index_format import Document, Meta, encode_meta
+from swampstore.sync.journal import JOURNAL
+from swampstore.sync.names import Names
+from swampstore.sync.remote.documents import Documents, Found
+
+MODEL = "aws/ec2/i-1"
+STATE = "data/aws/ec2/i-1/state"
+SHARED = [
+    "cache",
+    "cache_completeness",
+    "cache_leftovers",
+    "unpushed",
+    "conflict_copies",
+    "remote_health",
+    "remote_permissions",
+    "conditional_writes",
+    "clock",
+    "remote_index",
+    "locks",
+]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+@pytest.fixture
+def reopen(tmp_path: Path, bucket: Path) -> Callable[..., Repo]:
+    """Open a repository with a remote, with other settings if some are given."""
+    init_repo(tmp_path / "repo").close()
+    environ = {"SWAMP_HOME": str(tmp_path / "home"), "SWAMPSTORE_FSYNC": "off"}
+
+    def reopened(**settings: object) -> Repo:
+        section = {"type": "file", "url": f"file://{bucket}", **settings}
+        update_marker(str(tmp_path / "repo"), {"datastore": section})
+        return open_repo(tmp_path / "repo", environ=environ)
+
+    return reopened
+
+
+@pytest.fixture
+def repo(reopen: Callable[..., Repo]) -> Iterator[Repo]:
+    """A repository with two versions, all of which is on its remote."""
+    with reopen() as repo:
+        for number in (1, 2):
+            repo.artifacts.save(MODEL, "state", {"n": number})
+        repo.sync.push()
+        repo.ready(complete=True)
+        yield repo
+
+
+@pytest.fixture
+def cache(repo: Repo) -> Path:
+    return Path(repo.config.base)
+
+
+def finding(report: Report, check: str) -> Finding:
+    (found,) = [finding for finding in report.findings if finding.check == check]
+    return found
+
+
+def failures(report: Report) -> set[str]:
+    return {found.check for found in report.findings if not found.ok}
+
+
+def warnings(report: Report) -> set[str]:
+    return {found.check for found in report.findings if found.warning}
+
+
+def make_old(path: Path, **age: float) -> None:
+    moment = (datetime.now(UTC) - timedelta(**age)).timestamp()
+    os.utime(path, (moment, moment))
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in found if "-locks/" not in str(path)}
+
+
+# All is well ----------------------------------------------------------------------------------
+
+
+def test_a_sound_datastore_passes_every_check_and_nothing_is_left_on_it(
+    repo: Repo, bucket: Path
+) -> None:
+    before = files(bucket)
+    report = examine(repo)
+    assert (failures(report), warnings(report)) == (set(), set())
+    assert [found.check for found in report.findings][-len(SHARED) :] == SHARED
+    assert "ms" in finding(report, "remote_health").message
+    assert files(bucket) == before
+
+
+def test_a_remote_that_nobody_pushed_to_is_sound(reopen: Callable[..., Repo]) -> None:
+    with reopen() as repo:
+        repo.sync.pull()
+        assert failures(examine(repo, deep=True)) == set()
+
+
+def test_a_cache_that_is_not_there_yet_leaves_the_remote_to_be_looked_at(
+    reopen: Callable[..., Repo],
+) -> None:
+    with reopen() as repo:
+        report = examine(repo)
+    assert failures(report) == {"datastore"}
+    assert finding(report, "remote_health").passed
+
+
+def test_without_a_remote_nothing_of_sync_is_imported(repo_dir: Path) -> None:
+    code = (
+        "import sys, swampstore, swampstore.doctor\n"
+        f"with swampstore.open_repo({str(repo_dir)!r}) as repo:\n"
+        "    assert swampstore.doctor.examine(repo).ok\n"
+        "found = [name for name in sys.modules"
+        " if name.startswith(('swampstore.sync', 'swampstore.stores', 'swampstore.locks'))]\n"
+        "sys.exit(', '.join(found) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+# The remote does not answer -------------------------------------------------------------------
+
+
+def test_a_remote_that_is_not_there_is_one_finding(repo: Repo, bucket: Path) -> None:
+    config, clock = repo.config, repo.clock
+    repo.close()
+    bucket.rename(bucket.with_name("unmounted"))
+    with Repo(config, clock=clock) as offline:
+        report = examine(offline, deep=True)
+    assert failures(report) == {"remote_health"}
+    assert str(bucket) in finding(report, "remote_health").message
+    assert finding(report, "remote_health").remedy
+    assert [found.check for found in report.findings][-1] == "remote_health"
+    assert report.completeness is not None
+
+
+def test_a_remote_that_cannot_be_reached_is_one_finding(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_arguments: object) -> Iterator[Any]:
+        raise StoreUnreachableError("no route to host", hint="Check the network.")
+
+    monkeypatch.setattr("swampstore.stores.retry.RetryingStore.list", unreachable)
+    report = examine(repo)
+    assert failures(report) == {"remote_health"}
+    assert "no route to host" in finding(report, "remote_health").message
+    assert finding(report, "remote_health").remedy == "Check the network."
+
+
+def test_a_remote_that_stops_answering_while_it_is_looked_at_ends_nothing(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_arguments: object) -> datetime:
+        raise StoreUnreachableError("the connection was reset", hint="Try again.")
+
+    monkeypatch.setattr("swampstore.stores.retry.RetryingStore.clock", unreachable)
+    report = examine(repo)
+    assert failures(report) == {"clock", "remote_index"}
+    assert "could not be looked at" in finding(report, "clock").message
+    assert finding(report, "locks").passed
+
+
+# What the remote permits and does -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refused", "named", "granted"),
+    [
+        ("list", "list", "s3:ListBucket"),
+        ("get", "read", "s3:GetObject"),
+        ("put", "write", "s3:PutObject"),
+        ("put_if_absent", "create", "If-None-Match"),
+        ("put_if_match", "update", "If-Match"),
+        ("delete", "delete", "s3:DeleteObject"),
+    ],
+)
+def test_a_missing_permission_is_named_with_what_to_grant(
+    refused: str, named: str, granted: str
+) -> None:
+    class Guarded(MemoryStore):
+        """A store that does not permit one thing."""
+
+    def refuse(self: MemoryStore, key: str, *arguments: object) -> Any:
+        raise StorePermissionError(f"{refused} {key} is forbidden", hint="Ask the owner.")
+
+    setattr(Guarded, refused, refuse)
+    bucket = MemoryBucket()
+    store, names = Guarded("remote", bucket), Names("/cache", "infra", Routing())
+    found = permissions(store, names, "@swamp/s3-datastore")
+    assert not found.passed
+    assert found.message.endswith(f": {named}")
+    assert granted in (found.remedy or "")
+    assert any("infra/_control/doctor/" in detail for detail in found.details)
+    allowed = MemoryStore("remote", bucket)
+    assert [info.key for info in allowed.list()] == [] or refused == "delete"
+
+
+def test_a_remote_that_permits_too_little_is_not_asked_for_more(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: DirectoryStore, key: str, *arguments: object) -> Any:
+        raise StorePermissionError("read-only", hint="Ask the owner.")
+
+    monkeypatch.setattr(DirectoryStore, "put", refuse)
+    report = examine(repo)
+    assert failures(report) == {"remote_permissions"}
+    assert "conditional_writes" not in {found.check for found in report.findings}
+    assert "the right to write objects" in (finding(report, "remote_permissions").remedy or "")
+
+
+def test_a_remote_that_ignores_conditions_is_found(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(self: DirectoryStore, key: str, data: bytes) -> object:
+        return self.put(key, data)
+
+    monkeypatch.setattr(DirectoryStore, "put_if_absent", careless)
+    report = examine(repo)
+    assert failures(report) == {"conditional_writes"}
+    assert "conditional create" in finding(report, "conditional_writes").details[0]
+
+
+@pytest.mark.parametrize(("skew", "told"), [(95, "95 s ahead of"), (-95, "95 s behind")])
+def test_clocks_that_do_not_agree_are_a_warning(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, skew: float, told: str
+) -> None:
+    monkeypatch.setattr(repo, "clock", lambda: datetime.now(UTC) + timedelta(seconds=skew))
+    report = examine(repo)
+    assert report.ok
+    assert warnings(report) == {"clock"}
+    assert told in finding(report, "clock").details[0]
+    assert "Locks are judged by the remote's clock" in (finding(report, "clock").remedy or "")
+    assert finding(report, "clock").to_json()["warning"] is True
+
+
+# The index ------------------------------------------------------------------------------------
+
+
+def test_a_lost_shard_of_a_sharded_index_is_found_and_healed(repo: Repo, bucket: Path) -> None:
+    repo.sync.migrate_index()
+    lost = bucket / "_index/data--aws--ec2--i-1.json"
+    lost.unlink()
+    report = examine(repo)
+    assert failures(report) == {"remote_index"}
+    assert "data--aws--ec2--i-1" in finding(report, "remote_index").details[0]
+    assert not lost.exists()
+    assert examine(repo, repair=True).ok
+    assert lost.exists()
+    assert (failures(examine(repo, deep=True)), warnings(examine(repo))) == (set(), set())
+
+
+def test_a_lost_shard_is_only_a_copy_where_there_is_a_monolith(repo: Repo, bucket: Path) -> None:
+    (bucket / "_index/data--aws--ec2--i-1.json").unlink()
+    report = examine(repo)
+    assert (failures(report), warnings(report)) == (set(), {"remote_index"})
+
+
+def test_documents_that_do_not_agree_are_a_warning_once_no_commit_can_be_under_way(
+    repo: Repo, bucket: Path
+) -> None:
+    monolith = bucket / ".datastore-index.json"
+    monolith.write_bytes(monolith.read_bytes() + b"\n")
+    assert warnings(examine(repo)) == set()
+    make_old(monolith, minutes=5)
+    assert warnings(examine(repo)) == {"remote_index"}
+
+
+@pytest.mark.parametrize("name", ["_index/_meta.json", ".datastore-index.json"])
+def test_a_damaged_or_missing_document_is_found(repo: Repo, bucket: Path, name: str) -> None:
+    if name.startswith("_index"):
+        (bucket / name).write_text("{")
+    else:
+        (bucket / name).unlink()
+    report = examine(repo)
+    assert failures(report) == {"remote_index"}
+    assert name in finding(report, "remote_index").details[0]
+
+
+# Objects --------------------------------------------------------------------------------------
+
+
+def test_objects_are_only_listed_if_that_is_asked_for(repo: Repo, bucket: Path) -> None:
+    (bucket / f"{STATE}/2/raw").unlink()
+    assert failures(examine(repo)) == set()
+    assert failures(examine(repo, deep=True)) == {"remote_objects"}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("namespace", [None, "infra"])
+def test_objects_and_entries_without_each_other_are_found(
+    reopen: Callable[..., Repo], bucket: Path, sharded: bool, namespace: str | None
+) -> None:
+    with reopen(namespace=namespace) as repo:
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+        repo.sync.push()
+        repo.ready(complete=True)
+        if sharded:
+            repo.sync.migrate_index()
+        root = bucket / (namespace or "")
+        (root / f"{STATE}/1/raw").unlink()
+        for name in ("abandoned", "just begun"):
+            (root / f"{STATE}/{name}").write_text(name)
+        (root / f"{STATE}/.lock").write_text("not data")
+        make_old(root / f"{STATE}/abandoned", hours=2)
+        make_old(root / f"{STATE}/.lock", hours=2)
+        report = examine(repo, deep=True, repair=True)
+    assert failures(report) == {"remote_objects"}
+    assert finding(report, "remote_objects").details == (f"{STATE}/1/raw",)
+    assert warnings(report) == {"remote_orphans"}
+    prefix = f"{namespace}/" if namespace else ""
+    assert finding(report, "remote_orphans").details == (f"{prefix}{STATE}/abandoned",)
+    assert (root / f"{STATE}/abandoned").exists()
+
+
+def test_an_entry_that_went_with_its_object_meanwhile_is_not_missed(
+    repo: Repo, bucket: Path
+) -> None:
+    names = Names("/cache", "", Routing())
+
+    class Late(DirectoryStore):
+        """A store from which somebody deletes an artifact before it is listed."""
+
+        def list(self, prefix: str = "") -> Iterator[Any]:
+            repo.artifacts.delete(MODEL, "state", version=1)
+            repo.sync.push()
+            return super().list(prefix)
+
+    with Late(str(bucket), durable=False) as store:
+        found = ObjectCheck(Documents(store, names, 2), names, datetime.now(UTC)).run()
+    assert [one.passed for one in found] == [True, True]
+
+
+class ManyObjects:
+    """A sharded index, and as many objects as it has entries, made while they are read."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self.store = self
+
+    def meta(self) -> Fetched:
+        names = tuple(f"data--t--m{number}" for number in range(self.partitions))
+        return Fetched(self._info("_meta.json"), encode_meta(Meta(2, names, 1), "write"))
+
+    def shards(self, partitions: list[str]) -> Iterator[tuple[str, Found]]:
+        for partition in partitions:
+            rels = self._rels(partition.rpartition("m")[2])
+            yield partition, Found(Document(dict.fromkeys(rels, msgspec.Raw(b"{}"))))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        for number in range(self.partitions):
+            yield from map(self._info, self._rels(str(number)))
+
+    @staticmethod
+    def _rels(model: str) -> Iterator[str]:
+        return (f"data/t/m{model}/name-{number}/1/raw" for number in range(500))
+
+    @staticmethod
+    def _info(key: str) -> ObjectInfo:
+        return ObjectInfo(key, 1, "etag", None, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def test_memory_does_not_grow_with_the_number_of_objects() -> None:
+    names = Names("/cache", "", Routing())
+    peaks = []
+    for partitions in (4, 4, 24):
+        documents: Any = ManyObjects(partitions)
+        tracemalloc.start()
+        found = ObjectCheck(documents, names, datetime.now(UTC)).run()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert [one.passed for one in found] == [True, True]
+    assert peaks[2] < 1.5 * peaks[1]
+
+
+# Locks ----------------------------------------------------------------------------------------
+
+
+def test_locks_that_nobody_holds_any_more_are_found_and_released(repo: Repo, bucket: Path) -> None:
+    store, model = DirectoryStore(str(bucket), durable=False), ModelRef.parse(MODEL)
+    register(store, new_entry(""), [model], new_record(30.0))
+    keys = [global_key(""), gate_key(""), model_key("", model)]
+    for key in keys:
+        store.put(key, new_record(30.0).encode())
+        make_old(bucket / key, minutes=10)
+    report = examine(repo)
+    assert failures(report) == {"locks"}
+    assert {detail.partition(":")[0] for detail in finding(report, "locks").details} == set(keys)
+    assert str(os.getpid()) in finding(report, "locks").details[0]
+    assert all((bucket / key).exists() for key in keys)
+    assert examine(repo, repair=True).ok
+    assert not any((bucket / key).exists() for key in keys)
+
+
+def test_a_lock_that_is_held_is_left_alone(repo: Repo, bucket: Path) -> None:
+    with repo.locks.everything():
+        assert examine(repo, repair=True).ok
+        assert (bucket / global_key("")).exists()
+
+
+def test_locks_of_a_directory_that_is_used_in_place_are_looked_at(
+    repo_dir: Path, tmp_path: Path
+) -> None:
+    update_marker(str(repo_dir), {"datastore": {"type": "filesystem", "path": "../share"}})
+    with open_repo(repo_dir, durable=False) as repo:
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+        repo.ready(complete=True)
+        assert finding(examine(repo), "locks").passed
+        lock = tmp_path / "share" / model_key("", ModelRef.parse(MODEL))
+        lock.write_bytes(new_record(30.0).encode())
+        make_old(lock, minutes=10)
+        assert failures(examine(repo)) == {"locks"}
+        assert examine(repo, repair=True).ok
+        assert not lock.exists()
+
+
+# The cache ------------------------------------------------------------------------------------
+
+
+def test_unpushed_work_is_a_warning_that_says_how_to_push_it(repo: Repo, cache: Path) -> None:
+    repo.artifacts.save(MODEL, "state", {"n": 3})
+    repo.artifacts.save(MODEL, "other", {"n": 1})
+    make_old(cache / "data/aws/ec2/i-1/other", days=3)
+    report = examine(repo)
+    assert report.ok
+    found = finding(report, "unpushed")
+    assert found.warning
+    assert found.message.startswith("2 path(s) changed here and not pushed yet; the oldest since ")
+    assert (datetime.now(UTC) - timedelta(days=3)).date().isoformat() in found.message
+    assert found.remedy == "Run `swampstore sync --push`."
+    assert set(found.details) == {STATE, "data/aws/ec2/i-1/other"}
+    repo.sync.push()
+    assert not finding(examine(repo), "unpushed").warning
+
+
+def test_copies_from_conflicts_are_a_warning(repo: Repo, cache: Path) -> None:
+    copy = cache / "files/conflicts/outputs/aws/run.yaml.0123456789ab"
+    copy.parent.mkdir(parents=True)
+    copy.write_text("ours")
+    found = finding(examine(repo), "conflict_copies")
+    assert (found.warning, found.details) == (True, (str(copy),))
+
+
+def test_a_damaged_base_is_found_and_started_afresh(repo: Repo, cache: Path) -> None:
+    repo.connection.base.close()
+    for suffix in ("-wal", "-shm"):
+        (cache / f"{BASE}{suffix}").unlink(missing_ok=True)
+    (cache / BASE).write_bytes(b"not a database" * 1000)
+    before = files(cache)
+    report = examine(repo)
+    assert failures(report) == {"cache"}
+    assert BASE in finding(report, "cache").details[0]
+    assert (cache / BASE).read_bytes() == before[str(cache / BASE)]
+    assert examine(repo, repair=True).ok
+    assert not repo.sync.pull().conflicts
+    assert (failures(examine(repo)), warnings(examine(repo))) == (set(), set())
+
+
+@pytest.mark.parametrize("name", [JOURNAL, ".datastore-sync-state.json"])
+def test_marks_that_cannot_be_read_are_found_and_count_as_everything(
+    repo: Repo, cache: Path, name: str
+) -> None:
+    repo.artifacts.save(MODEL, "state", {"n": 3})
+    with (cache / name).open("ab") as file:
+        file.write(b"{torn")
+    report = examine(repo)
+    assert failures(report) == {"cache"}
+    assert name in finding(report, "cache").details[0]
+    assert examine(repo, repair=True).ok
+    assert repo.sync.status().needs_full_walk
+    assert finding(examine(repo), "cache").passed
+
+
+def test_files_that_somebody_removed_from_the_cache_are_missed(repo: Repo, cache: Path) -> None:
+    shutil.rmtree(cache / f"{STATE}/1")
+    report = examine(repo)
+    assert failures(report) == {"cache_completeness", "catalog_completeness"}
+    found = finding(report, "cache_completeness")
+    assert found.details == (str(cache / f"{STATE}/1/metadata.yaml"),)
+    repo.sync.pull(full=True)
+    assert failures(examine(repo)) == set()
+
+
+def test_what_is_left_of_a_version_is_no_leftover_and_comes_back_from_the_remote(
+    repo: Repo, cache: Path, bucket: Path
+) -> None:
+    left = cache / f"{STATE}/1"
+    (left / "metadata.yaml").unlink()
+    for path in (left / "raw", left):
+        make_old(path, days=3)
+    assert failures(examine(repo)) == {"cache_completeness", "catalog_completeness"}
+    assert sweep(repo.store).leftovers == ()
+    assert examine(repo, repair=True).ok
+    assert (left / "metadata.yaml").exists()
+    repo.sync.push(full=True)
+    assert (bucket / f"{STATE}/1/raw").exists()
+    assert (failures(examine(repo)), warnings(examine(repo))) == (set(), set())
+
+
+def test_what_was_deleted_and_not_pushed_yet_is_not_missed(repo: Repo) -> None:
+    repo.artifacts.delete(MODEL, "state", version=1)
+    report = examine(repo)
+    assert (failures(report), warnings(report)) == (set(), {"unpushed"})
+
+
+def test_content_that_stays_on_the_remote_is_not_missed(
+    repo: Repo, reopen: Callable[..., Repo], cache: Path
+) -> None:
+    repo.close()
+    for path in cache.iterdir():
+        if path.is_file():
+            path.unlink()
+    shutil.rmtree(cache / "data")
+    with reopen(hydrationStrategy="lazy") as lazy:
+        lazy.sync.pull(metadata_only=True)
+        lazy.rebuild_catalog()
+        report = examine(lazy)
+    assert failures(report) == set()
+    assert "2 file(s) stay there" in finding(report, "cache_completeness").message
+
+
+def test_a_base_of_another_remote_says_nothing(
+    repo: Repo, reopen: Callable[..., Repo], cache: Path, tmp_path: Path
+) -> None:
+    repo.close()
+    shutil.rmtree(cache / STATE)
+    (tmp_path / "other").mkdir()
+    with reopen(url=f"file://{tmp_path}/other") as moved:
+        assert finding(examine(moved), "cache_completeness").passed
+        assert finding(examine(moved), "cache").passed
+
+
+def test_what_interrupted_syncs_left_is_found_and_removed(repo: Repo, cache: Path) -> None:
+    old = cache / ".0b1f2f34-6b7e-4a6e-9d52-3f5a0c1e2d3b.tmp"
+    old.mkdir()
+    assert examine(repo).ok
+    make_old(old, days=2)
+    report = examine(repo)
+    assert failures(report) == {"cache_leftovers"}
+    assert finding(report, "cache_leftovers").details == (str(old),)
+    assert examine(repo, repair=True).ok
+    assert not old.exists()
+
+
+# Namespaces -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [None, "../share"])
+def test_data_from_before_the_namespace_is_found(
+    repo_dir: Path, tmp_path: Path, path: str | None
+) -> None:
+    update_marker(str(repo_dir), {"datastore": {"type": "filesystem", "path": path}})
+    with open_repo(repo_dir, durable=False) as repo:
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+        outside = Path(repo.config.base, "data")
+    update_marker(str(repo_dir), {"datastore": {"namespace": "infra"}})
+    with open_repo(repo_dir, durable=False) as repo:
+        report = examine(repo)
+    assert "namespace_migration" in failures(report)
+    found = finding(report, "namespace_migration")
+    assert found.details == (str(outside),)
+    assert "namespace migrate" in (found.remedy or "")
+
+
+def test_files_of_another_namespace_inside_ours_are_found_and_removed(
+    reopen: Callable[..., Repo], bucket: Path
+) -> None:
+    with reopen(namespace="infra") as repo:
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+        repo.sync.push()
+        repo.ready(complete=True)
+        assert finding(examine(repo), "namespace_contamination").passed
+        for top in ("web", "infra/web"):
+            (bucket / top / "data").mkdir(parents=True)
+            (bucket / top / ".namespace.json").write_text('{"namespace": "web"}')
+            (bucket / top / "data/file").write_text("of web")
+        report = examine(repo)
+        assert failures(report) == {"namespace_contamination"}
+        assert finding(report, "namespace_contamination").details == ("web (remote)",)
+        assert examine(repo, repair=True).ok
+    assert not (bucket / "infra/web/data/file").exists()
+    assert (bucket / "web/data/file").exists()
+
+
+# On the command line --------------------------------------------------------------------------
+
+
+def test_warnings_are_shown_with_what_to_do_and_fail_nothing(
+    repo: Repo,
+    cache: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    repo.artifacts.save(MODEL, "state", {"n": 3})
+    monkeypatch.setenv("SWAMP_HOME", str(cache.parent.parent))
+    monkeypatch.setenv("SWAMP_REPO_DIR", repo.config.repo_dir)
+    assert main(["doctor", "--deep"]) == 0
+    out = capsys.readouterr().out
+    assert "│ warning │ 1 path(s) changed here and not pushed yet; the oldest since" in out
+    assert "  -> Run `swampstore sync --push`." in out
+    assert "remote_orphans" in out
+    assert out.endswith("All is well.\n")
