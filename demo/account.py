@@ -94,6 +94,16 @@ class Account:
         self.console.print(Text(printed.rstrip("\n")), soft_wrap=True)
         return printed
 
+    def start(self, line: str, *, on: Machine) -> subprocess.Popen[bytes]:
+        """Run a command line in the background; it prints nothing."""
+        self.echo(f"{line} &", on)
+        return subprocess.Popen(  # noqa: S603 - the demo runs its own words
+            ["/bin/sh", "-c", line],
+            cwd=on.directory,
+            env=self.environment() | dict(on.variables),
+            stdout=subprocess.DEVNULL,
+        )
+
     def _run(
         self, line: str, on: Machine | None, *, stdout: int | None, fails: bool = False
     ) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,16 @@ from swampstore import Repo, open_repo
 ELSEWHERE = "elsewhere"
 MODEL, NAME = "aws/ec2/i-0a11", "report"
 _REQUESTS = re.compile(r"\d+ requests? \((.+)\)")
-# Three files, the two shards they are in, the whole index, its directory; and three looks.
-COST_OF_AN_ARTIFACT = 10
+# Three files, the two shards they are in, the whole index, its directory; three looks; and the
+# lock, which is taken, looked at and given back.
+COST_OF_AN_ARTIFACT = 14
+_OFFLINE = "SWAMPSTORE_OFFLINE=1"
+_BUSY = """
+import swampstore, time
+with swampstore.open_repo() as repo, repo.session(["web-1"]):
+    time.sleep(6)
+    repo.artifacts.save("web-1", "note", "written after a long time")
+"""
 
 
 def share_it(account: Account) -> None:
@@ -24,7 +33,9 @@ def share_it(account: Account) -> None:
     _set_up(account, server)
     _join(account, server, laptop)
     _change_one_thing(account, server, laptop)
+    _work_at_once(account, server, laptop)
     _collide(account, server, laptop)
+    _live_next_to_each_other(account)
     _go_back(account, server)
 
 
@@ -72,13 +83,24 @@ def _join(account: Account, server: Machine, laptop: Machine) -> None:
     account.run("swampstore sync", on=laptop)
     account.claim("the laptop has the same versions", _rows(laptop) == _rows(server))
     with _repo(laptop) as repo:
-        logs = [found.text() for found in repo.query('name == "scan.log"')]
-    account.claim("and their content", logs and all("is running" in log for log in logs))
+        cache = Path(repo.config.datastore_dir)
+        log = repo.latest(MODEL, "scan.log")
+    content = cache / f"data/{MODEL}/scan.log/{log.version}/raw"
+    account.claim("but no content yet: that comes when it is read", not content.exists())
+    printed = account.ask("swampstore data get web-1 scan.log --raw | head -n 1", on=laptop)
+    account.claim("now it is there", "is running" in printed and content.exists())
+    account.run("swampstore data hydrate 'name == \"scan.log\"'", on=laptop)
 
 
 def _change_one_thing(account: Account, server: Machine, laptop: Machine) -> None:
-    account.say("The server saves one artifact. What a sync costs depends on that alone:")
-    account.run(f'swampstore data put web-1 {NAME} --json-value \'{{"by": "nobody"}}\'', on=server)
+    account.say(
+        "A command that changes something locks its model, pulls, works and pushes. Here the"
+        " server does not, to show what a push costs: that depends on what changed alone."
+    )
+    account.run(
+        f'{_OFFLINE} swampstore data put web-1 {NAME} --json-value \'{{"by": "nobody"}}\'',
+        on=server,
+    )
     cost = _requests(account.ask("swampstore sync --push", on=server))
     account.claim(f"one artifact took {cost} requests", 0 < cost <= COST_OF_AN_ARTIFACT)
     account.run("swampstore sync --pull", on=laptop)
@@ -94,11 +116,32 @@ def _requests(printed: str) -> int:
     return sum(map(int, re.findall(r"\d+", found[1]))) if found else 0
 
 
+def _work_at_once(account: Account, server: Machine, laptop: Machine) -> None:
+    account.say("The server is busy with one model for a while, and the laptop with another:")
+    lock = server.directory / ELSEWHERE / f"bucket/data/{MODEL}/.lock"
+    busy = account.start(f"python -c '{_BUSY}'", on=server)
+    while not lock.exists() and busy.poll() is None:
+        time.sleep(0.05)
+    account.run("swampstore data put web-2 note --json-value '\"at the same time\"'", on=laptop)
+    account.claim("two machines write different models at once", busy.poll() is None)
+    account.run("swampstore datastore lock status", on=laptop)
+    account.say("For the same model the laptop would have to wait, and is told for whom:")
+    line = "SWAMP_LOCK_TIMEOUT_MS=300 swampstore data put web-1 note --json-value 1"
+    account.run(line, fails=True, on=laptop)
+    account.claim("the server is still at it", busy.poll() is None)
+    account.claim(
+        "it unlocks when it is done, and has pushed", not busy.wait() and not lock.exists()
+    )
+    account.run("swampstore sync", on=server)
+    account.run("swampstore sync", on=laptop)
+
+
 def _collide(account: Account, server: Machine, laptop: Machine) -> None:
     account.say("Both are offline, and both save version 2 of the same artifact:")
     for machine in (server, laptop):
         value = f'{{"by": "{machine.name}"}}'
-        account.run(f"swampstore data put web-1 {NAME} --json-value '{value}'", on=machine)
+        line = f"{_OFFLINE} swampstore data put web-1 {NAME} --json-value '{value}'"
+        account.run(line, on=machine)
     account.claim(
         "there are two versions 2",
         (_contents(server)[2], _contents(laptop)[2]) == ("server", "laptop"),
@@ -108,7 +151,7 @@ def _collide(account: Account, server: Machine, laptop: Machine) -> None:
     account.run("swampstore sync", on=laptop)
     account.run("swampstore sync", on=server)
     account.run(
-        f"swampstore data query 'name == \"{NAME}\" && version > 0' --order version"
+        f"swampstore data query 'name == \"{NAME}\" && version > 0' --order version --hydrate"
         ' --select \'{"version": version, "by": attributes.by}\'',
         on=server,
     )
@@ -121,6 +164,38 @@ def _collide(account: Account, server: Machine, laptop: Machine) -> None:
 def _contents(machine: Machine) -> dict[int, str]:
     with _repo(machine) as repo:
         return {one.version: one.json()["by"] for one in repo.versions(MODEL, NAME)}
+
+
+def _live_next_to_each_other(account: Account) -> None:
+    account.say("Two teams can use one bucket without seeing, or waiting for, each other:")
+    elsewhere = account.directory / ELSEWHERE
+    bucket = elsewhere / "teams"
+    bucket.mkdir()
+    teams = [_team(account, elsewhere / name, bucket) for name in ("infra", "apps")]
+    infra, apps = teams
+    account.run("swampstore datastore namespace list", on=apps)
+    top = sorted(path.name for path in bucket.iterdir() if not path.name.startswith("."))
+    account.claim("each has a directory of its own in the bucket", top == ["apps", "infra"])
+    account.say("Unless they want to. What the other one has can be found, and read:")
+    account.run("swampstore datastore catalog pull", on=apps)
+    printed = account.ask("swampstore data get infra:demo/host/h-1 facts --raw", on=apps)
+    account.claim("one team reads what the other saved", "saved by infra" in printed)
+    with _repo(infra) as repo:
+        account.claim("and owns what it saved itself", len(repo.query("true")) == 1)
+
+
+def _team(account: Account, directory: Path, bucket: Path) -> Machine:
+    directory.mkdir()
+    home = {"SWAMP_HOME": str(directory / "home")}
+    team = Machine(directory.name, directory, home)
+    account.run("swampstore init > /dev/null", on=team)
+    account.run(
+        f"swampstore datastore setup file://{bucket} --namespace {team.name} | head -n 1", on=team
+    )
+    value = f'{{"note": "saved by {team.name}"}}'
+    line = f"swampstore data put demo/host/h-1 facts --json-value '{value}' > /dev/null"
+    account.run(line, on=team)
+    return team
 
 
 def _go_back(account: Account, server: Machine) -> None:

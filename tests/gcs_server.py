@@ -127,10 +127,16 @@ class GcsServer(Server):
         self.listings += 1
         prefix = query.get("prefix", "")
         after = max(query.get("continuation-token", ""), query.get("start-after", ""))
-        keys = sorted(key for key in bucket if key.startswith(prefix) and key > after)
+        names = {_up_to(key, prefix, query.get("delimiter")) for key in bucket}
+        keys = sorted(name for name in names if name.startswith(prefix) and name > after)
         page = keys[: int(query.get("max-keys", PAGE))]
         more = len(page) < len(keys)
-        entries = "".join(_entry(key, bucket[key]) for key in page)
+        entries = "".join(
+            _entry(key, bucket[key])
+            if key in bucket
+            else f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
+            for key in page
+        )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         body = (
             f"<ListBucketResult><Prefix>{escape(prefix)}</Prefix>"
@@ -150,6 +156,12 @@ class GcsServer(Server):
             blob = self._store(target, unquote(key), original.data, original.modified)
         document = {"done": True, "resource": {"generation": str(blob.generation)}}
         return Answer(body=json.dumps(document).encode())
+
+
+def _up_to(key: str, prefix: str, delimiter: str | None) -> str:
+    """Return a key, or what comes before and with the first delimiter behind the prefix."""
+    rest, found, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+    return f"{prefix}{rest}{found}" if found and key.startswith(prefix) else key
 
 
 def _precondition(found: Blob | None, request: Request) -> Answer | None:

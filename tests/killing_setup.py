@@ -2,7 +2,9 @@
 
 A program of its own, because forking is cheap only where little is loaded:
 
-    python -m tests.killing_setup STRIDE SCRATCH
+    python -m tests.killing_setup STRIDE SCRATCH {repository|remote}
+
+The last word says where the data comes from.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -26,7 +29,13 @@ from swampstore.sync import setup as setting_up
 from tests.machines import contents
 
 MODEL = "aws/ec2/i-1"
-TRACED = frozenset({"relocation.py", "destinations.py", "setup.py", "datastore_setup.py"})
+TRACED = frozenset(
+    {
+        *("relocation.py", "destinations.py", "setup.py", "datastore_setup.py"),
+        *("staged_cache.py", "new_settings.py"),
+    }
+)
+REPEATED = 3  # so often a line is worth being killed at
 OF_ANA = ["one", "two"]
 OF_BOTH = ["of bob", *OF_ANA]
 
@@ -37,28 +46,36 @@ def _believe(store: Store, *, racers: int = 0) -> ProbeReport:
 
 
 class World:
-    """A bucket in which somebody has data, and a machine with other data of the same name."""
+    """A bucket in which somebody has data, and a machine with other data of the same name.
 
-    def __init__(self, directory: Path) -> None:
+    With `is_remote` that machine has its data in another bucket, except for the last version.
+    """
+
+    def __init__(self, directory: Path, *, is_remote: bool) -> None:
         self.directory = directory
-        self._address = Address(f"file://{directory}/bucket")
+        self._is_remote = is_remote
 
     def make(self) -> None:
-        (self.directory / "bucket").mkdir(parents=True)
-        for name, texts in (("bob", ["of bob"]), ("ana", OF_ANA)):
+        for bucket in ("bucket", "first-bucket"):
+            (self.directory / bucket).mkdir(parents=True)
+        for name, text in (("bob", "of bob"), ("ana", OF_ANA[0])):
             with init_repo(self.directory / name) as repo:
-                for text in texts:
-                    repo.artifacts.save(MODEL, "state", text)
+                repo.artifacts.save(MODEL, "state", text)
         self.set_up("bob")
+        if self._is_remote:
+            self.set_up("ana", "first-bucket")
+        with self.open("ana") as repo:
+            repo.artifacts.save(MODEL, "state", OF_ANA[1])
 
     def open(self, name: str) -> Repo:
         environ = {"SWAMP_HOME": f"{self.directory}/{name}-home", "SWAMPSTORE_FSYNC": "off"}
         return open_repo(self.directory / name, environ=environ)
 
-    def set_up(self, name: str) -> None:
+    def set_up(self, name: str, bucket: str = "bucket") -> None:
         environ = {"SWAMP_HOME": f"{self.directory}/{name}-home"}
+        address = Address(f"file://{self.directory}/{bucket}")
         with patch.object(setting_up, "probe", _believe), self.open(name) as repo:
-            set_up_datastore(repo, self._address, environ=environ)
+            set_up_datastore(repo, address, environ=environ)
 
     def check_readable(self) -> None:
         with self.open("ana") as repo:
@@ -74,6 +91,9 @@ class World:
                 repo.rebuild_catalog()
                 assert contents(repo, MODEL, "state") == OF_BOTH, name
         assert not list((self.directory / "ana/.swamp").rglob("raw"))
+        assert not list((self.directory / "ana-home/repos").glob("*.setup"))
+        left = [path.read_text() for path in (self.directory / "first-bucket").rglob("raw")]
+        assert left == (OF_ANA[:1] if self._is_remote else [])
 
 
 def in_child(work: Callable[[], None]) -> bool:
@@ -97,17 +117,20 @@ def in_child(work: Callable[[], None]) -> bool:
 
 
 def killed_at(world: World, line: int) -> Callable[[], None]:
-    """Return a setup that dies when it comes to the n-th line that it was not at before."""
+    """Return a setup that dies at the n-th line; of one that is repeated, only some count."""
 
     def run() -> None:
-        seen: set[tuple[str, int]] = set()
+        visits: Counter[tuple[str, int]] = Counter()
+        count = 0
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
             file = os.path.basename(frame.f_code.co_filename)
             if file not in TRACED:
                 return None
-            seen.add((file, frame.f_lineno))
-            if len(seen) == line:
+            nonlocal count
+            visits[file, frame.f_lineno] += 1
+            count += visits[file, frame.f_lineno] <= REPEATED
+            if count == line:
                 os.kill(os.getpid(), signal.SIGKILL)
             return trace
 
@@ -117,8 +140,8 @@ def killed_at(world: World, line: int) -> Callable[[], None]:
     return run
 
 
-def main(stride: int, scratch: Path) -> None:
-    template, world = scratch / "template", World(scratch / "world")
+def main(stride: int, scratch: Path, *, is_remote: bool) -> None:
+    template, world = scratch / "template", World(scratch / "world", is_remote=is_remote)
     in_child(world.make)
     world.directory.rename(template)
     line = stride
@@ -138,4 +161,4 @@ def main(stride: int, scratch: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), is_remote=sys.argv[3] == "remote")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,22 @@ class Machine:
         return environment(self.repo_dir) | {"SWAMP_HOME": str(self.home)}
 
     def use(self, bucket: Path, **settings: object) -> None:
-        """Make a bucket the datastore, without any of the care that `setup` takes."""
-        section = {"type": "file", "url": f"file://{bucket}", **settings}
+        """Make a bucket the datastore, without any of the care that `setup` takes.
+
+        Pulls bring content, unless the settings say something else.
+        """
+        section: dict[str, object] = {"type": "file", "url": f"file://{bucket}"}
+        section["hydrationStrategy"] = "full"
+        section |= settings
         update_marker(str(self.repo_dir), {"datastore": section})
 
-    def open(self) -> Repo:
-        return open_repo(self.repo_dir, environ=self.environ)
+    def use_remote(self, kind: str, config: Mapping[str, object]) -> None:
+        """Make a remote the datastore."""
+        section = {"type": kind, "url": None, "config": dict(config), "hydrationStrategy": "full"}
+        update_marker(str(self.repo_dir), {"datastore": section})
+
+    def open(self, datastore: str | None = None) -> Repo:
+        return open_repo(self.repo_dir, datastore=datastore, environ=self.environ)
 
     @property
     def cache(self) -> Path:
@@ -51,7 +62,9 @@ class Machine:
             return Path(repo.config.datastore_dir)
 
     def put(self, model: str, name: str, content: str) -> None:
-        assert self("data", "put", model, name, stdin=content.encode()).status == 0
+        """Save something without a session: nothing is pulled before, nothing pushed after."""
+        with self.open() as repo:
+            repo.artifacts.save(model, name, content)
 
     def get(self, model: str, name: str, *options: str) -> str:
         outcome = self("data", "get", model, name, "--raw", *options)

@@ -343,6 +343,12 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.open": "its own lock files",
     },
     "artifacts/rename.py": {"open": "the descriptor that a Change gave out"},
+    "catalog/export.py": {
+        "open": "the export, which it marks",
+        "os.makedirs": "the datastore's directory",
+        "os.replace": "the export, which it marks",
+        "os.unlink": "its temporary file",
+    },
     "catalog/database.py": {
         "os.makedirs": "the catalog's directory, in the local tier",
         "os.open": "the catalog's lock file",
@@ -359,6 +365,26 @@ ALLOWED: dict[str, dict[str, str]] = {
         "open": "a temporary file, to see whether the datastore can be written",
         "os.unlink": "the same",
     },
+    "namespaces/contamination.py": {
+        "os.rmdir": "directories of copies that belong to another namespace",
+        "os.unlink": "copies that belong to another namespace, and are there as well",
+        "tempfile.TemporaryFile": "content that is only hashed",
+    },
+    "namespaces/manifests.py": {"os.makedirs": "the directory of a manifest"},
+    "namespaces/migrating.py": {
+        "os.rmdir": "what a finished move leaves behind",
+        "os.unlink": "copies of the index, catalogs, and what a finished move leaves behind",
+    },
+    "namespaces/moving.py": {
+        "os.link": "moving files into a namespace; everything is marked afterwards",
+        "os.makedirs": "the same",
+        "os.rename": "the same",
+        "os.replace": "the same",
+        "os.rmdir": "the same",
+        "os.unlink": "the same",
+        "shutil.copy2": "the same",
+    },
+    "repo.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/run_gc.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "sync/base_file.py": {
@@ -373,6 +399,20 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "its temporary file",
         "shutil.copyfile": "the same",
         "tempfile.TemporaryFile": "content that is only hashed",
+    },
+    "sync/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "sync/eviction.py": {"os.rename": "content that goes, whose absence is noted before"},
+    "sync/foreign/content.py": {
+        "tempfile.TemporaryFile": "content of others, which is never kept",
+        "tempfile.gettempdir": "the name of its directory",
+    },
+    "sync/foreign/publishing.py": {
+        "tempfile.TemporaryFile": "the published export, to be read",
+        "tempfile.gettempdir": "the name of its directory",
+    },
+    "sync/foreign/pulling.py": {
+        "tempfile.TemporaryFile": "exports of others, which are never kept",
+        "tempfile.gettempdir": "the name of its directory",
     },
     "sync/dirty.py": {"os.makedirs": "the cache's directory", "os.open": "its own lock file"},
     "sync/downloads.py": {
@@ -405,6 +445,10 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the trial file",
     },
     "sync/signature.py": {"os.open": "only to read, with flags that keep links and pipes out"},
+    "sync/staged_cache.py": {
+        "os.rename": "a whole cache, which takes the place of another",
+        "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
+    },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
 }
 

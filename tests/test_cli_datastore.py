@@ -15,10 +15,11 @@ from swampstore import Repo
 from swampstore import config as configuration
 from swampstore.datastore_address import Address
 from swampstore.stores.directory import DirectoryStore
+from swampstore.sync import new_settings
 from swampstore.sync import setup as setting_up
+from swampstore.sync.new_settings import written_settings
 from swampstore.sync.relocation import Relocation
 from swampstore.sync.service import SyncService
-from swampstore.sync.setup import written_settings
 from tests.machines import Machine, contents
 
 MODEL = "aws/ec2/i-1"
@@ -94,7 +95,7 @@ def test_setup_takes_the_data_along(ana: Machine, bucket: Path, url: str) -> Non
         "directoriesMigrated": ["data", "outputs"],
         "warnings": [],
     }
-    assert settings(ana) == {"type": "file", "url": url}
+    assert settings(ana) == {"type": "file", "url": url, "hydrationStrategy": "lazy"}
     assert (bucket / f"{STATE}/2/raw").read_text() == "two"
     assert (bucket / "outputs/aws/run.yaml").exists()
     assert local_files(ana) == ["secrets/key"]
@@ -112,7 +113,8 @@ def test_setup_tells_it_in_words(ana: Machine, url: str) -> None:
 def test_a_machine_without_data_gets_what_is_there(ana: Machine, bob: Machine, url: str) -> None:
     ana("datastore", "setup", url)
     document = bob("datastore", "setup", url, "--json").json
-    assert (document["filesCopied"], document["filesPulled"]) == (0, 6)
+    assert (document["filesCopied"], document["filesPulled"]) == (0, 4)
+    assert bob("datastore", "status", "--json").json["notHydrated"] == 2
     assert bob.get(MODEL, "state") == "two"
     assert bob("data", "query", 'name == "state"', "--json").json["total"] == 1
 
@@ -154,7 +156,7 @@ STOPS: dict[str, tuple[object, str]] = {
     "copy": (Relocation, "copy"),
     "push": (SyncService, "push"),
     "pull": (SyncService, "pull"),
-    "marker": (setting_up, "update_marker"),
+    "marker": (new_settings, "update_marker"),
     "removal": (Relocation, "remove_safe"),
     "one removal": (os, "unlink"),
     "catalog": (Repo, "rebuild_catalog"),
@@ -190,12 +192,13 @@ def test_a_setup_that_was_stopped_can_be_run_again(
             assert contents(repo, MODEL, "state") == expected
 
 
-def test_a_setup_that_was_killed_can_be_run_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("source", "stride"), [("repository", "89"), ("remote", "101")])
+def test_a_setup_that_was_killed_can_be_run_again(tmp_path: Path, source: str, stride: str) -> None:
     """SWAMPSTORE_KILL_STRIDE=1 kills it at every line."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.killing_setup"),
-            *(os.environ.get("SWAMPSTORE_KILL_STRIDE", "29"), tmp_path),
+            *(os.environ.get("SWAMPSTORE_KILL_STRIDE", stride), tmp_path, source),
         ],
         cwd=Path(__file__).parent.parent,
         env=os.environ | {"SWAMPSTORE_FSYNC": "off"},
@@ -238,6 +241,7 @@ def test_a_type_has_its_members_in_json(ana: Machine, bucket: Path) -> None:
         "type": "file",
         "config": {"path": str(bucket)},
         "syncTimeoutMs": 5000,
+        "hydrationStrategy": "lazy",
     }
     assert any("token" in warning for warning in document["warnings"])
     assert "hush" not in str(document)
@@ -264,7 +268,12 @@ def test_what_names_no_datastore_is_refused(ana: Machine, arguments: list[str]) 
 
 def test_data_goes_to_its_namespace(ana: Machine, bucket: Path, url: str) -> None:
     ana("datastore", "setup", url, "--namespace", "infra")
-    assert settings(ana) == {"type": "file", "url": url, "namespace": "infra"}
+    assert settings(ana) == {
+        "type": "file",
+        "url": url,
+        "namespace": "infra",
+        "hydrationStrategy": "lazy",
+    }
     assert (bucket / f"infra/{STATE}/2/raw").read_text() == "two"
     assert ana.get(MODEL, "state") == "two"
     assert ana("data", "query", 'name == "state"', "--json").json["total"] == 1
@@ -287,8 +296,26 @@ def test_other_settings_and_comments_stay(ana: Machine, url: str) -> None:
         f"{marker.read_text()}# ours\ndatastore:\n  type: filesystem  # was\n  exclude: [logs/**]\n"
     )
     ana("datastore", "setup", url)
-    assert settings(ana) == {"type": "file", "exclude": ["logs/**"], "url": url}
+    assert settings(ana) == {
+        "type": "file",
+        "exclude": ["logs/**"],
+        "url": url,
+        "hydrationStrategy": "lazy",
+    }
     assert "# ours" in marker.read_text()
+
+
+def test_setup_can_say_that_pulls_bring_content(ana: Machine, bob: Machine, url: str) -> None:
+    ana("datastore", "setup", url)
+    document = bob("datastore", "setup", url, "--hydration-strategy", "full", "--json").json
+    assert document["filesPulled"] == 6
+    assert settings(bob)["hydrationStrategy"] == "full"
+    # What the marker says stays, until something else is said.
+    bob("datastore", "setup", url)
+    assert settings(bob)["hydrationStrategy"] == "full"
+    document = bob("datastore", "setup", url, "--hydration-strategy", "lazy", "--json").json
+    assert settings(bob)["hydrationStrategy"] == "lazy"
+    assert document["filesPulled"] == 0
 
 
 def test_a_shared_directory_is_copied_and_left_alone(

@@ -50,7 +50,12 @@ def test_query_json_of_a_select_holds_values(cli: CommandLine) -> None:
         *("data", "query", "size > 0", "--select", "attributes.ip"),
         *("--order", "createdAt", "--json"),
     ).json
-    assert document == {"results": ["10.0.0.1", None, None], "total": 3, "limited": False}
+    assert document == {
+        "results": ["10.0.0.1", None, None],
+        "total": 3,
+        "limited": False,
+        "unhydrated": 0,
+    }
 
 
 def test_a_limit_that_was_reached_is_told(cli: CommandLine) -> None:
@@ -112,15 +117,15 @@ def test_a_predicate_that_is_not_understood_is_an_error(cli: CommandLine) -> Non
 def test_content_that_is_elsewhere_is_told(cli: CommandLine, artifacts: Repo) -> None:
     artifacts.latest("aws/s3/b-1", "blob").path.unlink()
     outcome = cli("data", "query", 'attributes.ip == "10.0.0.1"', "--json")
-    assert outcome.json["total"] == 1
-    assert outcome.err == "The content of 1 artifact(s) is not on this machine.\n"
+    assert (outcome.json["total"], outcome.json["unhydrated"]) == (1, 1)
+    assert outcome.err == "The content of 1 artifact is not on this machine.\n"
 
 
 def test_a_result_without_its_content_is_told(cli: CommandLine, artifacts: Repo) -> None:
     artifacts.latest("aws/ec2/i-1", "state").path.unlink()
     outcome = cli("data", "query", 'name == "state"', "--json")
     assert outcome.json["results"][0]["content"] == ""
-    assert outcome.err == "The content of 1 artifact(s) is not on this machine.\n"
+    assert outcome.err == "The content of 1 artifact is not on this machine.\n"
 
 
 # search ----------------------------------------------------------------------------------------

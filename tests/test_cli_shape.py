@@ -41,10 +41,13 @@ def test_the_commands_are_these() -> None:
     assert [" ".join(case.values[1]) for case in ALL] == [  # type: ignore[arg-type]
         *("init", "sync", "doctor", "completion"),
         *(f"data {name}" for name in ("put", "get", "list", "versions", "query", "search")),
-        *(f"data {name}" for name in ("delete", "rename", "gc", "prune")),
+        *(f"data {name}" for name in ("hydrate", "delete", "rename", "gc", "prune")),
         *("catalog status", "catalog rebuild", "catalog compact"),
         "run gc",
-        *("datastore setup", "datastore status", "datastore migrate-index"),
+        *("datastore setup", "datastore status", "datastore evict", "datastore migrate-index"),
+        *("datastore lock status", "datastore lock release"),
+        *(f"datastore namespace {name}" for name in ("set", "unset", "list", "migrate")),
+        *("datastore catalog pull", "datastore catalog export"),
     ]
 
 

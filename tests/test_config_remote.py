@@ -104,6 +104,13 @@ def test_the_environment_can_lead_away_from_a_remote(repo_dir: Path) -> None:
         ("{type: ''}", "datastore.type"),
         ("{type: filesytem, path: /mnt/share}", "but the type is 'filesytem'"),
         ("{type: s3, hydrationStrategy: eager}", "datastore.hydrationStrategy"),
+        ("{type: s3, cache: 20GB}", "datastore.cache "),
+        ("{type: s3, cache: {maxBytes: 0}}", "datastore.cache.maxBytes"),
+        ("{type: s3, cache: {maxBytes: -1}}", "datastore.cache.maxBytes"),
+        ("{type: s3, cache: {maxBytes: true}}", "datastore.cache.maxBytes"),
+        ("{type: s3, cache: {maxBytes: 1.5}}", "datastore.cache.maxBytes"),
+        ("{type: s3, cache: {maxBytes: much}}", "datastore.cache.maxBytes"),
+        ("{type: s3, cache: {maxBytes: 1}, hydrationStrategy: full}", "datastore.cache.maxBytes"),
         ("{type: s3, syncTimeoutMs: 0}", "datastore.syncTimeoutMs"),
         ("{type: s3, syncTimeoutMs: true}", "datastore.syncTimeoutMs"),
         ("{type: s3, syncTimeoutMs: '5s'}", "datastore.syncTimeoutMs"),
@@ -192,18 +199,34 @@ def test_a_cache_without_a_place_is_an_error_that_says_why(repo_dir: Path) -> No
 
 def test_settings_of_the_sync_have_defaults(repo_dir: Path) -> None:
     remote = remote_of(loaded(repo_dir, "{url: 's3://b'}"))
-    assert (remote.hydration, remote.sync_timeout) == ("full", 300)
+    assert (remote.hydration, remote.sync_timeout) == ("lazy", 300)
+    assert remote.cache_limit is None
 
 
 def test_members_of_the_remote_beat_the_marker_beats_the_environment(repo_dir: Path) -> None:
     environ = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "7000"}
     assert remote_of(loaded(repo_dir, "{url: 's3://b'}", environ)).sync_timeout == 7
-    section = "{type: s3, bucket: b, syncTimeoutMs: 6500, hydrationStrategy: lazy}"
+    section = "{type: s3, bucket: b, syncTimeoutMs: 6500, hydrationStrategy: full}"
     remote = remote_of(loaded(repo_dir, section, environ))
-    assert (remote.hydration, remote.sync_timeout) == ("lazy", 6.5)
+    assert (remote.hydration, remote.sync_timeout) == ("full", 6.5)
     environ["SWAMP_DATASTORE"] = 's3:{"bucket": "b", "syncTimeoutMs": 5000}'
     remote = remote_of(loaded(repo_dir, section, environ))
-    assert (remote.hydration, remote.sync_timeout) == ("lazy", 5)
+    assert (remote.hydration, remote.sync_timeout) == ("full", 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("1000", 1000),
+        ("'1000'", 1000),
+        ("20GB", 20 << 30),
+        ("'512 mb'", 512 << 20),
+        ("1t", 1 << 40),
+    ],
+)
+def test_the_cache_of_a_remote_can_have_a_limit(repo_dir: Path, text: str, limit: int) -> None:
+    section = f"{{url: 's3://b', cache: {{maxBytes: {text}}}}}"
+    assert remote_of(loaded(repo_dir, section)).cache_limit == limit
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "soon", "1.5", "²"])

@@ -14,7 +14,7 @@ import click
 import pytest
 
 import swampstore
-from swampstore import datastore_setup, doctor, retention
+from swampstore import datastore_setup, doctor, namespaces, retention
 from swampstore.artifacts import metadata
 from swampstore.artifacts.deferred import Deferral
 from swampstore.artifacts.writer import VersionWriter
@@ -25,9 +25,10 @@ from swampstore.catalog.schema import DDL, Row
 from swampstore.cli.app import root
 from swampstore.cli.command import GlobalOption, Group
 from swampstore.cli.session import ConfirmationError
-from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, UNFINISHED
+from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, SHARED_CHECKS, UNFINISHED
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
+from swampstore.locks import errors as lock_errors
 from swampstore.stores import errors as store_errors
 from swampstore.sync import errors as sync_errors
 from swampstore.sync.service import SyncService
@@ -230,6 +231,7 @@ def test_the_codes_of_the_command_line_are_documented() -> None:
 
 def _library_errors() -> set[type[SwampstoreError]]:
     modules = {SwampstoreError.__module__, store_errors.__name__, sync_errors.__name__}
+    modules.add(lock_errors.__name__)
     return {kind for kind in _errors() if kind.__module__ in modules}
 
 
@@ -326,6 +328,7 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
         (retention, ("gc", "prune", "run_gc", "auto_gc_model")),
         (doctor, ("examine",)),
         (datastore_setup, ("set_up_datastore",)),
+        (namespaces, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),
     ):
         for name in names:
             call = _signature(f"{module.__name__}.{name}", getattr(module, name), drop=0)
@@ -389,4 +392,5 @@ def test_every_check_of_the_doctor_is_explained() -> None:
     rows = table_rows(page("how-to/heal.md").section("What is checked"))
     explained = [row[0].strip("`") for row in rows]
     first = ["configuration", "datastore", "catalog", UNFINISHED.name]
-    assert explained == [*first, *(check.name for check in FILE_CHECKS), COMPLETENESS.name]
+    last = [COMPLETENESS.name, *(check.name for check in SHARED_CHECKS)]
+    assert explained == [*first, *(check.name for check in FILE_CHECKS), *last]

@@ -259,6 +259,18 @@ def test_operations_on_20000_files_of_1000_models_cost_what_changed(
     check_everything(world, looked)
 
 
+def test_a_first_push_to_a_sharded_index_asks_for_no_shard(world: World) -> None:
+    files = all_files(world.models)
+    world.here.service.migrate_index()
+    for rel, data in files.items():
+        world.here.write_unmarked(rel, data)
+    counted = kinds(world.requests(world.here.push))
+    assert counted["PUT data"] == len(files)
+    assert counted["PUT shard"] == len({partition_of(rel) for rel in files})
+    assert (counted["PUT meta"], counted["PUT monolith"]) == (1, 0)
+    assert reads(counted) <= 3, counted
+
+
 def test_5000_dirty_paths_cost_5000_stats_and_no_walk(world: World, looked: list[str]) -> None:
     """Also beyond the number of paths that the sidecar can hold."""
     rels = [f"files/{number // 100}/{number}.txt" for number in range(5000)]

@@ -48,6 +48,11 @@ def version(number: int, content: bytes = b"") -> dict[str, bytes]:
     }
 
 
+def of_model(name: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the same files of another model of that type."""
+    return {rel.replace(f"/{MODEL.id}/", f"/{name}/"): data for rel, data in files.items()}
+
+
 def save(machine: Machine, files: Mapping[str, bytes]) -> None:
     for rel, data in files.items():
         machine.write(rel, data)
@@ -790,6 +795,30 @@ def test_h35_a_push_that_is_killed_anywhere_misleads_no_reader_and_is_finished_l
             assert reader.files() == PUSHED
         assert remote_files(victim.store) == PUSHED
         assert_sound(victim.store)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_h35_a_first_push_of_several_models_that_is_killed_anywhere_is_finished_later(
+    new_remote: Callable[[], Remote], tmp_path: Path, index_version: int, is_done: bool
+) -> None:
+    """Their shards are new, and without `_meta.json` nobody tells of them."""
+    new = {**of_model("i-2", version(1, b"two")), **of_model("i-3", version(1, b"three"))}
+    theirs = of_model("i-3", version(2, b"theirs"))
+    for requests in range(100):
+        with Accident(new_remote(), tmp_path / str(requests), index_version) as accident:
+            save(accident.victim, new)
+            struck = accident.strike(requests, is_done=is_done)
+            witness, victim = accident.witness, accident.open("victim")
+            save(witness, theirs)
+            for one in (witness, victim, witness, victim):
+                one.push()
+                one.pull()
+            assert_sound(victim.store)
+            assert victim.files() == witness.files()
+            assert contents(victim) == {b"content 1", b"two", b"three", b"theirs"}
+        if not struck:
+            assert requests > 8
+            return
 
 
 def test_h35_versions_that_a_killed_push_left_cost_the_next_one_a_single_attempt(

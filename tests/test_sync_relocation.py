@@ -11,6 +11,7 @@ import pytest
 
 from swampstore import Repo
 from swampstore.layout import Routing
+from swampstore.stores.memory import MemoryStore
 from swampstore.sync.base import Base, Known
 from swampstore.sync.destinations import Cache, Place
 from swampstore.sync.names import Names
@@ -48,7 +49,7 @@ def base(cache_dir: Path) -> Iterator[Base]:
 
 @pytest.fixture
 def cache(cache_dir: Path, base: Base) -> Cache:
-    return Cache(Names(str(cache_dir), "", Routing()), base)
+    return Cache(Names(str(cache_dir), "", Routing()), base, MemoryStore("remote"))
 
 
 def move(source: Path, destination: Cache | Place) -> Relocation:
@@ -128,7 +129,7 @@ def test_what_must_stay_local_is_not_copied(source: Path, base: Base, cache_dir:
         (source / rel).parent.mkdir(exist_ok=True)
         (source / rel).write_text("mine")
     routing = Routing(exclude=["logs/**"])
-    destination = Cache(Names(str(cache_dir), "", routing), base)
+    destination = Cache(Names(str(cache_dir), "", routing), base, MemoryStore("remote"))
     Relocation(str(source), destination, routing.subdirs).copy(no_progress, durable=False)
     assert set(map(os.path.dirname, files(cache_dir))) == {f"{STATE}/1", f"{STATE}/2", STATE} | {
         "outputs/aws"
@@ -326,7 +327,7 @@ def test_a_file_whose_content_is_kept_as_a_conflict_is_removed(
 
 def test_files_that_stay_local_are_not_removed(source: Path, cache_dir: Path, base: Base) -> None:
     routing = Routing(exclude=["data/**/raw"])
-    cache = Cache(Names(str(cache_dir), "", routing), base)
+    cache = Cache(Names(str(cache_dir), "", routing), base, MemoryStore("remote"))
     relocation = Relocation(str(source), cache, routing.subdirs)
     relocation.copy(no_progress, durable=False)
     pushed(base, cache_dir)

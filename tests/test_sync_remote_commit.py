@@ -26,6 +26,7 @@ from tests.index_machine import (
     IndexMachine,
     digest,
     entry,
+    foreign_entry,
     holding,
     known,
     partition,
@@ -590,3 +591,111 @@ def test_an_interrupted_commit_to_version_2_is_seen_by_its_view(
     assert not a.index.view([shard_of("m")]).is_unfinished
     b.pull()
     assert b.has() == holding(m="y")
+
+
+# Shards that nobody tells of ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def sharded(a: IndexMachine) -> IndexMachine:
+    a.commit({raw_rel("m"): "x"})
+    a.index.migrate()
+    a.cost()
+    return a
+
+
+def leave_untold(machine: IndexMachine, upserts: dict[str, str]) -> None:
+    """Begin a commit to version 2 that ends before `_meta.json` tells of it."""
+    put = machine.store.put_if_match
+
+    def stop(key: str, data: bytes, token: str) -> Written:
+        if key == META_KEY:
+            raise StoreUnreachableError("503", hint="Wait.")
+        return put(key, data, token)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine.store, "put_if_match", stop)
+        with pytest.raises(StoreUnreachableError):
+            machine.commit(upserts)
+
+
+def test_new_shards_are_written_without_being_looked_for(
+    sharded: IndexMachine, foreign: ForeignClient
+) -> None:
+    upserts = {raw_rel(f"n{number}"): entry("y") for number in range(20)}
+    view = sharded.index.view((), additions=[partition(rel) for rel in upserts])
+    assert view.entry(raw_rel("n1")) is None
+    sharded.index.commit(view, upserts, ())
+    assert sharded.requests() == {"get": 1, "put": 21}
+    assert foreign.hashes() == {raw_rel("m"): digest("x"), **dict.fromkeys(upserts, digest("y"))}
+
+
+def test_shards_that_are_told_of_are_read_to_be_added_to(sharded: IndexMachine) -> None:
+    view = sharded.index.view((), additions=[shard_of("m"), shard_of("n")])
+    assert sharded.requests() == {"get": 2}
+    found = view.entry(raw_rel("m"))
+    assert found is not None
+    assert found.sha256 == digest("x")
+
+
+def test_what_an_interrupted_commit_left_in_a_new_shard_is_looked_at_before_anything_joins_it(
+    sharded: IndexMachine, b: IndexMachine, foreign: ForeignClient
+) -> None:
+    leave_untold(sharded, {raw_rel("n", 5): "theirs"})
+    ours = {raw_rel("n", 2): entry("ours"), raw_rel("o"): entry("ours"), raw_rel("p"): entry("p")}
+    additions = [partition(rel) for rel in ours]
+    view = b.index.view((), additions=additions)
+    with pytest.raises(IndexMovedError) as caught:
+        b.index.commit(view, ours, ())
+    assert caught.value.rels == {raw_rel("n", 2)}
+    assert foreign.hashes() == holding(m="x")
+    view = b.index.view((), additions=additions)
+    found = view.entry(raw_rel("n", 5))
+    assert found is not None
+    assert found.sha256 == digest("theirs")
+    assert view.is_unfinished
+    b.index.commit(view, ours, ())
+    assert foreign.hashes() == {
+        **holding(m="x", o="ours", p="p"),
+        raw_rel("n", 2): digest("ours"),
+        raw_rel("n", 5): digest("theirs"),
+    }
+
+
+def test_an_empty_shard_that_was_left_behind_is_filled_again(
+    sharded: IndexMachine, foreign: ForeignClient
+) -> None:
+    foreign.write_shard(shard_of("n"), {})
+    view = sharded.index.view((), additions=[shard_of("n")])
+    sharded.index.commit(view, {raw_rel("n"): entry("y")}, ())
+    assert foreign.hashes() == holding(m="x", n="y")
+
+
+def test_a_damaged_shard_that_nobody_tells_of_sends_the_commit_back_if_there_are_files(
+    sharded: IndexMachine, foreign: ForeignClient
+) -> None:
+    sharded.store.put(shard_key(shard_of("n")), b"{")
+    sharded.store.put(raw_rel("n", 3), b"theirs")
+    additions = [shard_of("n")]
+    view = sharded.index.view((), additions=additions)
+    with pytest.raises(IndexMovedError):
+        sharded.index.commit(view, {raw_rel("n"): entry("y")}, ())
+    view = sharded.index.view((), additions=additions)
+    assert view.entry(raw_rel("n", 3)) is not None
+    sharded.index.commit(view, {raw_rel("n"): entry("y")}, ())
+    assert foreign.entries().keys() == {raw_rel("m"), raw_rel("n"), raw_rel("n", 3)}
+
+
+def test_a_store_that_could_replace_a_shard_unseen_is_always_asked(tmp_path: Path) -> None:
+    class Plain(MemoryStore):
+        capabilities = MemoryStore.capabilities._replace(conditional_create=False)
+
+    machine = IndexMachine(tmp_path / "a", Plain())
+    machine.commit({raw_rel("m"): "x"})
+    machine.index.migrate()
+    ForeignClient(machine.store).write_shard(
+        shard_of("n"), {raw_rel("n", 5): foreign_entry(raw_rel("n", 5), "theirs")}
+    )
+    view = machine.index.view((), additions=[shard_of("n")])
+    assert view.entry(raw_rel("n", 5)) is not None
+    machine.base.close()

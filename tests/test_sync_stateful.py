@@ -308,6 +308,19 @@ class Machines(RuleBasedStateMachine):
         for version in missing[which:]:
             host.service.hydrate(host.mark_of(ref.file_rel(version, "raw")))
 
+    @rule(number=st.integers(0, COUNT - 1), left=st.sampled_from([0, 20]), tidy=st.booleans())
+    def evict(self, number: int, left: int, tidy: bool) -> None:
+        computer = self.computers[number]
+        if tidy:  # otherwise most of what is here waits to be pushed
+            self.push(number, None)
+        before = computer.host.files()
+        computer.service.evict(left)
+        gone = before.keys() - computer.host.files().keys()
+        assert all(rel.endswith(f"/{RAW}") for rel in gone)
+        self.note_pushed(computer, {before[rel] for rel in gone})
+        # It is as if it had never come: whatever is marked later, its absence is no deletion.
+        computer.had = {rel: data for rel, data in computer.had.items() if rel not in gone}
+
     @rule(
         number=st.integers(0, COUNT - 1),
         operation=st.sampled_from(OPERATIONS),

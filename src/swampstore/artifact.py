@@ -100,7 +100,10 @@ class Artifact:
 
     @property
     def path(self) -> Path:
-        """The file that holds the bytes. Treat it as read-only."""
+        """The file that holds the bytes, fetched first if need be. Treat it as read-only.
+
+        A cache with a limit may remove it again some time later; `open()` is safe from that.
+        """
         from pathlib import Path
 
         return Path(self._source.path(self.ref, self.version))

@@ -39,15 +39,17 @@ FORMAT_VERSION = "20260814.1"
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
 LONGEST_SYNC_TIMEOUT_MS = 21_600_000
 DEFAULT_LOCK_TIMEOUT_MS = 60_000
+DEFAULT_LOCK_TTL_MS = 30_000
 DEFAULT_EPHEMERAL_BUDGET = 512 * 1024 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-_BUDGET = re.compile(r"(\d+)\s*(b|k|kb|m|mb|g|gb)?", re.IGNORECASE)
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SIZE = re.compile(r"(\d{1,18})\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE | re.ASCII)
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _OFF = frozenset({"0", "off", "false", "no"})
 
 
 Hydration = Literal["full", "lazy"]
 _HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
+_OF_THE_CACHE = frozenset({"hydrationStrategy", "syncTimeoutMs"})
 _GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
 
 
@@ -56,18 +58,25 @@ class RemoteSettings:
     """What a cache is synced with: a URL, or a type with its members, which are not checked yet.
 
     `hydration` says whether a pull brings content too, `sync_timeout` how many seconds one
-    direction of a sync may take.
+    direction of a sync may take, `cache_limit` how many bytes of content may stay here.
     """
 
     target: str
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold credentials
-    hydration: Hydration = "full"
+    hydration: Hydration = "lazy"
     sync_timeout: float = DEFAULT_SYNC_TIMEOUT_MS / 1000
+    cache_limit: int | None = None
 
     @property
     def kind(self) -> str:
         """The name of the type."""
         return scheme_of(self.target)
+
+    @property
+    def place(self) -> tuple[str, Mapping[str, Any]]:
+        """What it is, whatever is kept of it here."""
+        settings = {name: value for name, value in self.config.items() if name not in _OF_THE_CACHE}
+        return self.target, settings
 
     @property
     def is_google(self) -> bool:
@@ -90,6 +99,8 @@ class Config:
     auto_gc: bool = False
     durable: bool = True
     lock_timeout: float = DEFAULT_LOCK_TIMEOUT_MS / 1000
+    lock_ttl: float = DEFAULT_LOCK_TTL_MS / 1000
+    is_offline: bool = False
     ephemeral_budget: int = DEFAULT_EPHEMERAL_BUDGET
     remote: RemoteSettings | None = None
 
@@ -97,6 +108,11 @@ class Config:
     def datastore_type(self) -> str:
         """What kind of datastore it is: `filesystem`, or the name of a remote's type."""
         return self.remote.kind if self.remote else FILESYSTEM
+
+    @property
+    def is_shared_in_place(self) -> bool:
+        """Whether it is a directory of its own, which other repositories may use as well."""
+        return self.remote is None and self.base != self.local_dir
 
     @property
     def local_dir(self) -> str:
@@ -160,7 +176,9 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         routing=Routing(_directories(section), _strings(section, "exclude")),
         auto_gc=_flag(document, "autoGc", default=False),
         durable=_durable(section, environ),
-        lock_timeout=_lock_timeout_ms(environ) / 1000,
+        lock_timeout=_milliseconds(environ, "SWAMP_LOCK_TIMEOUT_MS", DEFAULT_LOCK_TIMEOUT_MS),
+        lock_ttl=_milliseconds(environ, "SWAMPSTORE_LOCK_TTL_MS", DEFAULT_LOCK_TTL_MS),
+        is_offline=environ.get("SWAMPSTORE_OFFLINE", "off").lower() not in _OFF,
         ephemeral_budget=_budget(environ),
         remote=remote,
     )
@@ -239,17 +257,51 @@ def remote_settings(
         value = address.members.get(name)
         return section.get(name) if value is None else value
 
+    hydration = _hydration(setting("hydrationStrategy"))
+    cache_limit = _cache_limit(section.get("cache"))
+    if cache_limit is not None and hydration == "full":
+        raise ConfigError(
+            "datastore.cache.maxBytes and datastore.hydrationStrategy full contradict each other:"
+            " all content is to be here, and only some of it",
+            hint=f"Remove one of them from {MARKER}.",
+        )
     return RemoteSettings(
         address.target,
         address.members,
-        _hydration(setting("hydrationStrategy")),
+        hydration,
         _sync_timeout_ms(setting("syncTimeoutMs"), environ) / 1000,
+        cache_limit,
     )
+
+
+def _cache_limit(section: object) -> int | None:
+    if section is None:
+        return None
+    if not isinstance(section, dict):
+        raise wrong_setting("datastore.cache", section, "a mapping")
+    value = section.get("maxBytes")
+    if value is None:
+        return None
+    limit = parse_size(value) if isinstance(value, str) else value
+    if type(limit) is int and limit > 0:
+        return limit
+    expected = "a positive number of bytes, or one with a unit such as 20GB"
+    raise wrong_setting("datastore.cache.maxBytes", value, expected)
+
+
+def parse_size(text: str) -> int | None:
+    """Return the number of bytes that a text such as 512, 256mb or 20 GB means, None if none.
+
+    >>> parse_size("2kb")
+    2048
+    """
+    match = _SIZE.fullmatch(text.strip())
+    return int(match[1]) * _UNITS[(match[2] or "").lower()[:1]] if match else None
 
 
 def _hydration(value: object) -> Hydration:
     if value is None:
-        return "full"
+        return "lazy"
     for known in _HYDRATIONS:
         if value == known:
             return known
@@ -334,8 +386,9 @@ def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     return _flag(section, "durable", default=True)
 
 
-def _lock_timeout_ms(environ: Mapping[str, str]) -> int:
-    return _positive(environ.get("SWAMP_LOCK_TIMEOUT_MS", "")) or DEFAULT_LOCK_TIMEOUT_MS
+def _milliseconds(environ: Mapping[str, str], name: str, default: int) -> float:
+    """Return the seconds that a variable holds as milliseconds."""
+    return (_positive(environ.get(name, "")) or default) / 1000
 
 
 def _positive(text: str) -> int:
@@ -350,12 +403,12 @@ def _budget(environ: Mapping[str, str]) -> int:
     text = environ.get("SWAMP_EPHEMERAL_BUDGET", "").strip()
     if not text:
         return DEFAULT_EPHEMERAL_BUDGET
-    match = _BUDGET.fullmatch(text)
-    if not match:
+    budget = parse_size(text)
+    if budget is None:
         raise ConfigError(
             f"SWAMP_EPHEMERAL_BUDGET is {text!r}", hint="Write for example 256mb or 1g."
         )
-    return int(match[1]) * _UNITS[(match[2] or "").lower()[:1]]
+    return budget
 
 
 def initialise(directory: str, repo_id: str, now_iso: str) -> str:

@@ -157,6 +157,29 @@ class SyncNotSupportedError(SwampstoreError, ValueError):
     code = "sync_not_supported"
 
 
+class NamespaceTakenError(AlreadyExistsError):
+    """The namespace belongs to another repository."""
+
+    code = "namespace_taken"
+
+
+class DifferingDataError(AlreadyExistsError):
+    """Data cannot move: other data of the same name is where it should go. Nothing was changed."""
+
+    code = "non_identical_unmigrated_data"
+
+
+class MoveInterruptedError(SwampstoreError):
+    """Some directories moved to another namespace, the others could not; nothing was lost."""
+
+    code = "migration_incomplete"
+
+    def __init__(self, message: str, succeeded: list[str], failed: str, *, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.succeeded = succeeded
+        self.failed = failed
+
+
 class MissingExtraError(SwampstoreError, ImportError):
     """An optional dependency is needed for this and is not installed."""
 

@@ -482,6 +482,7 @@ class Reception:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             return self.claim_dir(rel)
+        self._known.add(path)
         return True
 
     def mark(self, rel: str) -> None:

@@ -61,7 +61,7 @@ _INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
 
 def is_temp(name: str) -> bool:
     """Whether a file or directory name is one that an interrupted write may leave behind."""
-    return _TEMP.fullmatch(name) is not None
+    return name[:1] == "." and _TEMP.fullmatch(name) is not None
 
 
 def parse_version(name: str) -> int | None:
@@ -69,8 +69,26 @@ def parse_version(name: str) -> int | None:
     return int(name) if _VERSION.fullmatch(name) else None
 
 
+def is_plain(rel: str) -> bool:
+    """Whether a path surely is neither bookkeeping nor a danger, told at a glance.
+
+    There are a great many paths, and next to none of them begins a segment with `.` or `_`.
+    """
+    return not (
+        rel[:1] in "/._"
+        or rel[-1] == "/"
+        or "/." in rel
+        or "/_" in rel
+        or "//" in rel
+        or "\\" in rel
+        or "\0" in rel
+    )
+
+
 def is_internal(rel: str) -> bool:
     """Whether a path is bookkeeping that never crosses between a cache and its remote."""
+    if is_plain(rel):
+        return False
     first, _, rest = rel.partition("/")
     last = rel.rpartition("/")[2]
     if rel in _INTERNAL_ROOT_FILES or first in _INTERNAL_ROOT_DIRS:
@@ -134,6 +152,20 @@ def check_namespace(slug: str) -> str:
             hint="Use 1 to 64 of a-z, 0-9 and '-', not starting or ending with '-'.",
         )
     return slug
+
+
+EVERYWHERE = "*"
+_QUALIFIED = re.compile(rf"({_NAMESPACE.pattern}|\*|):(?!:)(.*)", re.DOTALL)
+
+
+def split_namespace(model: str) -> tuple[str, str]:
+    """Split `NAMESPACE:MODEL`; the namespace is empty for the own one, `*` for all of them.
+
+    >>> split_namespace("infra:web"), split_namespace("AWS::EC2::VPC/i-1")
+    (('infra', 'web'), ('', 'AWS::EC2::VPC/i-1'))
+    """
+    found = _QUALIFIED.fullmatch(model) if ":" in model else None
+    return (found[1], found[found.re.groups]) if found else ("", model)
 
 
 @lru_cache(maxsize=4096)

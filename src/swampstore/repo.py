@@ -8,7 +8,8 @@ empty.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
@@ -20,6 +21,7 @@ from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.name_locks import NameLocks
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database, MemoryDatabase
+from swampstore.catalog.foreign import FOREIGN_CATALOG
 from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
@@ -29,17 +31,25 @@ from swampstore.errors import (
     SyncNotSupportedError,
     ValidationError,
 )
-from swampstore.files import Announce, Tree
-from swampstore.layout import DataRef, ModelRef, check_segment
+from swampstore.files import Announce, Tree, disk_errors
+from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
 
 if TYPE_CHECKING:
     from swampstore.artifacts.ephemeral import EphemeralStore
     from swampstore.artifacts.metadata import Metadata
     from swampstore.artifacts.store import ArtifactStore
+    from swampstore.locks.manager import LockManager
     from swampstore.results import Results
+    from swampstore.sessions import Session
     from swampstore.sync.dirty import DirtyTracker
+    from swampstore.sync.foreign.namespace import ForeignNamespace
+    from swampstore.sync.foreign.others import Others
+    from swampstore.sync.foreign.pulling import PulledCatalogs
+    from swampstore.sync.hydration import Hydrated
     from swampstore.sync.opening import Connection
+    from swampstore.sync.report import Progress
     from swampstore.sync.service import SyncService
+    from swampstore.sync.uses import Uses
     from swampstore.writing import Artifacts
 
 T = TypeVar("T")
@@ -69,12 +79,16 @@ class Repo:
     ) -> None:
         self.config = config
         self.clock = clock
+        if config.remote and not os.path.lexists(config.base):
+            from swampstore.sync.staged_cache import finish_exchange
+
+            finish_exchange(config)
         local = config.local_dir
         self.tree = Tree(
             config.datastore_dir,
             local,
             config.routing,
-            announce=announce or (self._mark_removed if config.remote else _nobody_listens),
+            announce=announce or (self._mark_removed if config.remote else self._check_session),
             announce_write=self._mark_written if config.remote and not announce else None,
             prefix=config.namespace,
             durable=config.durable,
@@ -85,8 +99,10 @@ class Repo:
         locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
         self._ephemeral: Ephemeral | None = None
+        self._session: Session | None = None
         fetch = self._hydrate if config.remote else None
-        self._content = DiskContent(self.tree, self.refresh, fetch)
+        on_use = self._note_use if config.remote and config.remote.cache_limit else None
+        self._content = DiskContent(self.tree, self.refresh, fetch, on_use)
 
     @cached_property
     def artifacts(self) -> Artifacts:
@@ -100,7 +116,19 @@ class Repo:
         """Artifacts by address and metadata, below the words of `artifacts`."""
         from swampstore.artifacts.store import ArtifactStore
 
-        return ArtifactStore(self.mutations, self.clock, prune_on_write=self.config.auto_gc)
+        return ArtifactStore(
+            self.mutations,
+            self.clock,
+            prune_on_write=self.config.auto_gc,
+            was_whole=self._was_whole,
+        )
+
+    def _was_whole(self, version_rel: str) -> bool:
+        if self.config.remote is None:
+            return False
+        from swampstore.sync.base_view import was_whole
+
+        return was_whole(self.config.base, version_rel)
 
     @property
     def ephemeral(self) -> Ephemeral | None:
@@ -132,10 +160,18 @@ class Repo:
         )
 
     def _mark_written(self, rel: str) -> None:
+        self._check_session(rel)
         self.dirty.mark_written(rel)
 
     def _mark_removed(self, rel: str) -> None:
+        self._check_session(rel)
         self.dirty.mark(rel)
+
+    def _check_session(self, rel: str) -> None:
+        """Let nothing change after somebody took over the locks of the session."""
+        del rel
+        if self._session is not None:
+            self._session.check()
 
     @cached_property
     def connection(self) -> Connection:
@@ -154,13 +190,90 @@ class Repo:
         """Keeps the cache and its remote equal; raise SyncNotSupportedError without a remote."""
         return self.connection.service
 
+    @cached_property
+    def locks(self) -> LockManager:
+        """The locks of the datastore that other processes and machines respect too."""
+        if self.config.remote is not None:
+            return self.connection.locks
+        from swampstore.locks.manager import LockManager
+        from swampstore.stores.directory import DirectoryStore
+
+        base = self.config.base
+        with disk_errors(base):
+            os.makedirs(base, exist_ok=True)
+        return LockManager(
+            DirectoryStore(base, durable=False),
+            self.config.namespace,
+            timeout=self.config.lock_timeout,
+            ttl=self.config.lock_ttl,
+            walk=True,
+        )
+
+    @contextmanager
+    def session(
+        self,
+        models: Iterable[str | ModelRef] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[Session]:
+        """Lock some models, or everything, for a block of work on a shared datastore.
+
+        The block starts from what others have pushed, and what it changed is pushed at its end.
+        After an exception what was saved stays here, and goes with the next push. `timeout` is in
+        seconds, for each direction. A session within a session is part of it. Raises
+        LockTimeoutError if others hold a lock for too long, LockLostError if one was taken over,
+        NotPushedError if the end could not be pushed: the data is safe here in every case.
+        """
+        from swampstore.sessions import open_session
+
+        chosen = None if models is None else [self.model(model) for model in models]
+        if self._session is not None:
+            self._session.check_covers(chosen)
+            yield self._session
+            return
+        with open_session(self, chosen, timeout=timeout, progress=progress) as session:
+            self._session = session
+            try:
+                yield session
+            finally:
+                self._session = None
+
+    def check_session(self, model: ModelRef) -> None:
+        """Raise ValidationError if a session is going on that a model is not part of."""
+        if self._session is not None:
+            self._session.check_covers([model])
+
     def _hydrate(self, rel: str) -> bool:
-        return self.sync.hydrate(rel)
+        from swampstore.stores.errors import StoreError
+        from swampstore.sync.hydration import out_of_reach
+
+        try:
+            return self.sync.hydrate(rel)
+        except StoreError as error:
+            raise out_of_reach(rel, error) from error
+
+    @cached_property
+    def _uses(self) -> Uses:
+        from swampstore.sync.uses import Uses
+
+        return Uses(self.config.base)
+
+    def _note_use(self, rel: str) -> None:
+        """Remember for the cache, without opening the remote, that content is being read."""
+        namespace = self.config.namespace
+        self._uses.note([f"{namespace}/{rel}" if namespace else rel])
 
     def close(self) -> None:
         """Release the catalog and the connection; ephemeral data is gone."""
         if connection := self.__dict__.get("connection"):
             connection.close()
+        elif locks := self.__dict__.get("locks"):
+            locks.store.close()
+        if uses := self.__dict__.get("_uses"):
+            uses.close()
+        if others := self.__dict__.get("others"):
+            others.close()
         self.catalog.close()
         if self._ephemeral:
             self._ephemeral.catalog.close()
@@ -182,9 +295,15 @@ class Repo:
     # Addresses -----------------------------------------------------------------------------
 
     def model(self, model: str | ModelRef) -> ModelRef:
-        """Return the address that `TYPE/ID`, or the name of one known model, stands for."""
+        """Return the address that `TYPE/ID`, or the name of one known own model, stands for."""
         if isinstance(model, ModelRef):
             return ModelRef.of(*model)
+        namespace, model = split_namespace(model)
+        if namespace not in ("", self.config.namespace):
+            raise ValidationError(
+                f"{namespace}:{model} is a model of another namespace, which can only be read",
+                hint="Save and delete in the repository that has that namespace.",
+            )
         if "/" in model:
             ref = ModelRef.parse(model)
             # `@team/probe` may be a scoped name as well as an address.
@@ -217,6 +336,66 @@ class Repo:
             f"no model is named {name!r}", hint=f"{hint} Or give the address as TYPE/ID."
         )
 
+    # Other namespaces ------------------------------------------------------------------------
+
+    @property
+    def knows_others(self) -> bool:
+        """Whether the catalog of any other namespace was ever pulled."""
+        return os.path.lexists(f"{self.config.local_dir}/{FOREIGN_CATALOG}")
+
+    @cached_property
+    def others(self) -> Others:
+        """The other namespaces of the datastore, as far as their catalogs were pulled."""
+        from swampstore.sync.foreign.others import open_others
+
+        return open_others(self)
+
+    def pull_catalogs(self, namespaces: Iterable[str] | None = None) -> PulledCatalogs:
+        """Make what is known of other namespaces (default: all) equal to what they published.
+
+        From then on queries find their artifacts, and lookups take `NAMESPACE:MODEL`.
+        """
+        return self.others.pull(namespaces, clock=self.clock)
+
+    def export_catalog(self, *, force: bool = False) -> bool:
+        """Publish the own catalog for other namespaces, if that is due; say whether it was.
+
+        With `force` it is always due, and what goes wrong is raised instead of noted.
+        """
+        from swampstore.sync.foreign.publishing import export_catalog
+
+        return export_catalog(self, force=force)
+
+    def locate(self, model: str | ModelRef, name: str | None = None) -> tuple[str, ModelRef]:
+        """Return the namespace that a model, having data of this name, is in, and its address."""
+        other, model = self._place(model, name)
+        if other:
+            return other.name, other.model(model)
+        return self.config.namespace, self.model(model)
+
+    def _place(
+        self, model: str | ModelRef, name: str | None = None
+    ) -> tuple[ForeignNamespace | None, Any]:
+        """Return the other namespace that a model is in, if any, and what it is called there."""
+        if isinstance(model, ModelRef) or ":" not in model:
+            return None, model
+        namespace, rest = split_namespace(model)
+        if namespace == EVERYWHERE:
+            other = self.others.find(rest, name, self._has)
+            return other, rest if other else f":{rest}"
+        if namespace in ("", self.config.namespace):
+            return None, model
+        return self.others.namespace(namespace), rest
+
+    def _has(self, model: str, name: str | None) -> bool:
+        """Whether a model is our own, or if a name is given, has such data."""
+        self._ready(complete=True)
+        try:
+            ref = self.model(f":{model}")
+        except ModelNotFoundError:
+            return False
+        return bool(self.list_versions(ref, name)) if name else self.catalog.has_model(ref)
+
     # Lookups -------------------------------------------------------------------------------
 
     @overload
@@ -228,16 +407,21 @@ class Repo:
 
         Without one, return `default` if given, else raise NotFoundError saying what exists.
         """
-        ref = self.ref(model, name)
-        artifact = self._latest(ref)
-        if artifact is None:
-            if default is _REQUIRED:
-                raise self._not_found(ref)
+        other, model = self._place(model, name)
+        artifact = other.latest(model, name) if other else self._latest(self.ref(model, name))
+        if artifact is not None:
+            return artifact
+        if default is not _REQUIRED:
             return default
-        return artifact
+        raise other.not_found(model, name) if other else self._not_found(self.ref(model, name))
 
     def version(self, model: str | ModelRef, name: str, version: int) -> Artifact:
         """Return one version, tombstones included; raise NotFoundError saying what exists."""
+        other, model = self._place(model, name)
+        if other:
+            if found := other.version(model, name, version):
+                return found
+            raise other.not_found(model, name, version)
         ref = self.ref(model, name)
         artifact = self._lookup(ref, lambda catalog, ref: catalog.version(ref, version))
         if artifact is None:
@@ -246,6 +430,9 @@ class Repo:
 
     def list_versions(self, model: str | ModelRef, name: str) -> list[int]:
         """Return the versions of a data name, ascending; empty if there are none."""
+        other, model = self._place(model, name)
+        if other:
+            return other.list_versions(model, name)
         ref = self.ref(model, name)
         return self.reading(
             lambda: self._ready_for(ref), lambda: self._catalog_of(ref).version_numbers(ref)
@@ -255,6 +442,9 @@ class Repo:
         self, model: str | ModelRef, name: str, *, limit: int | None = None
     ) -> list[Artifact]:
         """Return the versions of a data name, newest first."""
+        other, model = self._place(model, name)
+        if other:
+            return other.versions(model, name, limit)
         ref = self.ref(model, name)
         source = self._source_of(ref)
         rows = self.reading(
@@ -264,6 +454,9 @@ class Repo:
 
     def list_data(self, model: str | ModelRef) -> list[Artifact]:
         """Return the latest of every live data name of a model, sorted by name."""
+        other, model = self._place(model)
+        if other:
+            return other.list_data(model)
         ref = self.model(model)
         latest = self.reading(
             lambda: self._ready(complete=True), lambda: self.catalog.latest_of(ref)
@@ -282,17 +475,18 @@ class Repo:
 
     def find_by_spec(self, model: str | ModelRef, spec: str) -> list[Artifact]:
         """Return the latest artifacts that one model wrote for one of its specs."""
-        ref = self.model(model)
+        namespace, ref = self.locate(model)
         return self._newest_each(
             f"modelType == {_cel(ref.type)} && modelId == {_cel(ref.id)}"
-            f" && specName == {_cel(spec)}"
+            f" && specName == {_cel(spec)}",
+            namespace,
         )
 
-    def _newest_each(self, predicate: str) -> list[Artifact]:
+    def _newest_each(self, predicate: str, namespace: str | None = None) -> list[Artifact]:
         """Return one artifact per model, name and step: the one created last."""
-        own = f"{predicate} && ns == {_cel(self.config.namespace)}"
+        namespace = self.config.namespace if namespace is None else namespace
         newest: dict[tuple[object, ...], Artifact] = {}
-        for found in self.query(own, order="createdAt"):
+        for found in self.query(f"{predicate} && ns == {_cel(namespace)}", order="createdAt"):
             newest[found.model, found.name, found.row.step_name] = found
         return list(newest.values())
 
@@ -303,15 +497,47 @@ class Repo:
         select: str | None = None,
         limit: int | None = None,
         order: str | None = None,
+        hydrate: bool = False,
     ) -> Results[Any]:
         """Return the artifacts for which a CEL predicate holds, or `select` of each.
 
-        Only latest versions are meant unless the predicate names `version` or `isLatest`.
-        Raises QueryError for a predicate that cannot be understood.
+        Only latest versions are meant unless the predicate names `version` or `isLatest`. What
+        reads content does not hold of content that is not on this machine; `unhydrated` of the
+        results counts it, and `hydrate` fetches it first. Raises QueryError for a predicate that
+        cannot be understood.
         """
         from swampstore.querying import run_query
 
-        return run_query(self, predicate, select=select, limit=limit, order=order)
+        return run_query(self, predicate, select=select, limit=limit, order=order, hydrate=hydrate)
+
+    def hydrate(
+        self,
+        predicate: str | None = None,
+        *,
+        model: str | ModelRef | None = None,
+        all_versions: bool = False,
+        dry_run: bool = False,
+        deadline: float | None = None,
+        progress: Progress | None = None,
+    ) -> Hydrated:
+        """Fetch the content of all artifacts for which a predicate holds, many at once.
+
+        Latest versions are meant, or `all_versions`, of everything or of one model. What is here
+        already costs nothing; stopped, it goes on where it was. `deadline` is in seconds. Raises
+        QueryError for a predicate that reads content, ValidationError if it is more than the
+        cache may hold, and what `sync.hydrate_many` raises.
+        """
+        from swampstore.querying import hydrate_found
+
+        return hydrate_found(
+            self,
+            predicate,
+            None if model is None else self.model(model),
+            all_versions=all_versions,
+            dry_run=dry_run,
+            deadline=deadline,
+            progress=progress,
+        )
 
     # Catalog -------------------------------------------------------------------------------
 
@@ -365,7 +591,9 @@ class Repo:
         return held.store.content if held else self._content
 
     def artifact(self, row: Row) -> Artifact:
-        """Return the artifact that a row of the catalog describes."""
+        """Return the artifact that a row of a catalog describes."""
+        if row.namespace != self.config.namespace and self.knows_others:
+            return Artifact(row, self.others.content(row.namespace))
         return Artifact(row, self._source_of(row.ref))
 
     def _lookup(
@@ -398,10 +626,12 @@ class Repo:
         row = row_of(self.config.namespace, ref, metadata, deferred=False)
         return Artifact(row._replace(is_latest=1), self._content)
 
-    def require_name(self, ref: DataRef) -> None:
-        """Raise NotFoundError, saying what exists, unless there is a version of the name."""
-        if not self.list_versions(ref.model, ref.name):
-            raise self._not_found(ref)
+    def require_name(self, model: str | ModelRef, name: str) -> list[int]:
+        """Return the versions of a data name; raise NotFoundError, saying what exists, if none."""
+        if versions := self.list_versions(model, name):
+            return versions
+        other, model = self._place(model, name)
+        raise other.not_found(model, name) if other else self._not_found(self.ref(model, name))
 
     # What to say when something is not there -------------------------------------------------
 
@@ -442,10 +672,6 @@ def _cel(text: str) -> str:
 def _listing(names: list[str]) -> str:
     shown = ", ".join(names[:_LISTED])
     return f"{shown}, ..." if len(names) > _LISTED else shown
-
-
-def _nobody_listens(rel: str) -> None:
-    """The default listener: on one machine, nobody needs to know what changes."""
 
 
 def open_repo(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
@@ -19,7 +19,7 @@ from swampstore.artifacts.metadata import (
 )
 from swampstore.artifacts.store import Deleted, to_json_bytes
 from swampstore.errors import NotFoundError, ValidationError
-from swampstore.layout import DataRef, ModelRef, check_data_name
+from swampstore.layout import DataRef, ModelRef, check_data_name, split_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Artifacts:
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
 
-    def save(
+    def save(  # noqa: PLR0913 - a version has that many details, and defaults for all of them
         self,
         model: str | ModelRef,
         name: str,
@@ -52,18 +52,20 @@ class Artifacts:
         garbage_collection: int | str = DEFAULT_POLICY,
         streaming: bool = False,
         owner: Owner | None = None,
+        publishing: AbstractContextManager[object] | None = None,
     ) -> Artifact:
         """Save content as the next version of a data name and return it.
 
         Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
         streamed, whatever its size. The content type is guessed from that unless given. Without
         an owner, whoever owns the name goes on owning it; a model addressed by its name keeps
-        that name. Lifetime `ephemeral` keeps the data in memory only.
+        that name. Lifetime `ephemeral` keeps the data in memory only. `publishing` is entered when
+        a stream has ended, for as long as it takes to make the version visible.
         """
-        ref = DataRef(self._repo.model(model), check_data_name(name))
+        ref = self._new(model, name)
         if isinstance(model, str) and "/" not in model:
             # Whoever says the model's name means to find the data under it again.
-            tags = {"modelName": model, **(tags or {})}
+            tags = {"modelName": split_namespace(model)[1], **(tags or {})}
         stream, data, guessed = _content(content)
         draft = Draft(
             content_type=content_type or guessed,
@@ -80,7 +82,8 @@ class Artifacts:
             return self._repo.just_written(ref, self._repo.store.save(ref, data, draft))
         with self._repo.store.open_writer(ref, draft) as writer:
             writer.copy_from(stream)
-            return self._at(ref, writer.finalize())
+            with publishing or nullcontext():
+                return self._at(ref, writer.finalize())
 
     def save_file(
         self, model: str | ModelRef, name: str, path: str | os.PathLike[str], **details: Any
@@ -106,17 +109,17 @@ class Artifacts:
         self, model: str | ModelRef, name: str, draft: Draft | None = None
     ) -> Iterator[VersionWriter]:
         """Claim the next version and yield a writer for it; it is visible when the block ends."""
-        ref = DataRef(self._repo.model(model), check_data_name(name))
+        ref = self._new(model, name)
         with self._repo.store.open_writer(ref, draft or Draft()) as writer:
             yield writer
 
     def append(self, model: str | ModelRef, name: str, data: bytes | str) -> Artifact:
         """Add to the latest version, which must have been saved with `streaming`."""
-        ref = self._repo.ref(model, name)
+        ref = self._ref(model, name)
         content = data.encode() if isinstance(data, str) else data
         if held := self._repo.holder(ref):
             return self._at(ref, held.store.append(ref, content))
-        self._repo.latest(ref.model, name)
+        self._bring(self._repo.latest(ref.model, name))
         return self._repo.just_written(ref, self._repo.store.append(ref, content))
 
     def deferring(self) -> Deferral:
@@ -127,27 +130,44 @@ class Artifacts:
 
     def delete(self, model: str | ModelRef, name: str, *, version: int | None = None) -> Deleted:
         """Delete one version, or the name with all of them; raise NotFoundError without any."""
-        ref = self._repo.ref(model, name)
+        ref = self._ref(model, name)
         if held := self._repo.holder(ref):
             return Deleted(held.store.delete(ref), 0)
         if version is not None:
             self._repo.version(ref.model, name, version)
             return self._repo.store.delete_versions(ref, [version])
-        self._repo.require_name(ref)
+        self._repo.require_name(ref.model, name)
         return self._repo.store.delete(ref)
 
     def rename(self, model: str | ModelRef, old: str, new: str) -> Renamed:
         """Give the latest content another name; the old one forwards to it."""
         from swampstore.artifacts.rename import rename
 
-        ref = self._repo.ref(model, old)
-        self._repo.latest(ref.model, old)
+        ref = self._ref(model, old)
+        self._bring(self._repo.latest(ref.model, old))
         return rename(self._repo.store, ref, new)
 
     def mark_deleted(self, model: str | ModelRef, name: str, *, method: str) -> Artifact:
         """Save a tombstone: the thing that the data describes was deleted by `method`."""
-        ref = self._repo.ref(model, name)
+        ref = self._ref(model, name)
+        if latest := self._repo.latest(ref.model, name, default=None):
+            self._bring(latest)
         return self._repo.just_written(ref, self._repo.store.mark_deleted(ref, method))
+
+    def _bring(self, artifact: Artifact) -> None:
+        """Fetch content that something new is going to be made from, if it is on the remote."""
+        if self._repo.config.remote is not None:
+            artifact.open().close()
+
+    def _new(self, model: str | ModelRef, name: str) -> DataRef:
+        ref = DataRef(self._repo.model(model), check_data_name(name))
+        self._repo.check_session(ref.model)
+        return ref
+
+    def _ref(self, model: str | ModelRef, name: str) -> DataRef:
+        ref = self._repo.ref(model, name)
+        self._repo.check_session(ref.model)
+        return ref
 
     def _at(self, ref: DataRef, metadata: Metadata) -> Artifact:
         return self._repo.version(ref.model, ref.name, metadata.version)

@@ -36,7 +36,8 @@ class DiskContent:
     """Content as files. `on_gone` hears of versions that turn out not to exist any more.
 
     `fetch` brings a file that is only on the remote, and says whether it did; what is opened is
-    fetched first, what is only looked at (by a query, say) is not.
+    fetched first, what is only looked at (by a query, say) is not. `on_use` hears of what is
+    opened.
     """
 
     def __init__(
@@ -44,18 +45,23 @@ class DiskContent:
         tree: Tree,
         on_gone: Callable[[DataRef], None],
         fetch: Callable[[str], bool] | None = None,
+        on_use: Callable[[str], None] | None = None,
     ) -> None:
         self._tree = tree
         self._on_gone = on_gone
         self._fetch = fetch
+        self._on_use = on_use
 
     def open(self, ref: DataRef, version: int) -> BinaryIO:
         """Open a version's file."""
         file = self._open(ref, version)
-        if file is None and self._fetch and self._fetch(ref.file_rel(version, RAW)):
+        rel = ref.file_rel(version, RAW)
+        if file is None and self._fetch and self._fetch(rel):
             file = self._open(ref, version)
         if file is None:
             raise self._missing(ref, version)
+        if self._on_use:
+            self._on_use(rel)
         return file
 
     def read(self, ref: DataRef, version: int) -> bytes | None:
@@ -75,8 +81,13 @@ class DiskContent:
                 return None
 
     def path(self, ref: DataRef, version: int) -> str:
-        """Return a version's file, whether it is there or not."""
-        return self._tree.path(ref.file_rel(version, RAW))
+        """Return a version's file, fetched if it is only on the remote; it may be missing."""
+        rel = ref.file_rel(version, RAW)
+        if self._fetch and self._tree.size(rel) is None:
+            self._fetch(rel)
+        if self._on_use:
+            self._on_use(rel)
+        return self._tree.path(rel)
 
     def metadata(self, ref: DataRef, version: int) -> Metadata:
         """Read a version's `metadata.yaml`."""

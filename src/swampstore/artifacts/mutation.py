@@ -207,6 +207,12 @@ class Mutations:
             yield
 
     @contextlib.contextmanager
+    def trying_to_hold(self, refs: Sequence[DataRef]) -> Iterator[bool]:
+        """Hold several names without changing them, if nobody does; yields whether that is so."""
+        with self._locks.try_hold(*(ref.rel for ref in refs)) as is_held:
+            yield is_held
+
+    @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
         """Hold every name, so that nothing changes meanwhile."""
         with self._locks.hold_all(only_reading=True):

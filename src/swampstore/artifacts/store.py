@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -43,13 +43,22 @@ class Deleted(NamedTuple):
 class ArtifactStore:
     """The versions of every data name of one repository, on disk.
 
-    `prune_on_write` enforces numeric version policies right after each save.
+    `prune_on_write` enforces numeric version policies right after each save. `was_whole` tells of
+    the directory of a version without metadata that it was finished once, and damaged since.
     """
 
-    def __init__(self, mutations: Mutations, clock: Clock, *, prune_on_write: bool = False) -> None:
+    def __init__(
+        self,
+        mutations: Mutations,
+        clock: Clock,
+        *,
+        prune_on_write: bool = False,
+        was_whole: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self.mutations = mutations
         self.tree = mutations.tree
         self.clock = clock
+        self.was_whole = was_whole
         self._prune_on_write = prune_on_write
 
     def save(

@@ -36,7 +36,8 @@ def sweep(store: ArtifactStore, older_than: float = DEFAULT_AGE, *, dry_run: boo
     """Remove claims never finalised, deferrals never committed and temporary files.
 
     Only what nothing has touched for `older_than` seconds goes: a slow writer keeps touching its
-    `raw`. Walks the whole tree.
+    `raw`. What is left of a version that others have as a whole is no claim, and stays. Walks the
+    whole tree.
     """
     before = store.clock().timestamp() - older_than
     leftovers, temps = [], 0
@@ -45,6 +46,8 @@ def sweep(store: ArtifactStore, older_than: float = DEFAULT_AGE, *, dry_run: boo
             temps += remove_old_temps(directory, before)
         found = leftover_at(directory, parts, before)
         if found is None or _is_finalised(store, found):
+            continue
+        if store.was_whole(found.ref.version_rel(found.version)):
             continue
         leftovers.append(found)
         if not dry_run:

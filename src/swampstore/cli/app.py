@@ -38,7 +38,8 @@ root = Group(
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
         "datastore": Entry("app:datastore", "Choose where the data is, and look after it."),
         "doctor": Entry(
-            "doctor:doctor", "Check the repository; the exit status is 1 if something is wrong."
+            "doctor:doctor",
+            "Check the repository and its remote; the exit status is 1 if something is wrong.",
         ),
         "completion": Entry("completion:completion", "Print the completion script of a shell."),
     },
@@ -55,6 +56,9 @@ data = Group(
         "versions": Entry("data_list:versions", "List the versions of a data name, newest first."),
         "query": Entry("data_query:query", "Find artifacts by a predicate in CEL."),
         "search": Entry("data_search:search", "Find artifacts by a word and by filters."),
+        "hydrate": Entry(
+            "data_hydrate:hydrate", "Fetch content that is only on the remote, much of it at once."
+        ),
         "delete": Entry("data_delete:delete", "Delete a data name, one version, or many names."),
         "rename": Entry("data_rename:rename", "Give a data name another name."),
         "gc": Entry("retention:gc", "Delete expired data and versions beyond their policy."),
@@ -80,8 +84,54 @@ datastore = Group(
     {
         "setup": Entry("datastore:setup", "Give the repository another datastore."),
         "status": Entry("datastore:status", "Show which datastore is used, and its state."),
+        "evict": Entry(
+            "datastore_evict:evict", "Give up content here that the remote has as well."
+        ),
         "migrate-index": Entry(
             "datastore:migrate_index", "Make the index of the remote the sharded one."
+        ),
+        "lock": Entry("app:lock", "See who has locked what, and remove locks."),
+        "namespace": Entry("app:namespace", "Share a datastore with other repositories."),
+        "catalog": Entry("app:datastore_catalog", "See what other namespaces hold."),
+    },
+)
+
+lock = Group(
+    "lock",
+    datastore.entries["lock"].summary,
+    {
+        "status": Entry("datastore_locks:status", "Show who has locked what."),
+        "release": Entry("datastore_locks:release", "Remove a lock, whoever holds it."),
+    },
+)
+
+datastore_catalog = Group(
+    "catalog",
+    datastore.entries["catalog"].summary,
+    {
+        "pull": Entry(
+            "datastore_catalog:pull", "Learn what other namespaces of the datastore hold."
+        ),
+        "export": Entry(
+            "datastore_catalog:export", "Publish the catalog for other namespaces now."
+        ),
+    },
+)
+
+namespace = Group(
+    "namespace",
+    datastore.entries["namespace"].summary,
+    {
+        "set": Entry("datastore_namespace:set_", "Give the repository a namespace of its own."),
+        "unset": Entry(
+            "datastore_namespace:unset", "Let the repository work without a namespace again."
+        ),
+        "list": Entry(
+            "datastore_namespace:list_", "List who has which namespace of the datastore."
+        ),
+        "migrate": Entry(
+            "datastore_namespace:migrate",
+            "Move the data from before the namespace was set into it.",
         ),
     },
 )

@@ -68,7 +68,8 @@ def delete(
         if dry_run:
             batch.preview(session)
         elif session.confirm(batch.question, yes=yes):
-            batch.run(session)
+            with session.working(repo, [batch.model]):
+                batch.run(session)
         else:
             session.show_cancelled()
 
@@ -76,7 +77,8 @@ def delete(
 def _delete_one(session: Session, repo: Repo, model: str, name: str, version: int | None) -> None:
     ref = repo.ref(model, name)
     members = model_members(ref.model, repo.versions(ref.model, name, limit=1))
-    deleted = repo.artifacts.delete(ref.model, name, version=version)
+    with session.working(repo, [ref.model]):
+        deleted = repo.artifacts.delete(ref.model, name, version=version)
     document = {**members, "dataName": name}
     if version is not None:
         document["version"] = version
@@ -93,7 +95,7 @@ class _Batch:
 
     def __init__(self, repo: Repo, model: ModelRef, prefix: str) -> None:
         self._repo = repo
-        self._model = model
+        self.model = model
         self._members = model_members(model, repo.list_data(model))
         self._names = [name for name in repo.catalog.names(model) if name.startswith(prefix)]
 
@@ -101,11 +103,11 @@ class _Batch:
     def question(self) -> str:
         """What a person is asked."""
         names = counted(len(self._names), "data name")
-        return f"Delete {names} of {printable(self._model)} with all versions?"
+        return f"Delete {names} of {printable(self.model)} with all versions?"
 
     def preview(self, session: Session) -> None:
         """Show what would be deleted."""
-        versions = {name: len(self._repo.list_versions(self._model, name)) for name in self._names}
+        versions = {name: len(self._repo.list_versions(self.model, name)) for name in self._names}
         lines = [
             f"{printable(name)}: {counted(count, 'version')}" for name, count in versions.items()
         ]
@@ -120,7 +122,7 @@ class _Batch:
         deleted, versions, failed = 0, 0, []
         for name in self._names:
             try:
-                versions += self._repo.artifacts.delete(self._model, name).versions
+                versions += self._repo.artifacts.delete(self.model, name).versions
                 deleted += 1
             except SwampstoreError as error:
                 failed.append({"dataName": name, "error": error.message, "code": error.code})

@@ -103,6 +103,7 @@ def _block(described: dict[str, Any], artifact: Artifact) -> str:
     latest = " (latest)" if artifact.is_latest else ""
     return fields(
         {
+            "namespace": described.get("namespace"),
             "model": artifact.model,
             "modelName": described["modelName"],
             "name": described["name"],

@@ -30,15 +30,15 @@ _FIRST_GROUPS = ("log", "file", "resource", "data")
 def list_data(session: Session, model: str, data_type: str | None) -> None:
     """List the data names of a model."""
     with session.open_repo() as repo:
-        ref = repo.model(model)
+        namespace, ref = repo.locate(model)
         found = [
             artifact
-            for artifact in repo.list_data(ref)
+            for artifact in repo.list_data(model)
             if data_type is None or artifact.row.data_type == data_type
         ]
     document = model_members(ref, found)
-    if repo.config.namespace:
-        document["namespace"] = repo.config.namespace
+    if namespace:
+        document["namespace"] = namespace
     groups = _groups(found)
     document["groups"] = [
         {"type": kind, "items": [_item(artifact) for artifact in group]}
@@ -102,11 +102,9 @@ def _list_text(groups: dict[str, list[Artifact]], total: int) -> str:
 def versions(session: Session, model: str, name: str, limit: int | None) -> None:
     """List the versions of a data name, newest first."""
     with session.open_repo() as repo:
-        ref = repo.ref(model, name)
-        repo.require_name(ref)
-        shown = repo.versions(ref.model, name, limit=limit)
-        total = len(shown) if limit is None else len(repo.list_versions(ref.model, name))
-    members = model_members(ref.model, shown)
+        total = len(repo.require_name(model, name))
+        shown = repo.versions(model, name, limit=limit)
+        members = model_members(repo.locate(model, name)[1], shown)
     document = {
         "dataName": name,
         **members,

@@ -74,15 +74,12 @@ def put(
         raise click.UsageError("--append adds bytes only; the version keeps its details.")
     wanted = _details(**details)
     with session.open_repo() as repo:
-        if append:
-            artifact = _append(repo, model, name, file, json_value)
-        elif json_value is not None:
-            wanted["content_type"] = wanted["content_type"] or "application/json"
-            artifact = repo.artifacts.save(model, name, _json_bytes(json_value), **wanted)
-        elif file == STDIN:
-            artifact = _save_stdin(repo, model, name, wanted)
+        work = session.working(repo, [model])
+        if file == STDIN and not append:
+            artifact = _save_stdin(repo, model, name, {**wanted, "publishing": work})
         else:
-            artifact = repo.artifacts.save_file(model, name, str(file), **wanted)
+            with work:
+                artifact = _save(repo, model, name, file, json_value, append, wanted)
         described = description(repo, artifact)
     session.show(
         described,
@@ -91,6 +88,23 @@ def put(
             f" ({size_text(artifact.size)}) at {printable(described['contentPath'])}."
         ),
     )
+
+
+def _save(
+    repo: Repo,
+    model: str,
+    name: str,
+    file: str | None,
+    json_value: str | None,
+    append: bool,
+    wanted: dict[str, Any],
+) -> Artifact:
+    if append:
+        return _append(repo, model, name, file, json_value)
+    if json_value is None:
+        return repo.artifacts.save_file(model, name, str(file), **wanted)
+    wanted["content_type"] = wanted["content_type"] or "application/json"
+    return repo.artifacts.save(model, name, _json_bytes(json_value), **wanted)
 
 
 def _details(
@@ -139,6 +153,7 @@ def _json_bytes(text: str) -> bytes:
 
 
 def _save_stdin(repo: Repo, model: str, name: str, wanted: dict[str, Any]) -> Artifact:
+    """Save what comes, however long it takes; nobody has to wait for it meanwhile."""
     from swampstore.artifacts.media_types import guess_content_type
 
     wanted["content_type"] = wanted["content_type"] or guess_content_type(name)

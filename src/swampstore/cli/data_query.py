@@ -10,14 +10,15 @@ import click
 from swampstore.artifacts.media_types import is_json
 from swampstore.cli.arguments import limit_option
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.rendering import footer_text, records_text, values_text
+from swampstore.cli.rendering import counted, footer_text, records_text, values_text
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
-    from swampstore.results import Results
 
 
 @command(
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--select", metavar="EXPR", help="Show this of each artifact.")
 @limit_option
 @click.option("--order", metavar="FIELDS", help="Sort by fields, such as 'createdAt desc, name'.")
+@click.option("--hydrate", is_flag=True, help="Fetch the content that is needed for the answer.")
 @pass_session
 def query(
     session: Session,
@@ -39,9 +41,10 @@ def query(
     select: str | None,
     limit: int | None,
     order: str | None,
+    hydrate: bool,
 ) -> None:
     """Find artifacts by a predicate in CEL."""
-    wanted = {"select": select, "limit": limit, "order": order}
+    wanted = {"select": select, "limit": limit, "order": order, "hydrate": hydrate}
     if predicate is None and (session.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise click.UsageError("The predicate is missing.")
     with session.open_repo() as repo:
@@ -56,28 +59,32 @@ def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
     unhydrated = results.unhydrated
     document: dict[str, Any] = {}
     if session.json and wanted["select"] is None:
-        records, missing = complete_records(results)
+        from swampstore.querying import fetch_content, read_ahead
+
+        if wanted["hydrate"]:
+            fetch_content(repo, [found.row for found in results if is_json(found.content_type)])
+        records, missing = complete_records(read_ahead(repo, results))
         unhydrated = max(unhydrated, missing)
         document["predicate"] = predicate
         document["results"] = records
     else:
         document["results"] = list(results)
-    document |= {"total": len(results), "limited": results.limited}
+    document |= {"total": len(results), "limited": results.limited, "unhydrated": unhydrated}
     footer = footer_text(len(results), limited=results.limited)
     if wanted["select"] is None:
-        is_namespaced = bool(repo.config.namespace)
+        is_namespaced = bool(repo.config.namespace) or repo.knows_others
         session.show(document, lambda: records_text(list(results), footer, is_namespaced))
     else:
         session.show(document, lambda: values_text(list(results)))
         if not session.json:
             session.note(footer)
-    note_unhydrated(session, unhydrated)
+    note_unhydrated(session, repo, unhydrated)
 
 
-def complete_records(results: Results[Artifact]) -> tuple[list[dict[str, Any]], int]:
+def complete_records(artifacts: Iterable[Artifact]) -> tuple[list[dict[str, Any]], int]:
     """Return records with their JSON content, and how many contents are not on this machine."""
     records, missing = [], 0
-    for artifact in results:
+    for artifact in artifacts:
         record = artifact.record(with_content=is_json(artifact.content_type))
         missing += record.pop("attributes", "") is None
         if record.get("content") is None:
@@ -86,10 +93,15 @@ def complete_records(results: Results[Artifact]) -> tuple[list[dict[str, Any]], 
     return records, missing
 
 
-def note_unhydrated(session: Session, count: int) -> None:
+def note_unhydrated(session: Session, repo: Repo, count: int) -> None:
     """Say that answers may be incomplete because content is elsewhere."""
     if count:
-        session.note(f"The content of {count} artifact(s) is not on this machine.")
+        way_out = (
+            "; `data query --hydrate` or `data hydrate` fetches it" if repo.config.remote else ""
+        )
+        session.note(
+            f"The content of {counted(count, 'artifact')} is not on this machine{way_out}."
+        )
 
 
 def _converse(session: Session, repo: Repo, wanted: dict[str, Any]) -> None:

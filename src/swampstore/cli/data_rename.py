@@ -25,8 +25,9 @@ def rename(session: Session, model: str, old: str, new: str) -> None:
     """Give a data name another name."""
     with session.open_repo() as repo:
         ref = repo.ref(model, old)
-        renamed = repo.artifacts.rename(ref.model, old, new)
-        members = model_members(ref.model, [repo.latest(ref.model, new)])
+        with session.working(repo, [ref.model]):
+            renamed = repo.artifacts.rename(ref.model, old, new)
+            members = model_members(ref.model, [repo.latest(ref.model, new)])
     warning = f"{old!r} forwards to {new!r} until something is saved as {old!r} again."
     session.show(
         {

@@ -58,7 +58,8 @@ def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> No
     """Find artifacts by a word and by filters."""
     with session.open_repo() as repo:
         predicate = _predicate(repo, filters)
-        found = list(repo.query(predicate, order="createdAt desc", limit=None if q else limit))
+        results = repo.query(predicate, order="createdAt desc", limit=None if q else limit)
+        found = list(results)
         if q:
             found = [artifact for artifact in found if _mentions(artifact, q.casefold())][:limit]
     limited = len(found) >= limit
@@ -68,9 +69,10 @@ def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> No
         "results": [artifact.record() for artifact in found],
         "total": len(found),
         "limited": limited,
+        "unhydrated": results.unhydrated,
     }
     footer = footer_text(len(found), limited=limited)
-    is_namespaced = bool(repo.config.namespace)
+    is_namespaced = bool(repo.config.namespace) or repo.knows_others
     session.show(document, lambda: records_text(found, footer, is_namespaced))
 
 
@@ -113,10 +115,14 @@ def _literal(text: str) -> str:
 
 
 def _of_model(repo: Repo, model: str) -> str:
-    if "/" not in model:
-        return f"modelName == {_literal(model)}"
-    ref = repo.model(model)
-    return f"modelType == {_literal(ref.type)} && modelId == {_literal(ref.id)}"
+    from swampstore.layout import split_namespace
+
+    prefix, name = split_namespace(model)
+    if not prefix and "/" not in name:
+        return f"modelName == {_literal(name)}"
+    namespace, ref = repo.locate(model)
+    address = f"modelType == {_literal(ref.type)} && modelId == {_literal(ref.id)}"
+    return f"ns == {_literal(namespace)} && {address}" if prefix else address
 
 
 def _moment(repo: Repo, text: str) -> str:

@@ -13,7 +13,7 @@ from swampstore.cli.rendering import counted, fields, printable, size_text, tabl
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
-    from swampstore.config import Config
+    from swampstore.config import Config, Hydration
     from swampstore.datastore_address import Address
     from swampstore.repo import Repo
     from swampstore.stores.health import Health
@@ -44,6 +44,12 @@ _NAMED = 20
     help="The index of a new remote. Older clients only read v1.  [default: as it is, else v1]",
 )
 @click.option("--namespace", metavar="NAME", help="One more directory level.  [default: as it is]")
+@click.option(
+    "--hydration-strategy",
+    "hydration",
+    type=click.Choice(["lazy", "full"]),
+    help="Fetch content when it is read, or with every pull.  [default: as it is, else lazy]",
+)
 @click.option("--skip-migration", is_flag=True, help="Leave the data where it is.")
 @timeout_option
 @pass_session
@@ -53,6 +59,7 @@ def setup(
     config: str | None,
     index: IndexKind | None,
     namespace: str | None,
+    hydration: Hydration | None,
     skip_migration: bool,
     timeout: int | None,
 ) -> None:
@@ -70,6 +77,7 @@ def setup(
             repo,
             address,
             namespace=namespace,
+            hydration=hydration,
             migrate=not skip_migration,
             index=index,
             timeout=timeout,
@@ -133,6 +141,7 @@ def _settings(config: Config) -> dict[str, Any]:
             "hydration": config.remote.hydration,
             "syncTimeout": config.remote.sync_timeout,
             "cacheDir": config.base,
+            "maxBytes": config.remote.cache_limit,
         }
     return settings | {
         "directories": list(config.routing.subdirs),
@@ -162,6 +171,7 @@ def _sync_state(found: SyncStatus) -> dict[str, Any]:
         "files": found.files,
         "bytes": found.bytes,
         "notHydrated": found.not_hydrated,
+        "contentBytes": found.content_bytes,
         "dirtyPaths": list(found.dirty_paths),
         "needsFullWalk": found.needs_full_walk,
         "indexVersion": found.index_version,
@@ -188,10 +198,13 @@ def _status_text(document: dict[str, Any]) -> str:
         if value:
             members = value.items() if isinstance(value, dict) else []
             shown[name] = ", ".join([f"{key}={item}" for key, item in members] or value)
+    if shown.get("maxBytes"):
+        shown["maxBytes"] = size_text(shown["maxBytes"])
     if "syncTimeout" in shown:
         shown["syncTimeout"] = f"{shown['syncTimeout']:g} s"
     if "bytes" in shown:
         shown["bytes"] = size_text(shown["bytes"])
+        shown["contentBytes"] = size_text(shown["contentBytes"])
         shown["needsFullWalk"] = "yes" if shown["needsFullWalk"] else "no"
         shown["dirtyPaths"] = len(dirty)
     blocks = [fields(shown)]
@@ -216,7 +229,7 @@ def _status_text(document: dict[str, Any]) -> str:
 @pass_session
 def migrate_index(session: Session) -> None:
     """Make the index of the remote the sharded one."""
-    with session.open_repo() as repo:
+    with session.open_repo() as repo, repo.locks.everything():
         migrated = repo.sync.migrate_index()
     session.show(
         {

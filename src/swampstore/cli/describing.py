@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 def description(repo: Repo, artifact: Artifact) -> dict[str, Any]:
     """Return everything in an artifact's metadata, whose it is, and where its content is."""
+    namespace = artifact.row.namespace
     return {
         **artifact.metadata.to_json(),
+        **({} if namespace == repo.config.namespace else {"namespace": namespace}),
         "modelId": artifact.model.id,
         "modelName": artifact.model_name,
         "modelType": artifact.model.type,
@@ -36,7 +38,13 @@ def model_members(ref: ModelRef, artifacts: list[Artifact]) -> dict[str, Any]:
 
 
 def content_path(repo: Repo, artifact: Artifact) -> str:
-    """Return the content's file relative to the repository; absolute if it is outside of it."""
+    """Return the content's file relative to the repository; absolute if it is outside of it.
+
+    Content of another namespace has no file here, but a place in the datastore.
+    """
+    if artifact.row.namespace != repo.config.namespace:
+        rel = artifact.ref.file_rel(artifact.version, RAW)
+        return f"{repo.others.store.identity}/{artifact.row.namespace}/{rel}"
     path = repo.tree.path(artifact.ref.file_rel(artifact.version, RAW))
     inside = f"{repo.config.repo_dir.rstrip(os.sep)}{os.sep}"
     return path.removeprefix(inside)

@@ -13,6 +13,7 @@ from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
+    from swampstore.repo import Repo
     from swampstore.retention import GcReport, PruneReport, RunGcReport
 
 _SHOWN = 50
@@ -54,10 +55,11 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
     from swampstore.retention import DataGc
 
     with session.open_repo() as repo:
+        session.catch_up(repo)
         collection = DataGc(repo)
         versions = counted(collection.plan.version_count, "version")
         question = f"Delete {versions}?" if collection.plan.removals else ""
-        _clean_up(session, collection, _gc_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(session, repo, collection, _gc_text, question, dry_run=dry_run, yes=yes)
 
 
 @command(
@@ -79,11 +81,12 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
     from swampstore.retention import DataPrune
 
     with session.open_repo() as repo:
+        session.catch_up(repo)
         pruning = DataPrune(repo)
         names = counted(pruning.plan.name_count, "data name")
         models = counted(len(pruning.plan.models), "model")
         question = f"Delete {names} of {models} for good?" if pruning.plan.models else ""
-        _clean_up(session, pruning, _prune_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(session, repo, pruning, _prune_text, question, dry_run=dry_run, yes=yes)
 
 
 @command(
@@ -110,14 +113,16 @@ def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 
     age = parse_duration(older_than)
     with session.open_repo() as repo:
+        session.catch_up(repo)
         collection = RunGc(repo, age)
         records = counted(len(collection.plan.removals), "record")
         question = f"Delete {records}?" if collection.plan.removals else ""
-        _clean_up(session, collection, _run_gc_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(session, repo, collection, _run_gc_text, question, dry_run=dry_run, yes=yes)
 
 
 def _clean_up(
     session: Session,
+    repo: Repo,
     cleanup: _Cleanup[R_co],
     text: Callable[[R_co], str],
     question: str,
@@ -134,7 +139,9 @@ def _clean_up(
         if question and not session.confirm(question, yes=yes):
             session.show_cancelled()
             return
-        report = cleanup.run()
+        # Nothing but what was shown is deleted, and only if it is still due after the pull.
+        with session.working(repo):
+            report = cleanup.run()
     session.show(report.to_json(), lambda: text(report))
     if not session.json:
         for warning in report.warnings:

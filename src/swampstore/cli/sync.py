@@ -12,6 +12,7 @@ from swampstore.cli.arguments import complete_model, timeout_option
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
+from swampstore.errors import EXIT_NOT_PUSHED
 
 if TYPE_CHECKING:
     from swampstore.layout import ModelRef
@@ -64,11 +65,17 @@ def sync(
     with session.open_repo() as repo:
         scope = [repo.model(model) for model in models] or None
         if dry_run:
-            _show_preview(session, repo.sync.preview(scope, full=full), pull=pull, push=push)
+            found = repo.sync.preview(scope, metadata_only=_is_lazy(repo, metadata_only), full=full)
+            _show_preview(session, found, pull=pull, push=push)
             return
         run = _Run(session, repo, scope, full=full, metadata_only=metadata_only, timeout=timeout)
         done = run.go(pull=not push, push=not pull)
         session.show(done.to_json(), lambda: _text(done))
+
+
+def _is_lazy(repo: Repo, metadata_only: bool) -> bool:
+    remote = repo.config.remote
+    return metadata_only or (remote is not None and remote.hydration == "lazy")
 
 
 class _Done(NamedTuple):
@@ -134,11 +141,12 @@ class _Run:
         connection, remote = repo.connection, repo.config.remote
         assert remote is not None
         self._session = session
+        self._repo = repo
         self._service = connection.service
         self._counting = connection.counting
         self._scope = scope
         self._full = full
-        self._metadata_only = metadata_only or remote.hydration == "lazy"
+        self._metadata_only = _is_lazy(repo, metadata_only)
         self._deadline = timeout or remote.sync_timeout
 
     def go(self, *, pull: bool, push: bool) -> _Done:
@@ -178,17 +186,18 @@ class _Run:
 
     def _push(self, pulled: Pulled | None, tell: Progress) -> Pushed:
         from swampstore.stores.errors import StoreError
-        from swampstore.sync.errors import NotPushedError, SyncError, SyncTimeoutError
+        from swampstore.sync.errors import NotPushedError, SyncError
         from swampstore.sync.report import Step
 
         tell(Step("push", 0, 0, 0, 0))
+        self._repo.export_catalog()
         try:
             return self._service.push(
                 self._scope, full=self._full, deadline=self._deadline, progress=tell
             )
-        except SyncTimeoutError:
-            raise
         except (StoreError, SyncError) as error:
+            if error.exit_status == EXIT_NOT_PUSHED:
+                raise
             if pulled and not self._session.json:
                 self._session.note(_pulled_text(pulled))
             raise NotPushedError(

@@ -101,7 +101,7 @@ class NameArrivals:
         ready = {
             version: arrivals
             for version, arrivals in sorted(self._versions.items())
-            if all(is_expected(self._tree, arrival) for arrival in arrivals)
+            if self._is_ready(version, arrivals)
         }
         for version, arrivals in ready.items():
             if staged := [arrival for arrival in arrivals if arrival.staged]:
@@ -113,6 +113,12 @@ class NameArrivals:
                 self._remove(reception, version, gone)
         if any(one.signature is None for one in self.landed):
             reception.remove_empty_dir(self.ref.rel)
+
+    def _is_ready(self, version: int, arrivals: Sequence[Arrival]) -> bool:
+        """Whether every file of a version is as expected; without its directory, there is none."""
+        if not os.path.lexists(self._tree.shared_path(self.ref.version_rel(version))):
+            return all(arrival.expected is None for arrival in arrivals)
+        return all(is_expected(self._tree, arrival) for arrival in arrivals)
 
     def _take(self, reception: Reception, arrival: Arrival) -> None:
         self.landed.append(take_place(self._tree, reception, arrival))

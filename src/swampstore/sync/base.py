@@ -17,6 +17,7 @@ from swampstore.sync.base_file import BaseFile
 from swampstore.sync.partitions import partition_of
 from swampstore.sync.signature import Signature
 
+BASE = "_catalog.db-base"
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 _PAGE = 1000
 _PARAMETERS = 500
@@ -29,6 +30,9 @@ _PARTITIONS = (
     " FROM one WHERE partition IS NOT NULL)"
     " SELECT partition FROM one WHERE partition IS NOT NULL"
 )
+# Content of versions that is here as well as on the remote, where it can be had again.
+_HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
+_HELD_PAGE = 10_000  # each page is a look at every row
 _AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
 
 SCHEMA = (
@@ -78,7 +82,7 @@ class Base:
     """
 
     def __init__(self, cache_dir: str, identity: str) -> None:
-        self._file = BaseFile(f"{cache_dir}/_catalog.db-base", SCHEMA, identity)
+        self._file = BaseFile(f"{cache_dir}/{BASE}", SCHEMA, identity)
 
     def get(self, rel: str) -> Known | None:
         """Return what is known of a path."""
@@ -124,6 +128,22 @@ class Base:
     def not_held(self) -> int:
         """Return the number of paths whose content never came here."""
         return self._number("SELECT count(*) FROM known WHERE held_inode IS NULL")
+
+    def content_bytes(self) -> int:
+        """Return the size of all content that is here and could be fetched again."""
+        return self._number(f"SELECT total(size) FROM known WHERE {_HELD_CONTENT}")
+
+    def held_content(self) -> Iterator[list[Known]]:
+        """Yield that content page by page, in the order in which it came."""
+        sql = (
+            f"SELECT {_COLUMNS} FROM known WHERE {_HELD_CONTENT} AND (recorded, rel) > (?, ?)"
+            f" ORDER BY recorded, rel LIMIT {_HELD_PAGE}"
+        )
+        page = [_known(row) for row in self._rows(sql, (-1, ""))]
+        while page:
+            yield page
+            last = page[-1]
+            page = [_known(row) for row in self._rows(sql, (last.recorded_ns, last.rel))]
 
     def apply(
         self,
@@ -232,8 +252,10 @@ class Base:
 
 def _row(one: Known) -> tuple[Any, ...]:
     held: tuple[int | None, ...] = (None, None, None, None)
-    if one.held is not None:  # dates far in the future are too much for SQLite's integers
-        held = tuple(min(number, _LARGEST) for number in one.held)
+    if one.held is not None:
+        held = one.held
+        if max(held) > _LARGEST:  # dates far in the future are too much for SQLite's integers
+            held = tuple(min(number, _LARGEST) for number in held)
     return (
         one.rel,
         min(one.size, _LARGEST),

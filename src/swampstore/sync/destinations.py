@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
-from typing import Protocol
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 from swampstore.files import disk_errors
 from swampstore.layout import METADATA, is_temp
-from swampstore.sync.base import Base
+from swampstore.stores import Store
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.base import Base, Known
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import partition_of
 from swampstore.sync.shapes import conflict_copy
 from swampstore.sync.signature import hash_file, signature
+from swampstore.sync.workers import Deadline, in_parallel
+
+_CONCURRENCY = 8
+_DIRECTORY = "file://"
+
+
+class Moved(NamedTuple):
+    """A file, its path at the destination, and its content as SHA-256.
+
+    Metadata of a version that got another number has another content there: None.
+    """
+
+    rel: str
+    there: str
+    sha256: str | None
+
+
+class _Object(NamedTuple):
+    """What an object holds; empty texts if there is none."""
+
+    sha256: str
+    token: str
 
 
 class Destination(Protocol):
@@ -21,6 +47,10 @@ class Destination(Protocol):
     @property
     def names(self) -> Names:
         """Its paths, and which of them may be there at all."""
+
+    @property
+    def directory(self) -> str | None:
+        """The directory on this machine that files end up in, None if they do not."""
 
     def may_update(self, rel: str) -> bool:
         """Whether a newer state of the same thing may take the place of a file."""
@@ -34,12 +64,20 @@ class Destination(Protocol):
     def has_version(self, version_rel: str) -> bool:
         """Whether a version is where it was meant to go."""
 
+    def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
+        """Read everything back; yield for each file its path if it is not there, else None."""
+
 
 class Place:
     """A directory that is used as it is."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
+
+    @property
+    def directory(self) -> str | None:
+        """The directory itself."""
+        return self.names.root
 
     def may_update(self, rel: str) -> bool:
         """Nothing that is there already may be replaced."""
@@ -61,6 +99,15 @@ class Place:
         """Whether the version is there."""
         return signature(self.names.local(f"{version_rel}/{METADATA}")) is not None
 
+    def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
+        """Read every copy."""
+        for file in files:
+            deadline.remaining()
+            is_there = signature(self.names.local(file.there)) is not None
+            if file.sha256 is not None:
+                is_there = self.has(file.there, file.sha256)
+            yield None if is_there else file.rel
+
 
 class Cache:
     """The cache of a remote. Only what the remote's index names counts as being there.
@@ -68,10 +115,17 @@ class Cache:
     `released` counts the paths that were given up: the remote still has them.
     """
 
-    def __init__(self, names: Names, base: Base) -> None:
+    def __init__(self, names: Names, base: Base, store: Store) -> None:
         self.names = names
         self.released = 0
         self._base = base
+        self._store = store
+
+    @property
+    def directory(self) -> str | None:
+        """Where a remote that is a directory has its objects."""
+        root = self._store.identity.removeprefix(_DIRECTORY)
+        return None if root == self._store.identity else f"{root}/{self.names.remote('')}"
 
     def may_update(self, rel: str) -> bool:
         """Whether the file is as the remote has it; if that changes, the next push notices."""
@@ -105,9 +159,46 @@ class Cache:
 
     def has(self, rel: str, sha256: str) -> bool:
         """Whether the index names this content, under its path or as the copy of a conflict."""
+        return self._known(rel, sha256) is not None
+
+    def _known(self, rel: str, sha256: str | None) -> Known | None:
+        if sha256 is None:
+            return self._base.get(rel)
         known = self._base.get_many([rel, conflict_copy(rel, sha256)])
-        return any(one.sha256 == sha256 for one in known.values())
+        return next((one for one in known.values() if one.sha256 == sha256), None)
 
     def has_version(self, version_rel: str) -> bool:
         """Whether the index names the version."""
         return self._base.get(f"{version_rel}/{METADATA}") is not None
+
+    def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
+        """Fetch every object; the next full push sends anew what is not as the index says."""
+        known = ((file.rel, self._known(file.there, file.sha256)) for file in files)
+        looks = in_parallel(lambda task: self._look(task[1]), known, _CONCURRENCY, deadline)
+        for (rel, meant), found, error in looks:
+            if error is not None:
+                raise error
+            if meant is None or found is None:
+                yield rel
+            elif found.sha256 == meant.sha256:
+                yield None
+            else:
+                self._distrust(meant, found)
+                yield rel
+
+    def _look(self, known: Known | None) -> _Object | None:
+        """Read an object, without holding a large one in memory."""
+        if known is None:
+            return None
+        with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
+            try:
+                info = self._store.download(self.names.remote(known.rel), file.fileno())
+            except ObjectNotFoundError:
+                return _Object("", "")
+            file.seek(0)
+            return _Object(hashlib.file_digest(file, "sha256").hexdigest(), info.token or "")
+
+    def _distrust(self, known: Known, found: _Object) -> None:
+        """Forget that an object is there, and note that what is in its place may be replaced."""
+        self._base.apply(forgotten=[known.rel])
+        self._base.note_uploads({known.rel: (found.sha256, found.token)})

@@ -215,18 +215,31 @@ class DirtyTracker:
         with self._locked(writing=False):
             return self._seen(self._refresh())
 
-    def covers(self, path: str) -> bool:
-        """Whether a path, something above or below it, or everything, is marked right now."""
+    def covers(self, path: str, *, by_name: bool = False) -> bool:
+        """Whether a path, something above or below it, or everything, is marked right now.
+
+        `by_name` leaves out that everything is.
+        """
         with self._locked(writing=False):
             state = self._refresh()
             source = (self._journal.marks, self._journal.marks.count, state)
             if source != self._view.source:
                 self._view = _View(source, self._seen(state))
-        return self._view.covers(self._record(path))
+        return self._view.covers(self._record(path), by_name=by_name)
 
     def state(self) -> SidecarState:
         """Return what the sidecar on disk says right now."""
         return self._sidecar.read()
+
+    def damage(self) -> list[str]:
+        """Return the files that cannot be read, so that everything counts as marked."""
+        with self._locked(writing=False):
+            state = self._refresh()
+            found = [JOURNAL] if self._journal.is_damaged else []
+        # One of an old client says something; one that nobody understands says nothing.
+        if state == SidecarState() and os.path.lexists(f"{self._cache_dir}/{SIDECAR}"):
+            found.append(SIDECAR)
+        return found
 
     def _seen(self, state: SidecarState) -> Snapshot:
         found = [*self._journal.marks.marked(), *self._marks_in(state)]
@@ -320,9 +333,11 @@ class _View:
         self._paths = set(seen.paths)
         self._sorted = sorted(seen.paths)
 
-    def covers(self, record: Record) -> bool:
-        if self._bulk or not isinstance(record, str):
-            return self._bulk or bool(self._sorted)
+    def covers(self, record: Record, *, by_name: bool) -> bool:
+        if self._bulk and not by_name:
+            return True
+        if not isinstance(record, str):
+            return bool(self._sorted)
         below = f"{record}/"
         at = bisect_left(self._sorted, below)
         if at < len(self._sorted) and self._sorted[at].startswith(below):

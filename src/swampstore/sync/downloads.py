@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
+import threading
 import uuid
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -16,7 +18,8 @@ from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
 from swampstore.sync.signature import hash_file
 
-_DAY = 86_400.0
+# A transfer that began so many seconds ago is over, one way or the other.
+STAGING_AGE = 86_400.0
 
 
 class Download(NamedTuple):
@@ -48,6 +51,8 @@ class Staging:
     def __init__(self, names: Names) -> None:
         self._cache = names.cache_dir
         self.path = f"{self._cache}/.{uuid.uuid4()}.tmp"
+        self._numbers = itertools.count()
+        self._of_thread = threading.local()
 
     def __enter__(self) -> Self:
         with disk_errors(self._cache):
@@ -55,8 +60,17 @@ class Staging:
         return self
 
     def new_path(self) -> str:
-        """Return a path for one more file."""
-        return f"{self.path}/{uuid.uuid4().hex}"
+        """Return a path for one more file.
+
+        Threads have directories of their own: in one they would wait for each other.
+        """
+        directory: str | None = getattr(self._of_thread, "directory", None)
+        if directory is None:
+            directory = f"{self.path}/{next(self._numbers)}"
+            with disk_errors(self._cache):
+                os.makedirs(directory)
+            self._of_thread.directory = directory
+        return f"{directory}/{next(self._numbers)}"
 
     def __exit__(
         self,
@@ -70,7 +84,7 @@ class Staging:
 def sweep_staging(names: Names, now: float) -> None:
     """Remove what pulls that were killed more than a day ago left behind."""
     with contextlib.suppress(OSError):
-        remove_old_temps(names.cache_dir, now - _DAY)
+        remove_old_temps(names.cache_dir, now - STAGING_AGE)
 
 
 class Downloader:
@@ -84,9 +98,12 @@ class Downloader:
     def fetch(self, download: Download) -> Fetched | Dangling:
         """Fetch one object and verify its size and hash; raise CorruptObjectError."""
         path = self._staging.new_path()
-        with disk_errors(path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         rel, entry = download
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        except OSError:
+            with disk_errors(path):
+                raise
         try:
             info = self._download(rel, entry, fd)
         except ObjectNotFoundError:

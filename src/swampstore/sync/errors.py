@@ -44,6 +44,13 @@ class WrongNamespaceError(SyncError, ValueError):
     code = "namespace_mismatch"
 
 
+class UnmigratedDataError(SyncError):
+    """A namespace is set, and data from before that is still outside of it."""
+
+    code = "unmigrated_data"
+    exit_status = EXIT_NOT_PUSHED
+
+
 class IncompleteSyncError(SyncError):
     """Some files could not be transferred; `failures` says which and why. The rest is done."""
 

@@ -200,6 +200,11 @@ class Journal:
         self._can_append = False
         self._is_flushed = False
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether some of it could not be read when it was last refreshed."""
+        return self.exists and not self._can_append
+
     def refresh(self) -> None:
         """Take in what other processes wrote; costs no more than what they added."""
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from swampstore.artifacts.mutation import Mutations
@@ -56,6 +57,12 @@ class Landing(Protocol):
 
     def bulk_done(self) -> None:
         """Hear that everything of a sync has landed."""
+
+    def trying_to_hold(self, name_rels: Sequence[str]) -> AbstractContextManager[bool]:
+        """Keep local writers from data names, unless one is at work; yields whether that is so."""
+
+    def make_durable(self) -> None:
+        """Make everything durable that was written to the cache before."""
 
 
 class _Report:
@@ -141,6 +148,16 @@ class PlainLanding:
     def bulk_done(self) -> None:
         """Nothing waits for the end."""
 
+    @contextlib.contextmanager
+    def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:
+        """Without locks there is nobody to be kept away."""
+        del name_rels
+        yield True
+
+    def make_durable(self) -> None:
+        """Make everything durable that was written to the cache before."""
+        self._sync(self._tree.base)
+
 
 class ArtifactLanding(PlainLanding):
     """Lands data under the locks of its names, and writes the rows of the catalog through."""
@@ -185,6 +202,12 @@ class ArtifactLanding(PlainLanding):
     def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
         """Give local versions of a data name new numbers: a local change, which is announced."""
         renumber(self._mutations, ref_of(name_rel), moves)
+
+    @contextlib.contextmanager
+    def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:
+        """Hold the locks of data names, if all of them are free."""
+        with self._mutations.trying_to_hold([ref_of(rel) for rel in name_rels]) as is_held:
+            yield is_held
 
     def repoint(self, name_rel: str) -> None:
         """Make `latest` name the highest version that is here: a local change, announced."""

@@ -20,7 +20,7 @@ from swampstore.sync.links import Links
 from swampstore.sync.names import Names, is_safe
 from swampstore.sync.partitions import Scope
 from swampstore.sync.report import Skipped
-from swampstore.sync.shapes import version_file
+from swampstore.sync.shapes import goes_with_any_push, version_file
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
 _NAMESPACE_MARK = ".namespace.json"
@@ -117,7 +117,7 @@ class LocalScan:
             _skip(rel, reason, scan)
         elif version_file(rel) and os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
             return []
-        elif scope is None or scope.covers(rel):
+        elif scope is None or scope.covers(rel) or goes_with_any_push(rel):
             self._compare([_File(rel, signature_of(status))], scan)
         return []
 
@@ -168,21 +168,21 @@ class LocalScan:
             directory = pending.pop()
             prefix = f"{directory}/" if directory else ""
             entries = self._entries(directory)
-            if any(entry.name == DEFERRED for entry in entries):
+            if DEFERRED in [entry.name for entry in entries]:
                 continue  # a version that nobody may see before it is committed
             for entry in entries:
                 child = f"{prefix}{entry.name}"
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                if stat.S_ISDIR(status.st_mode):
+                if entry.is_dir(follow_symlinks=False):
                     if not is_safe(entry.name):
                         _skip(child, _UNSAFE, scan)
                     elif self._may_enter(child, entry.name):
                         pending.append(child)
                     continue
                 if scope is not None and not scope.covers(child):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
                     continue
                 scan.looked_at += 1
                 if reason := self._why_not(child, status):
@@ -213,11 +213,11 @@ class LocalScan:
         return os.path.lexists(f"{self._names.local(top)}/{_NAMESPACE_MARK}")
 
     def _why_not(self, rel: str, status: os.stat_result) -> str | None:
+        if stat.S_ISREG(status.st_mode):
+            return self._names.why_not(rel)
         if stat.S_ISLNK(status.st_mode):
             return "symbolic links are not followed"
-        if not stat.S_ISREG(status.st_mode):
-            return "it is not a regular file"
-        return self._names.why_not(rel)
+        return "it is not a regular file"
 
     def _compare(self, files: Iterable[_File], scan: Scan) -> set[str]:
         seen: set[str] = set()

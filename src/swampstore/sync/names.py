@@ -13,8 +13,9 @@ from swampstore.layout import (
     MAX_SEGMENT_BYTES,
     Routing,
     is_internal,
+    is_plain,
 )
-from swampstore.stores.keys import check_key
+from swampstore.stores.keys import check_key, is_plain_key
 
 # Another client builds these beside the cache; they are as little shared as all other bundles.
 _NEVER_SHARED = ALWAYS_LOCAL_SUBDIRS | {"datastore-bundles"}
@@ -60,19 +61,26 @@ class Names:
 
     def why_not(self, rel: str) -> str | None:
         """Return why a path must never cross between cache and remote, None if it may."""
-        if reason := self.why_no_name(rel):
-            return reason
+        if not self._is_plain(rel):
+            if reason := self.why_no_name(rel):
+                return reason
+            if is_internal(rel):
+                return "bookkeeping stays where it is"
         first = rel.partition("/")[0]
-        if is_internal(rel):
-            return "bookkeeping stays where it is"
         if first in _NEVER_SHARED:
             return f"{first} never leaves the machine"
         if first in DATASTORE_SUBDIRS and self._routing.is_local(rel):
             return "the configuration keeps it on this machine"
         return None
 
+    def _is_plain(self, rel: str) -> bool:
+        """Whether a path surely can be a name on both sides, and is no bookkeeping."""
+        return len(rel) <= MAX_SEGMENT_BYTES and is_plain_key(f"{self._prefix}{rel}")
+
     def why_no_name(self, rel: str) -> str | None:
         """Return why one of the two sides can hold nothing at a path, None if both can."""
+        if self._is_plain(rel):
+            return None
         if not is_safe(rel):
             return "the path leads out of the cache"
         try:
@@ -86,6 +94,8 @@ class Names:
 
 def is_safe(rel: str) -> bool:
     """Whether a path stays below the directory that it is joined to, on any system."""
+    if is_plain(rel):
+        return True
     if "\0" in rel or "\\" in rel:
         return False
     return all(segment not in ("", ".", "..") for segment in rel.split("/"))

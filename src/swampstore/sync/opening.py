@@ -12,6 +12,7 @@ from swampstore.artifacts.mutation import Mutations
 from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock
 from swampstore.config import Config
+from swampstore.locks.manager import LockManager
 from swampstore.stores.counting import CountingStore
 from swampstore.stores.registry import store_config
 from swampstore.stores.retry import RetryingStore
@@ -55,6 +56,7 @@ class Connection:
     """A cache and its remote. `counting` sees every request, repetitions included."""
 
     service: SyncService
+    locks: LockManager
     store: RetryingStore
     counting: CountingStore
     base: Base
@@ -78,6 +80,7 @@ def connect(repo: OpenRepo) -> Connection:
     store = RetryingStore(counting)
     base = Base(config.base, f"{store.identity}#{config.namespace}")
     names = Names(config.base, config.namespace, config.routing)
+    locks = LockManager(store, config.namespace, timeout=config.lock_timeout, ttl=config.lock_ttl)
     service = SyncService(
         store,
         repo.dirty,
@@ -87,5 +90,9 @@ def connect(repo: OpenRepo) -> Connection:
         limits=settings.limits,
         clock=repo.clock,
         lock_timeout=config.lock_timeout,
+        commit_lock=locks.committing,
     )
-    return Connection(service, store, counting, base, names)
+    service.limit_cache(remote.cache_limit)
+    locks.on_steal = service.fence
+    locks.before_global = service.holding_cache
+    return Connection(service, locks, store, counting, base, names)

@@ -61,6 +61,8 @@ class PullWork:
     # Data names of which something arrived or went, and what kept some of it from that.
     names: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
+    # What the index names and the store does not have.
+    dangling: list[str] = field(default_factory=list)
 
 
 class PullPlanner:

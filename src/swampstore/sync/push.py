@@ -26,7 +26,8 @@ from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
-from swampstore.sync.shapes import is_marker, unit_of, version_file
+from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
+from swampstore.sync.signature import signature
 from swampstore.sync.uploads import Occupied, Uploaded, Uploader, Vanished
 from swampstore.sync.workers import Deadline, in_parallel
 
@@ -118,7 +119,7 @@ class Push:
             rel = self._parts.names.rel_of_mark(mark)
             if rel is None:
                 continue  # of another namespace, which may be chosen again
-            if self._scope is None or self._scope.covers(f"{rel}/"):
+            if self._scope is None or self._scope.covers(f"{rel}/") or goes_with_any_push(rel):
                 rels.append(rel)
                 settled.append(mark)
             elif any(model.rel.startswith(f"{rel}/") for model in self._scope.models):
@@ -157,7 +158,9 @@ class Push:
             prepared.plan, prepared.view = Plan(), None
             return
         for _ in range(_ROUNDS):
-            view = self._parts.index.view(partitions_of((*changed, *deleted, *doomed)))
+            view = self._parts.index.view(
+                partitions_of((*deleted, *doomed)), additions=partitions_of(changed)
+            )
             plan = Planner(self._parts, view, self._began_ns).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             if plan.clashes or plan.copies:
@@ -309,7 +312,7 @@ class Push:
         uploaded = [one for rel, one in prepared.uploaded.items() if unit_of(rel) not in failed]
         removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
-        known = [*prepared.touched, *adopted, *(one.known for one in uploaded)]
+        known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
             parts.base.doom(removals)
@@ -337,12 +340,18 @@ class Push:
             skipped=tuple(prepared.skipped),
         )
 
+    def _still_here(self, touched: Iterable[Known]) -> list[Known]:
+        """Return the files that are as they were; some may have been evicted meanwhile."""
+        names = self._parts.names
+        return [one for one in touched if signature(names.local(one.rel)) == one.held]
+
     def _remove_objects(self, prepared: PreparedPush, removed: frozenset[str]) -> None:
         """Remove the objects of paths that left the index; what fails is tried again later."""
         parts, view = self._parts, prepared.view
         doomed = parts.base.doomed()
         if view is None or not doomed:
             return
+        parts.index.check_allowed()
         needed = {
             rel
             for rel in doomed

@@ -96,7 +96,10 @@ def no_progress(step: Step) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SyncStatus:
-    """How a cache stands to its remote, without asking the remote anything."""
+    """How a cache stands to its remote, without asking the remote anything.
+
+    `content_bytes` is the size of the content that is here and could be fetched again.
+    """
 
     identity: str
     namespace: str
@@ -104,6 +107,7 @@ class SyncStatus:
     files: int
     bytes: int
     not_hydrated: int
+    content_bytes: int
     dirty_paths: tuple[str, ...]
     needs_full_walk: bool
     index_version: int | None

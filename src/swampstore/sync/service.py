@@ -9,7 +9,8 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -21,7 +22,9 @@ from swampstore.stores import Store
 from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
-from swampstore.sync.errors import WrongNamespaceError
+from swampstore.sync.errors import SyncError, WrongNamespaceError
+from swampstore.sync.eviction import CacheBound, Evicted
+from swampstore.sync.hydration import Hydrated, Hydration
 from swampstore.sync.index_format import Entry
 from swampstore.sync.landing import Landing
 from swampstore.sync.names import Names
@@ -32,6 +35,7 @@ from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.remote import Migrated, RemoteIndex, State
+from swampstore.sync.removal import remove_from_remote
 from swampstore.sync.report import (
     Preview,
     Progress,
@@ -42,6 +46,7 @@ from swampstore.sync.report import (
     no_progress,
 )
 from swampstore.sync.signature import signature
+from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.workers import Deadline
 
@@ -51,11 +56,21 @@ if TYPE_CHECKING:
 _LOCK = "_catalog.db-sync-lock"
 _PAUSE = 0.05
 
+# For the time of a commit, keeps others from committing; yields what is called, right before the
+# write that counts, to make sure that this still holds.
+CommitLock = Callable[[], AbstractContextManager[Callable[[], None]]]
+
+
+@contextlib.contextmanager
+def _no_lock() -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
 
 class SyncService:
     """Keeps one cache and its remote equal. Use it in a `with` block, or call `close()`.
 
-    `lock_timeout` is how long to wait for another sync of the same cache, in seconds.
+    `lock_timeout` is how long to wait for another sync of the same cache, in seconds. It waits for
+    as long as its own work may take, if that is longer.
     """
 
     def __init__(
@@ -69,11 +84,15 @@ class SyncService:
         limits: Limits,
         clock: Clock = system_clock,
         lock_timeout: float = 60.0,
+        commit_lock: CommitLock = _no_lock,
     ) -> None:
         self._store = AttentiveStore(store)
         index = RemoteIndex(self._store, names, base, clock=clock)
         self._parts = Parts(self._store, names, base, tracker, landing, index, limits, clock)
         self._lock_timeout = lock_timeout
+        self._commit_lock = commit_lock
+        self._bound = CacheBound(self._parts)
+        self._is_held = False
 
     def capabilities(self) -> SyncCapabilities:
         """Say what this service can do."""
@@ -110,11 +129,10 @@ class SyncService:
             scope = _scope(models)
             if not full and self._has_nothing_to_push():
                 return Pushed()
+            self._check_migrated()
             self._start_over_if_made_anew()
             push = self._push(scope, full=full, progress=progress)
-            pushed = push.commit(push.prepare())
-            self._note_verified()
-            return pushed
+            return self._commit(push, push.prepare())
 
     def prepare_push(
         self,
@@ -126,12 +144,17 @@ class SyncService:
     ) -> PreparedPush:
         """Upload what changed and leave the index alone; `commit_push` makes it visible.
 
-        Needs no lock that excludes other machines; the commit does, and is short.
+        Needs no lock that excludes other machines; the commit takes it, and is short.
         """
         with self._alone(deadline):
+            self._check_migrated()
             self._start_over_if_made_anew()
             push = self._push(_scope(models), full=full, progress=progress)
             return push.prepare()
+
+    def _check_migrated(self) -> None:
+        """Raise UnmigratedDataError if a namespace was set, and data has not moved there yet."""
+        check_migrated(self._parts.names.cache_dir, self._parts.names.namespace)
 
     def commit_push(
         self,
@@ -142,10 +165,17 @@ class SyncService:
     ) -> Pushed:
         """Put what was prepared into the index as it is now, and settle the marks."""
         with self._alone(deadline):
-            push = self._push(prepared.scope, full=False, progress=progress)
+            return self._commit(self._push(prepared.scope, full=False, progress=progress), prepared)
+
+    def _commit(self, push: Push, prepared: PreparedPush) -> Pushed:
+        if prepared.view is None:  # nothing that concerns others
             pushed = push.commit(prepared)
-            self._note_verified()
-            return pushed
+        else:
+            with self._commit_lock() as guard, self._parts.index.guarded(guard):
+                pushed = push.commit(prepared)
+        self._bound.grew(pushed.bytes)
+        self._note_verified()
+        return pushed
 
     def pull(
         self,
@@ -176,6 +206,7 @@ class SyncService:
             planner = self._planner(scope, metadata_only=metadata_only, full=full)
             pull = Pull(self._parts, planner, deadline=self._store.deadline, tell=progress)
             pulled = pull.run()
+            self._bound.grew(pull.content_bytes)
             self._note_verified()
             return pulled
 
@@ -195,19 +226,83 @@ class SyncService:
             entry = self._parts.index.view([partition_of(rel)]).entry(rel)
         else:
             entry = Entry(known.size, known.modified, known.sha256)
-        return entry is not None and take_remote(self._parts, rel, entry, None)
+        try:
+            if entry is None or not take_remote(self._parts, rel, entry, None):
+                return False
+        except SyncError:
+            if signature(names.local(rel)) is None:
+                raise
+            return True  # another reader was faster
+        self._grew(entry.size, frozenset([rel]))
+        return True
 
-    def preview(self, models: Iterable[ModelRef] | None = None, *, full: bool = False) -> Preview:
+    def hydrate_many(
+        self,
+        paths: Iterable[str],
+        deadline: float | None = None,
+        progress: Progress = no_progress,
+    ) -> Hydrated:
+        """Fetch the content of many paths at once; what is here already costs no request.
+
+        Whatever arrives is verified, and kept if this is stopped. Raises IncompleteSyncError if
+        some could not be had, StoreUnreachableError if nobody answers.
+        """
+        names = self._parts.names
+        rels = [names.rel_of_mark(path) or path for path in paths]
+        self._bound.used(rels)
+        hydration = Hydration(self._parts, deadline=Deadline(deadline), tell=progress)
+        hydrated = hydration.run(rels)
+        self._grew(hydrated.bytes, frozenset(rels))
+        return hydrated
+
+    def evict(self, target: int | None = None, *, dry_run: bool = False) -> Evicted:
+        """Give up content that the remote has as well until `target` bytes of it are left here.
+
+        What was used last stays. None: somewhat less than the limit of the cache, and without a
+        limit nothing. Nothing goes that is marked, or not known to be on the remote.
+        """
+        chosen = self._bound.target if target is None else target
+        if chosen is None:
+            return Evicted(held=self._parts.base.content_bytes())
+        with self._alone():
+            return self._bound.preview(chosen) if dry_run else self._bound.evict(chosen)
+
+    def limit_cache(self, limit: int | None) -> None:
+        """Keep no more than so many bytes of content here that the remote has as well.
+
+        Checked after everything that brings content in; None: there is no limit.
+        """
+        self._bound.limit = limit
+
+    def preview(
+        self,
+        models: Iterable[ModelRef] | None = None,
+        *,
+        metadata_only: bool = False,
+        full: bool = False,
+    ) -> Preview:
         """Say what a sync would do, by path; nothing is changed anywhere."""
         with self._alone():
             scope = _scope(models)
             push = self._push(scope, full=full, progress=no_progress)
-            return preview(push, self._planner(scope, metadata_only=False, full=full))
+            return preview(push, self._planner(scope, metadata_only=metadata_only, full=full))
 
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
-        with self._alone():
+        with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
             return self._parts.index.migrate()
+
+    def remove(self, rels: Collection[str]) -> None:
+        """Take paths off the remote, index and objects, although this cache never held them.
+
+        Files in the cache stay. Raises IndexMovedError if others change the same paths meanwhile.
+        """
+        with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
+            remove_from_remote(self._parts, rels, self._store.deadline)
+
+    def fence(self) -> None:
+        """Make every commit that others have begun fail; for whoever took their lock over."""
+        self._parts.index.fence()
 
     def status(self) -> SyncStatus:
         """Say how the cache stands to its remote, without asking the remote."""
@@ -222,6 +317,7 @@ class SyncService:
             files=parts.base.count(),
             bytes=parts.base.total_bytes(),
             not_hydrated=parts.base.not_held(),
+            content_bytes=parts.base.content_bytes(),
             dirty_paths=marked.paths,
             needs_full_walk=marked.bulk,
             index_version=int(version) if version else None,
@@ -231,6 +327,7 @@ class SyncService:
 
     def close(self) -> None:
         """Give the base and the store back."""
+        self._bound.close()
         self._parts.base.close()
         self._parts.store.close()
 
@@ -314,20 +411,52 @@ class SyncService:
     @contextlib.contextmanager
     def _alone(self, deadline: float | None = None) -> Iterator[None]:
         """Hold the cache, so that one sync at a time runs on it; then the time starts to run."""
+        with self.holding_cache(deadline):
+            self._store.deadline = Deadline(deadline)
+            try:
+                yield
+            finally:
+                self._store.deadline = Deadline()
+
+    @contextlib.contextmanager
+    def holding_cache(self, patience: float | None = None) -> Iterator[None]:
+        """Let nobody else sync this cache meanwhile. Within it, everything here still works.
+
+        Take it before any lock that other machines wait for, never after.
+        """
+        if self._is_held:
+            yield
+            return
         cache = self._parts.names.cache_dir
         with disk_errors(cache):
             os.makedirs(cache, exist_ok=True)
             fd = os.open(f"{cache}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._wait(fd)
-            self._store.deadline = Deadline(deadline)
+            self._wait(fd, max(patience or 0.0, self._lock_timeout))
+            self._is_held = True
             yield
         finally:
-            self._store.deadline = Deadline()
+            self._is_held = False
             os.close(fd)
 
-    def _wait(self, fd: int) -> None:
-        end = time.monotonic() + self._lock_timeout
+    def _grew(self, size: int, keep: frozenset[str]) -> None:
+        """Keep the cache within its limit after reading, unless somebody is syncing it now."""
+        if self._bound.limit is None:
+            return
+        cache = self._parts.names.cache_dir
+        with disk_errors(cache):
+            fd = os.open(f"{cache}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # a reader does not wait for that; whoever comes next evicts
+        else:
+            self._bound.grew(size, keep)
+        finally:
+            os.close(fd)
+
+    def _wait(self, fd: int, patience: float) -> None:
+        end = time.monotonic() + patience
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -335,7 +464,7 @@ class SyncService:
                 if time.monotonic() > end:
                     raise LockTimeoutError(
                         f"another sync of {self._parts.names.cache_dir} is running for over"
-                        f" {self._lock_timeout:g} s",
+                        f" {patience:g} s",
                         hint="Wait for it; SWAMP_LOCK_TIMEOUT_MS sets how long.",
                     ) from None
                 time.sleep(_PAUSE)

@@ -37,7 +37,14 @@ def is_marker(rel: str) -> bool:
 
 def is_lazy(rel: str) -> bool:
     """Whether a path is content that may stay on the remote until somebody reads it."""
-    return rel.startswith("data/") and rel.endswith(f"/{RAW}") and rel.count("/") >= 2
+    if rel.startswith("data/"):
+        return rel.endswith(f"/{RAW}") and rel.count("/") >= 2
+    return rel == _CATALOG_EXPORT  # written anew here, and read by other namespaces only
+
+
+def goes_with_any_push(rel: str) -> bool:
+    """Whether a path is pushed along, whatever models a push is limited to."""
+    return rel == _CATALOG_EXPORT
 
 
 def is_derived(rel: str) -> bool:

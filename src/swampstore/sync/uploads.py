@@ -7,8 +7,11 @@ no obstacle; anything else is reported as occupied, and the caller settles it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
+import stat
 import time
 from typing import NamedTuple
 
@@ -21,11 +24,13 @@ from swampstore.sync.errors import SyncError
 from swampstore.sync.index_format import Entry, iso_ms
 from swampstore.sync.names import Names
 from swampstore.sync.shapes import is_marker
-from swampstore.sync.signature import Signature, hash_file, signature
+from swampstore.sync.signature import Signature, hash_file, signature, signature_of
 
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20
 _ATTEMPTS = 3
+# What open() says where there is no file any more, or something that is none.
+_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 
 class Upload(NamedTuple):
@@ -215,38 +220,52 @@ def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
 
 
 def _read(path: str) -> _Body | None:
-    """Read a file once: what is hashed is what is sent."""
-    began = time.time_ns()
-    before = signature(path)
-    if before is None:
-        return None
-    try:
-        if before.size > IN_MEMORY:
-            sha256, before = hash_file(path)
-            return _Body(began, before, sha256, None)
-        for _ in range(_ATTEMPTS):
-            data = _read_whole(path)
-            after = signature(path)
-            if after == before and len(data) == before.size:
-                return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
-            if after is None:
-                return None
-            began, before = time.time_ns(), after
-    except FileNotFoundError:
-        return None
+    """Read a file once: what is hashed is what is sent. None if there is no regular file."""
+    for _ in range(_ATTEMPTS):
+        began = time.time_ns()
+        found = _content(path)
+        if found is None:
+            return None
+        before, data = found
+        if data is None:
+            with contextlib.suppress(FileNotFoundError):
+                sha256, before = hash_file(path)
+                return _Body(began, before, sha256, None)
+        elif len(data) == before.size and signature(path) == before:
+            return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
     raise SyncError(
         f"{path} keeps changing while it is read",
         hint="Sync again when whatever writes it is done; it stays marked.",
     )
 
 
-def _read_whole(path: str) -> bytes:
+def _content(path: str) -> tuple[Signature, bytes | None] | None:
+    """Return what a regular file looked like, and then its bytes, unless they are too many."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        raise
+        # Without O_NONBLOCK, opening a FIFO would wait for somebody to write into it.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        with disk_errors(path):
+            raise
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return signature_of(status), _bytes(fd, status.st_size)
     except OSError:
         with disk_errors(path):
             raise
-    with disk_errors(path), open(fd, "rb", buffering=0) as file:
-        return file.readall()
+    finally:
+        os.close(fd)
+
+
+def _bytes(fd: int, size: int) -> bytes | None:
+    """Return what is in an open file, of one that grows a byte more than its size."""
+    if size > IN_MEMORY:
+        return None
+    data = os.read(fd, size + 1)
+    while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
+        data += more
+    return data

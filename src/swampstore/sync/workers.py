@@ -48,11 +48,17 @@ class Done(NamedTuple, Generic[T, R]):
 
 
 def in_parallel(
-    work: Callable[[T], R], tasks: Iterable[T], concurrency: int, deadline: Deadline
+    work: Callable[[T], R],
+    tasks: Iterable[T],
+    concurrency: int,
+    deadline: Deadline,
+    *,
+    ahead: int = 0,
 ) -> Iterator[Done[T, R]]:
     """Yield each task when it is done, in no order; errors of ours are results, others are raised.
 
-    At most `concurrency` run at once and as many wait, so `tasks` may be a long lazy sequence.
+    At most `concurrency` run at once and as many wait, so `tasks` may be a long lazy sequence. A
+    caller who takes his time with some results has `ahead` more of them wait, and nobody idles.
     Leaving the iteration early, or the deadline, ends it without waiting for what still runs.
     """
     source = iter(tasks)
@@ -69,7 +75,7 @@ def in_parallel(
             if threads < concurrency:
                 threads += 1
                 _start(work, todo, done, stopped)
-            if pending >= 2 * concurrency:
+            if pending >= 2 * concurrency + ahead:
                 yield _next(done, deadline)
                 pending -= 1
         while pending:

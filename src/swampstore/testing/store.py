@@ -22,6 +22,7 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
     UnsupportedOperationError,
 )
+from swampstore.stores.folders import folders
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import Store, Written
 
@@ -158,10 +159,11 @@ class StoreConformance:
 
     # Downloads
 
+    @pytest.mark.parametrize("length", [0, 5, 1 << 20, (3 << 20) + 5])
     def test_a_download_replaces_the_content_of_the_file(
-        self, store: Store, under: str, tmp_path: Path
+        self, store: Store, under: str, tmp_path: Path, length: int
     ) -> None:
-        content = os.urandom((3 << 20) + 5)
+        content = os.urandom(length)
         store.put(f"{under}/a", content)
         with (tmp_path / "file").open("wb+") as file:
             file.write(b"x" * (4 << 20))
@@ -202,6 +204,13 @@ class StoreConformance:
             expected = {key for key in keys if key.startswith(f"{under}/{prefix}")}
             found = [info.key for info in store.list(f"{under}/{prefix}")]
             assert sorted(found) == sorted(expected), prefix
+
+    def test_folders_are_what_is_directly_below(self, store: Store, under: str) -> None:
+        for key in ("a/x", "a/b/c/d", "a b/50%", "größe/x", "plain"):
+            store.put(f"{under}/{key}", b"")
+        assert list(folders(store, f"{under}/")) == ["a", "a b", "größe"]
+        assert list(folders(store, f"{under}/a/")) == ["b"]
+        assert list(folders(store, f"{under}/nothing/")) == []
 
     def test_a_prefix_that_leads_elsewhere_is_refused(self, store: Store) -> None:
         for prefix in ("/", "/a", "../a", "a/../b", "a//b", "./a"):

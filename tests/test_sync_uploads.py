@@ -1,0 +1,175 @@
+"""Reading a file to be uploaded: what is hashed is what is sent, whatever happens to the file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swampstore.errors import DiskError
+from swampstore.layout import Routing
+from swampstore.stores.memory import MemoryStore
+from swampstore.sync.errors import SyncError
+from swampstore.sync.names import Names
+from swampstore.sync.signature import signature
+from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished
+from tests.conftest import FakeClock
+
+REL = "files/note"
+UPLOAD = Upload(REL, None)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def uploader(tmp_path: Path, store: MemoryStore, clock: FakeClock) -> Uploader:
+    (tmp_path / "files").mkdir()
+    return Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+
+
+@pytest.fixture
+def file(tmp_path: Path, uploader: Uploader) -> Path:
+    del uploader
+    return tmp_path / REL
+
+
+@pytest.fixture
+def after_reading(monkeypatch: pytest.MonkeyPatch, file: Path) -> Iterator[Callable[..., None]]:
+    """Does things to the file, one each time that it was read."""
+    todo: list[Callable[[], object]] = []
+    read, opened = os.read, os.open
+    descriptors: set[int] = set()
+
+    def opening(path: str, *args: int) -> int:
+        fd = opened(path, *args)
+        if path == str(file):
+            descriptors.add(fd)
+        return fd
+
+    def reading(fd: int, length: int) -> bytes:
+        data = read(fd, length)
+        if fd in descriptors and todo:
+            todo.pop(0)()
+        return data
+
+    monkeypatch.setattr(os, "open", opening)
+    monkeypatch.setattr(os, "read", reading)
+    yield lambda *actions: todo.extend(actions)
+    assert not todo
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"y" * 100_000, b"z" * ((4 << 20) + 1)], ids=len)
+def test_a_file_is_described_as_it_was_sent(
+    uploader: Uploader, store: MemoryStore, file: Path, content: bytes
+) -> None:
+    file.write_bytes(content)
+    began = time.time_ns()
+    done = uploader.put(UPLOAD)
+    assert isinstance(done, Uploaded)
+    assert store.get(REL).data == content
+    assert done.entry.sha256 == done.known.sha256 == hashlib.sha256(content).hexdigest()
+    assert done.entry.size == done.known.size == done.sent == len(content)
+    assert done.known.held == signature(str(file))
+    assert began <= done.known.recorded_ns <= time.time_ns()
+
+
+def test_a_file_that_is_written_while_it_is_read_is_read_again(
+    uploader: Uploader, store: MemoryStore, file: Path, after_reading: Callable[..., None]
+) -> None:
+    file.write_bytes(b"old")
+    after_reading(lambda: file.write_bytes(b"new!"))
+    done = uploader.put(UPLOAD)
+    assert isinstance(done, Uploaded)
+    assert store.get(REL).data == b"new!"
+    assert done.entry.sha256 == hashlib.sha256(b"new!").hexdigest()
+    assert done.known.held == signature(str(file))
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    uploader: Uploader, store: MemoryStore, file: Path, after_reading: Callable[..., None]
+) -> None:
+    """The new one has the same size and times; only that it is another file tells."""
+    file.write_bytes(b"old")
+    other = file.with_name("other")
+
+    def replace() -> None:
+        before = file.stat()
+        other.write_bytes(b"new")
+        os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+        other.replace(file)
+
+    after_reading(replace)
+    done = uploader.put(UPLOAD)
+    assert isinstance(done, Uploaded)
+    assert store.get(REL).data == b"new"
+
+
+def test_a_file_that_keeps_growing_is_put_off(
+    uploader: Uploader, store: MemoryStore, file: Path, after_reading: Callable[..., None]
+) -> None:
+    def grow() -> None:
+        with file.open("ab") as growing:
+            growing.write(b"more")
+
+    file.write_bytes(b"log")
+    after_reading(grow, grow, grow)
+    with pytest.raises(SyncError, match=r"note keeps changing while it is read"):
+        uploader.put(UPLOAD)
+    assert list(store.list()) == []
+
+
+def test_a_file_that_is_removed_while_it_is_read_has_vanished(
+    uploader: Uploader, store: MemoryStore, file: Path, after_reading: Callable[..., None]
+) -> None:
+    file.write_bytes(b"x")
+    after_reading(file.unlink)
+    assert uploader.put(UPLOAD) == Vanished(REL)
+    assert list(store.list()) == []
+
+
+def test_a_file_that_a_disk_gives_in_pieces_is_whole(
+    uploader: Uploader, store: MemoryStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.read
+    monkeypatch.setattr(os, "read", lambda fd, length: read(fd, min(length, 7)))
+    file.write_bytes(b"0123456789" * 10)
+    assert isinstance(uploader.put(UPLOAD), Uploaded)
+    assert store.get(REL).data == b"0123456789" * 10
+
+
+@pytest.mark.parametrize("kind", ["nothing", "directory", "link", "fifo", "below a file"])
+def test_what_is_no_regular_file_any_more_has_vanished(
+    uploader: Uploader, store: MemoryStore, file: Path, kind: str
+) -> None:
+    if kind == "directory":
+        file.mkdir()
+    elif kind == "link":
+        target = file.with_name("target")
+        target.write_bytes(b"not to be sent")
+        file.symlink_to(target)
+    elif kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "below a file":
+        file.parent.rmdir()
+        file.parent.write_bytes(b"")
+    assert uploader.put(UPLOAD) == Vanished(REL)
+    assert list(store.list()) == []
+
+
+def test_a_disk_that_cannot_be_read_is_told_of(
+    uploader: Uploader, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, length: int) -> bytes:
+        raise OSError(5, f"Input/output error ({fd}, {length})")
+
+    file.write_bytes(b"x")
+    monkeypatch.setattr(os, "read", fail)
+    with pytest.raises(DiskError, match=r"note: Input/output error"):
+        uploader.put(UPLOAD)
