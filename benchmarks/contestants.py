@@ -12,6 +12,7 @@ from typing import NamedTuple
 import sample
 from peers import Account, Peer, run_quietly
 from swampstore import Repo, init_repo, open_repo
+from swampstore.config import update_marker
 from swampstore.stores.counting import Tally
 
 BUCKET = "bench"
@@ -98,6 +99,8 @@ class Machine(NamedTuple):
     def new(cls, directory: str, url: str) -> Machine:
         """Make a repository whose datastore is at a URL; its cache is empty."""
         init_repo(f"{directory}/repo").close()
+        # The others bring content as well.
+        update_marker(f"{directory}/repo", {"datastore": {"hydrationStrategy": "full"}})
         environ = {**os.environ, "SWAMP_HOME": f"{directory}/home", "SWAMP_DATASTORE": url}
         repo = open_repo(f"{directory}/repo", environ=environ)
         os.makedirs(repo.tree.base)

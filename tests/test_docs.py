@@ -268,7 +268,8 @@ def test_the_settings_of_the_reference_are_those_of_the_code() -> None:
     for name in documented:
         assert f'"{name.rpartition(".")[2]}"' in code, name
     read = set(re.findall(r'(?:section(?:\.get\(|, )|\bsetting\()"(\w+)"', code))
-    assert {f"datastore.{name}" for name in read} <= documented
+    outer = {name.rpartition(".")[0] for name in documented}
+    assert {f"datastore.{name}" for name in read} <= documented | outer
 
 
 # The Python API ----------------------------------------------------------------------------

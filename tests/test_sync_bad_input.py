@@ -1074,6 +1074,7 @@ def people(
     section = {
         "type": "@swamp/s3-datastore",
         "config": {**s3_remote.config, "pullConcurrency": 4, "pushConcurrency": 4},
+        "hydrationStrategy": "full",
     }
     ana = CommandMachine(tmp_path / "ana", capsysbinary, monkeypatch)
     bob = CommandMachine(tmp_path / "bob", capsysbinary, monkeypatch)

@@ -19,6 +19,7 @@ from swampstore.stores import Store
 from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
+from swampstore.sync.errors import UnmigratedDataError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from tests.broken_store import BrokenStore, Killed
 from tests.conftest import FakeClock
@@ -414,7 +415,8 @@ def test_h27_a_mark_without_the_namespace_publishes_nothing(machine: Open) -> No
         solo.write_bytes(data + b" of nobody")
     a.service.mark_dirty(HOME)
     a.service.mark_dirty("data")
-    assert a.push().changes == 0
+    with pytest.raises(UnmigratedDataError, match="before the namespace"):
+        a.push()
     assert remote_files(a.store, "team") == version(1)
     assert remote_files(a.store).keys() == {f"team/{rel}" for rel in version(1)} | {
         f"team/{key}" for key in _index_keys(a.store, "team")
@@ -502,7 +504,8 @@ def test_h31_what_is_left_from_before_the_namespace_is_not_pushed(machine: Open)
         (a.cache / rel).parent.mkdir(parents=True, exist_ok=True)
         (a.cache / rel).write_bytes(b"leftover")
     a.service.mark_dirty()
-    assert a.push(full=True).changes == 0
+    with pytest.raises(UnmigratedDataError):
+        a.push(full=True)
     assert remote_index(a.store, "team").entries.keys() == version(1).keys()
     assert remote_files(a.store, "team")[f"{HOME}/1/raw"] == b"content 1"
 

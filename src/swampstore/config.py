@@ -274,12 +274,12 @@ def remote_settings(
     )
 
 
-def _cache_limit(section: object) -> int | None:
-    if section is None:
+def _cache_limit(cache: object) -> int | None:
+    if cache is None:
         return None
-    if not isinstance(section, dict):
-        raise wrong_setting("datastore.cache", section, "a mapping")
-    value = section.get("maxBytes")
+    if not isinstance(cache, dict):
+        raise wrong_setting("datastore.cache", cache, "a mapping")
+    value = cache.get("maxBytes")
     if value is None:
         return None
     limit = parse_size(value) if isinstance(value, str) else value

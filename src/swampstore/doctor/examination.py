@@ -23,7 +23,7 @@ from swampstore.doctor.tiers import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
 from swampstore.layout import MARKER, DataRef
 from swampstore.notices import notice
-from swampstore.repo import CATALOG
+from swampstore.open_datastore import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog

@@ -127,8 +127,11 @@ class StoreLock:
         if is_of(state.record, self._parent):
             self._borrow(state)
             return True
-        if (state.is_stale or state.nonce in _ABANDONED) and not self._steal(state):
-            patience.step_back()
+        if state.is_stale or state.nonce in _ABANDONED:
+            if self._steal(state):
+                notice("took over the lock %s, left behind by %s", self.key, state.holder)
+            else:
+                patience.step_back()
         return self.is_held
 
     def _steal(self, state: LockState) -> bool:
@@ -136,10 +139,7 @@ class StoreLock:
         self._is_stealing = True
         # Its purpose lets others begin, who must not meet what the former holder left undone.
         self._record = replace(self._record, purpose="")
-        won = self._replace(state)
-        if won:
-            notice("took over the lock %s, left behind by %s", self.key, state.holder)
-        return won
+        return self._replace(state)
 
     def _replace(self, state: LockState) -> bool:
         return self._write(lambda data: self._store.put_if_match(self.key, data, state.token))

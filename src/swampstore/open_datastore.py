@@ -1,0 +1,304 @@
+"""An open datastore: the parts, built from the configuration, and what connects them.
+
+Nothing else builds the parts. Every read first lets changes that a killed process left unfinished
+be healed, which costs one look at a table that is nearly always empty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from swampstore.artifact import Artifact
+from swampstore.artifacts.content import ContentSource, DiskContent
+from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_locks import NameLocks
+from swampstore.catalog.catalog import Catalog
+from swampstore.catalog.database import Database, MemoryDatabase
+from swampstore.catalog.foreign import FOREIGN_CATALOG
+from swampstore.catalog.schema import Row
+from swampstore.clock import Clock, system_clock
+from swampstore.config import Config
+from swampstore.errors import (
+    SyncNotSupportedError,
+)
+from swampstore.files import Announce, Tree, disk_errors
+from swampstore.layout import DataRef
+
+if TYPE_CHECKING:
+    from swampstore.artifacts.ephemeral import EphemeralStore
+    from swampstore.artifacts.store import ArtifactStore
+    from swampstore.locks.manager import LockManager
+    from swampstore.sessions import Session
+    from swampstore.sync.dirty import DirtyTracker
+    from swampstore.sync.foreign.others import Others
+    from swampstore.sync.opening import Connection
+    from swampstore.sync.service import SyncService
+    from swampstore.sync.uses import Uses
+
+T = TypeVar("T")
+CATALOG = "swampstore.db"
+
+
+class Ephemeral(NamedTuple):
+    """Where data without a tomorrow is, and its catalog."""
+
+    store: EphemeralStore
+    catalog: Catalog
+
+
+class OpenDatastore:
+    """The parts of a datastore. Use it in a `with` block, or call `close()`."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock = system_clock,
+        announce: Announce | None = None,
+        catalog: str = CATALOG,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        if config.remote and not os.path.lexists(config.base):
+            from swampstore.sync.staged_cache import finish_exchange
+
+            finish_exchange(config)
+        local = config.local_dir
+        self.tree = Tree(
+            config.datastore_dir,
+            local,
+            config.routing,
+            announce=announce or (self._mark_removed if config.remote else self._check_session),
+            announce_write=self._mark_written if config.remote and not announce else None,
+            prefix=config.namespace,
+            durable=config.durable,
+        )
+        self.catalog = Catalog(
+            Database(f"{local}/{catalog}", durable=config.durable), config.namespace
+        )
+        locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
+        self.mutations = Mutations(self.tree, locks, self.catalog)
+        self._ephemeral: Ephemeral | None = None
+        self._session: Session | None = None
+        fetch = self._hydrate if config.remote else None
+        on_use = self._note_use if config.remote and config.remote.cache_limit else None
+        self._content = DiskContent(self.tree, self.refresh, fetch, on_use)
+
+    @cached_property
+    def store(self) -> ArtifactStore:
+        """Artifacts by address and metadata, below the words of `artifacts`."""
+        from swampstore.artifacts.store import ArtifactStore
+
+        return ArtifactStore(
+            self.mutations,
+            self.clock,
+            prune_on_write=self.config.auto_gc,
+            was_whole=self._was_whole,
+        )
+
+    def _was_whole(self, version_rel: str) -> bool:
+        if self.config.remote is None:
+            return False
+        from swampstore.sync.base_view import was_whole
+
+        return was_whole(self.config.base, version_rel)
+
+    @property
+    def ephemeral(self) -> Ephemeral | None:
+        """Data that ends with this object, None as long as there is none."""
+        return self._ephemeral
+
+    def start_ephemeral(self) -> Ephemeral:
+        """Return the place for ephemeral data, made on first use."""
+        if self._ephemeral is None:
+            from swampstore.artifacts.ephemeral import EphemeralStore
+
+            catalog = Catalog(MemoryDatabase(), self.config.namespace)
+            store = EphemeralStore(catalog, self.clock, self.config.ephemeral_budget)
+            self._ephemeral = Ephemeral(store, catalog)
+        return self._ephemeral
+
+    # The remote ----------------------------------------------------------------------------
+
+    @cached_property
+    def dirty(self) -> DirtyTracker:
+        """Which paths of the cache wait to be pushed. Every change is marked here beforehand."""
+        from swampstore.sync.dirty import DirtyTracker
+
+        google = self.config.remote is not None and self.config.remote.is_google
+        return DirtyTracker(
+            self.config.base,
+            durable=self.config.durable,
+            fingerprint_member="remoteIndexGeneration" if google else "remoteIndexETag",
+        )
+
+    def _mark_written(self, rel: str) -> None:
+        self._check_session(rel)
+        self.dirty.mark_written(rel)
+
+    def _mark_removed(self, rel: str) -> None:
+        self._check_session(rel)
+        self.dirty.mark(rel)
+
+    def _check_session(self, rel: str) -> None:
+        """Let nothing change after somebody took over the locks of the session."""
+        del rel
+        if self._session is not None:
+            self._session.check()
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The remote, opened on first use; raise SyncNotSupportedError if there is none."""
+        if self.config.remote is None:
+            raise SyncNotSupportedError(
+                f"the datastore {self.config.base} is used in place, there is nothing to sync",
+                hint="Set a remote up: `swampstore datastore setup s3://bucket/prefix`.",
+            )
+        from swampstore.sync.opening import connect
+
+        return connect(self)
+
+    @property
+    def sync(self) -> SyncService:
+        """Keeps the cache and its remote equal; raise SyncNotSupportedError without a remote."""
+        return self.connection.service
+
+    @cached_property
+    def locks(self) -> LockManager:
+        """The locks of the datastore that other processes and machines respect too."""
+        if self.config.remote is not None:
+            return self.connection.locks
+        from swampstore.locks.manager import LockManager
+        from swampstore.stores.directory import DirectoryStore
+
+        base = self.config.base
+        with disk_errors(base):
+            os.makedirs(base, exist_ok=True)
+        return LockManager(
+            DirectoryStore(base, durable=False),
+            self.config.namespace,
+            timeout=self.config.lock_timeout,
+            ttl=self.config.lock_ttl,
+            walk=True,
+        )
+
+    @property
+    def knows_others(self) -> bool:
+        """Whether the catalog of any other namespace was ever pulled."""
+        return os.path.lexists(f"{self.config.local_dir}/{FOREIGN_CATALOG}")
+
+    @cached_property
+    def others(self) -> Others:
+        """The other namespaces of the datastore, as far as their catalogs were pulled."""
+        from swampstore.sync.foreign.others import open_others
+
+        return open_others(self)
+
+    def _hydrate(self, rel: str) -> bool:
+        from swampstore.stores.errors import StoreError
+        from swampstore.sync.hydration import out_of_reach
+
+        try:
+            return self.sync.hydrate(rel)
+        except StoreError as error:
+            raise out_of_reach(rel, error) from error
+
+    @cached_property
+    def _uses(self) -> Uses:
+        from swampstore.sync.uses import Uses
+
+        return Uses(self.config.base)
+
+    def _note_use(self, rel: str) -> None:
+        """Remember for the cache, without opening the remote, that content is being read."""
+        namespace = self.config.namespace
+        self._uses.note([f"{namespace}/{rel}" if namespace else rel])
+
+    def close(self) -> None:
+        """Release the catalog and the connection; ephemeral data is gone."""
+        if connection := self.__dict__.get("connection"):
+            connection.close()
+        elif locks := self.__dict__.get("locks"):
+            locks.store.close()
+        if uses := self.__dict__.get("_uses"):
+            uses.close()
+        if others := self.__dict__.get("others"):
+            others.close()
+        self.catalog.close()
+        if self._ephemeral:
+            self._ephemeral.catalog.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Repo {self.config.repo_dir}>"
+
+    # Catalog -------------------------------------------------------------------------------
+
+    def refresh(self, ref: DataRef) -> None:
+        """Make what the catalog says of one name equal to what is on disk."""
+        from swampstore.catalog.rebuild import refresh
+
+        refresh(self.catalog, self.mutations, ref)
+
+    def rebuild_catalog(self, progress: Callable[[int, int], None] | None = None) -> Any:
+        """Make the whole catalog equal to what is on disk."""
+        from swampstore.catalog.rebuild import rebuild
+
+        return rebuild(self.catalog, self.mutations, progress)
+
+    def reading(self, prepare: Callable[[], None], read: Callable[[], T]) -> T:
+        """Return what `read` finds after `prepare`; again if the catalog was healed meanwhile."""
+        while True:
+            prepare()
+            generation = self.catalog.rows.generation
+            found = read()
+            if generation == self.catalog.rows.generation:
+                return found
+
+    def ready(self, *, complete: bool = False) -> None:
+        """Heal what needs healing; with `complete`, also fill a catalog that is not full yet."""
+        self._ready(complete=complete)
+
+    def _ready(self, *, complete: bool = False) -> None:
+        self.mutations.recover()
+        if complete and not self.catalog.is_populated:
+            self.rebuild_catalog()
+
+    def _ready_for(self, ref: DataRef) -> None:
+        """Heal, and make sure that the rows of one name can be trusted; never walks further."""
+        self.mutations.recover()
+        if not self.catalog.is_populated:
+            self.refresh(ref)
+
+    def holder(self, ref: DataRef) -> Ephemeral | None:
+        """Return the place for ephemeral data if it holds this name."""
+        found = self._ephemeral
+        return found if found and found.store.holds(ref) else None
+
+    def _catalog_of(self, ref: DataRef) -> Catalog:
+        held = self.holder(ref)
+        return held.catalog if held else self.catalog
+
+    def _source_of(self, ref: DataRef) -> ContentSource:
+        held = self.holder(ref)
+        return held.store.content if held else self._content
+
+    def artifact(self, row: Row) -> Artifact:
+        """Return the artifact that a row of a catalog describes."""
+        if row.namespace != self.config.namespace and self.knows_others:
+            return Artifact(row, self.others.content(row.namespace))
+        return Artifact(row, self._source_of(row.ref))
