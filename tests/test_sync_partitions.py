@@ -13,6 +13,7 @@ from swampstore.sync.partitions import (
     MONOLITH_KEY,
     ROOT,
     Scope,
+    maybe_in,
     partition_of,
     shard_key,
     wire_partition,
@@ -212,3 +213,13 @@ def test_the_key_of_a_scope_is_the_same_in_every_process() -> None:
 def test_a_scope_without_models_is_refused() -> None:
     with pytest.raises(ValidationError, match="without models"):
         Scope([])
+
+
+@given(st.lists(PATHS, unique=True), st.data())
+def test_no_path_of_a_partition_is_overlooked_at_a_glance(
+    rels: list[str], data: st.DataObject
+) -> None:
+    known = sorted({partition_of(rel) for rel in rels})
+    chosen = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
+    wanted = {rel for rel in rels if partition_of(rel) in chosen}
+    assert wanted <= set(maybe_in(chosen, rels)) <= set(rels)

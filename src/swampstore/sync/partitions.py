@@ -60,6 +60,17 @@ def partition_of(rel: str) -> str:
     return wire_partition(rel) or ROOT
 
 
+def maybe_in(partitions: Iterable[str], rels: Iterable[str]) -> Iterable[str]:
+    """Return at least those paths whose partition is one of these, told at a glance.
+
+    A partition joins the first segments of its paths. Only the one for all other paths does not.
+    """
+    prefixes = tuple(partitions)
+    if ROOT in prefixes:
+        return rels
+    return (rel for rel in rels if rel.replace("/", _JOINT).startswith(prefixes))
+
+
 class Scope:
     """The part of a datastore that belongs to some models: their data, outputs and definitions.
 

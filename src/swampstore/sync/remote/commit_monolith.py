@@ -23,12 +23,11 @@ from swampstore.sync.index_format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.merging import Change, attempts, index_moved, new_write_id
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, grouped
+from swampstore.sync.remote.view import View, document, grouped, slices_of
 from swampstore.sync.remote.watch import Watch
 
 
@@ -130,10 +129,7 @@ class MonolithCommit:
     def _write_shards(self, ground: Sighting, mono: _Written, touched: Collection[str]) -> _Shards:
         if ground.meta is None or not ground.agrees_with(mono.before.etag):
             return self._restore_shards(ground, mono, touched)
-        slices: dict[str, RawEntries] = {partition: {} for partition in touched}
-        for rel, raw in mono.doc.entries.items():
-            if (partition := partition_of(rel)) in slices:
-                slices[partition][rel] = raw
+        slices = slices_of(mono.doc.entries, touched)
         written, failed = self._write(slices)
         etags = {**ground.meta.shards, **written}
         partitions = dict.fromkeys((*ground.meta.partitions, *slices))

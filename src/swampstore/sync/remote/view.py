@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from swampstore.sync.index_format import Document, Entry, RawEntries, decode_entry
-from swampstore.sync.partitions import partition_of
+from swampstore.sync.partitions import maybe_in, partition_of
 from swampstore.sync.remote.documents import Found
 from swampstore.sync.remote.sighting import Sighting
 
@@ -90,6 +90,15 @@ class View:
 def document(found: Found) -> Document:
     """Return a document, an empty one if there is none."""
     return found.doc or Document({})
+
+
+def slices_of(entries: RawEntries, partitions: Collection[str]) -> dict[str, RawEntries]:
+    """Return the entries of these partitions, of each of them, by partition."""
+    slices: dict[str, RawEntries] = {partition: {} for partition in partitions}
+    for rel in maybe_in(partitions, entries):
+        if (partition := partition_of(rel)) in slices:
+            slices[partition][rel] = entries[rel]
+    return slices
 
 
 def grouped(entries: RawEntries) -> dict[str, RawEntries]:
