@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from swampstore import Repo, init_repo, open_repo
 
-pytest_plugins = ["tests.remotes", "tests.members"]
+pytest_plugins = ["tests.remotes", "tests.members", "tests.machines"]
 
 
 # The same examples every time, so that a red run can be repeated; others are asked for.

@@ -1,17 +1,15 @@
-"""Two machines that share a bucket, as the command line sees them."""
+"""Two machines that share a bucket, as the command line sees them; fixtures `ana` and `bob`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
 from tests.command_line import CommandLine, Outcome, environment
-
-if TYPE_CHECKING:
-    import pytest
 
 
 class Machine:
@@ -75,3 +73,33 @@ class Machine:
 def contents(repo: Repo, model: str, name: str) -> list[str]:
     """Return the content of every version, oldest first."""
     return [found.text() for found in reversed(repo.versions(model, name))]
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    return tmp_path / "bucket"
+
+
+@pytest.fixture
+def ana(
+    tmp_path: Path,
+    bucket: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Machine:
+    machine = Machine(tmp_path / "ana", capsysbinary, monkeypatch)
+    machine.use(bucket)
+    return machine
+
+
+@pytest.fixture
+def bob(
+    tmp_path: Path,
+    bucket: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Machine:
+    machine = Machine(tmp_path / "bob", capsysbinary, monkeypatch)
+    machine.use(bucket)
+    return machine

@@ -27,36 +27,6 @@ MODEL = "aws/ec2/i-1"
 OTHER = "aws/ec2/i-2"
 
 
-@pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    (tmp_path / "bucket").mkdir()
-    return tmp_path / "bucket"
-
-
-@pytest.fixture
-def ana(
-    tmp_path: Path,
-    bucket: Path,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Machine:
-    machine = Machine(tmp_path / "ana", capsysbinary, monkeypatch)
-    machine.use(bucket)
-    return machine
-
-
-@pytest.fixture
-def bob(
-    tmp_path: Path,
-    bucket: Path,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Machine:
-    machine = Machine(tmp_path / "bob", capsysbinary, monkeypatch)
-    machine.use(bucket)
-    return machine
-
-
 # What it does -----------------------------------------------------------------------------------
 
 

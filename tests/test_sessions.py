@@ -33,36 +33,6 @@ GLOBAL = global_key("")
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Path:
-    (tmp_path / "bucket").mkdir()
-    return tmp_path / "bucket"
-
-
-@pytest.fixture
-def ana(
-    tmp_path: Path,
-    bucket: Path,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Machine:
-    machine = Machine(tmp_path / "ana", capsysbinary, monkeypatch)
-    machine.use(bucket)
-    return machine
-
-
-@pytest.fixture
-def bob(
-    tmp_path: Path,
-    bucket: Path,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Machine:
-    machine = Machine(tmp_path / "bob", capsysbinary, monkeypatch)
-    machine.use(bucket)
-    return machine
-
-
-@pytest.fixture
 def here(ana: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo]:
     monkeypatch.setattr(sessions, "_told_offline", False)
     with ana.open() as repo:
@@ -261,6 +231,22 @@ def test_two_machines_that_both_saved_version_4_offline_both_keep_it(
     for repo in (here, there):
         assert contents(repo, MODEL, "state") == ["1", "2", "3", "four of ana", "four of bob"]
         assert repo.latest(MODEL, "state").version == 5
+
+
+def test_a_session_sees_what_others_pushed_though_something_unpushed_has_its_number(
+    here: Repo, there: Repo
+) -> None:
+    with here.session([MODEL]):
+        here.artifacts.save(MODEL, "state", "first")
+    here.artifacts.save(MODEL, "state", "left behind by a killed process")
+    with there.session([MODEL]):
+        there.artifacts.save(MODEL, "state", "second")
+    with here.session([MODEL]):
+        assert contents(here, MODEL, "state") == [
+            "first",
+            "second",
+            "left behind by a killed process",
+        ]
 
 
 # Losing a lock ---------------------------------------------------------------------------------

@@ -188,12 +188,27 @@ class _RemoteWork:
             with contextlib.ExitStack() as starting:
                 starting.enter_context(_locked(self._repo.locks, self._models))
                 session = Session(self._models, self._repo.locks)
+                self._settle_leftovers()
                 session.pulled = self._pull()
                 stack.push(starting.pop_all())
                 return session
         except StoreUnreachableError as error:
             _say_offline(error)
             return Session(self._models, None)
+
+    def _settle_leftovers(self) -> None:
+        """Push what somebody saved on this machine and did not push.
+
+        It may have numbers that others have used since; what they pushed could not be seen then.
+        """
+        from swampstore.sync.errors import SyncError
+
+        service = self._connection.service
+        if service.is_marked(self._models):
+            try:
+                service.push(self._models, deadline=self._deadline, progress=self._tell)
+            except SyncError as error:
+                notice("%s", error.message)  # what is wrong with that is told again at the end
 
     def end(self, session: Session) -> None:
         """Push what changed; raise NotPushedError, the data being safe here, if that fails."""

@@ -111,6 +111,18 @@ class SyncService:
         """Remember, before it changes, that a path changes; None means anything might."""
         self._parts.tracker.mark(path)
 
+    def is_marked(self, models: Iterable[ModelRef] | None = None) -> bool:
+        """Whether something (of these models) waits to be pushed; asks nobody."""
+        marked = self._parts.tracker.peek()
+        scope = _scope(models)
+        if marked.bulk or scope is None:
+            return not marked.is_empty
+        rels = filter(None, map(self._parts.names.rel_of_mark, marked.paths))
+        return any(
+            scope.covers(f"{rel}/") or any(one.rel.startswith(f"{rel}/") for one in scope.models)
+            for rel in rels
+        )
+
     def push(
         self,
         models: Iterable[ModelRef] | None = None,
