@@ -283,6 +283,15 @@ def test_whoever_lost_its_lock_does_not_commit(here: Repo, there: Repo, version:
     assert here.latest(MODEL, "state").text() == "of the one who was paused"
 
 
+def test_whoever_lost_its_lock_is_told_though_others_have_pushed_what_it_saved(
+    here: Repo, there: Repo
+) -> None:
+    with pytest.raises(LockLostError), here.session([MODEL]):
+        here.artifacts.save(MODEL, "state", "pushed by another process on this machine")
+        here.sync.push()
+        take_over(there, LOCK)
+
+
 @pytest.mark.parametrize("lost", [LOCK, GLOBAL])
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_pause_between_the_last_check_and_the_commit_is_noticed(

@@ -130,6 +130,7 @@ def open_session(
             if repo.config.is_shared_in_place:
                 _see_what_others_saved(repo, chosen)
             yield Session(chosen, repo.locks)
+            repo.locks.verify()
         return
     work = _RemoteWork(repo, chosen, timeout, progress)
     with contextlib.ExitStack() as stack:
@@ -220,6 +221,10 @@ class _RemoteWork:
 
         try:
             session.pushed = self._push()
+            if not session.pushed.changes:
+                # Nothing was committed, so nobody has looked. Another process on this machine may
+                # have pushed what we saved, though it was not ours to change any more.
+                self._repo.locks.verify()
             if session.pushed.conflicts:
                 self._pull()  # what others have, which ours has made room for
         except (StoreError, SyncError) as error:
