@@ -7,17 +7,13 @@ A program of its own, because forking is cheap only where little is loaded:
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from swampstore.stores.directory import DirectoryStore
+from tests.forked import die_at_new_line, in_child
 from tests.sync_harness import Machine, assert_sound, remote_files
 
 HOME = "data/aws/ec2/i-1/state"
@@ -28,26 +24,6 @@ TRACED = frozenset({"eviction.py", "uses.py", "base.py", "base_file.py", "downlo
 
 def content(version: int) -> bytes:
     return b"%d" % version * 100
-
-
-def in_child(work: Callable[[], None]) -> bool:
-    """Do something in a child; return whether it was killed, and fail if it failed."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - the parent only sees the status
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0
-    return False
 
 
 class World:
@@ -73,19 +49,8 @@ class World:
 
     def evict_killed_at(self, line: int) -> None:
         """Evict in a process that dies when it comes to the n-th line it was not at before."""
-        seen: set[tuple[str, int]] = set()
-
-        def trace(frame: FrameType, event: str, arg: object) -> Any:
-            file = os.path.basename(frame.f_code.co_filename)
-            if file not in TRACED:
-                return None
-            seen.add((file, frame.f_lineno))
-            if len(seen) == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
         machine = self.open()
-        sys.settrace(trace)
+        die_at_new_line(line, TRACED)
         machine.service.evict(TARGET)
 
     def check_nothing_can_be_taken_for_deleted(self) -> None:

@@ -7,19 +7,15 @@ A program of its own, because forking is cheap only where little is loaded:
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 from swampstore.config import read_marker
 from swampstore.namespaces import migrate, set_namespace, unset_namespace
 from swampstore.sync.unmigrated import check_migrated
-from tests.killing_setup import in_child
+from tests.forked import die_at_new_line, in_child
 from tests.members import Place, bucket_in_a_directory, shared_directory
 
 TRACED = frozenset({"moving.py", "migrating.py", "switching.py", "manifests.py"})
@@ -91,18 +87,7 @@ def killed_at(world: World, line: int) -> Callable[[], None]:
     """Return a migration that dies when it comes to the n-th line that it was not at before."""
 
     def run() -> None:
-        seen: set[tuple[str, int]] = set()
-
-        def trace(frame: FrameType, event: str, arg: object) -> Any:
-            file = os.path.basename(frame.f_code.co_filename)
-            if file not in TRACED:
-                return None
-            seen.add((file, frame.f_lineno))
-            if len(seen) == line:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
+        die_at_new_line(line, TRACED)
         world.run()
 
     return run

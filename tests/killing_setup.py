@@ -26,6 +26,7 @@ from swampstore.datastore_setup import set_up_datastore
 from swampstore.stores import Store
 from swampstore.stores.probe import ProbeReport
 from swampstore.sync import setup as setting_up
+from tests.forked import in_child
 from tests.machines import contents
 
 MODEL = "aws/ec2/i-1"
@@ -94,26 +95,6 @@ class World:
         assert not list((self.directory / "ana-home/repos").glob("*.setup"))
         left = [path.read_text() for path in (self.directory / "first-bucket").rglob("raw")]
         assert left == (OF_ANA[:1] if self._is_remote else [])
-
-
-def in_child(work: Callable[[], None]) -> bool:
-    """Do something in a child; return whether it was killed, and fail if it failed."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001 - the parent only sees the status
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0
-    return False
 
 
 def killed_at(world: World, line: int) -> Callable[[], None]:

@@ -438,7 +438,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.replace": "the copy of the remote's index",
         "os.unlink": "the same",
     },
-    "sync/service.py": {"os.makedirs": "the cache's directory", "os.open": "its own lock file"},
+    "sync/cache_lock.py": {"os.makedirs": "the cache's directory", "os.open": "its own lock file"},
     "sync/setup.py": {
         "open": "a trial file in the new place",
         "os.makedirs": "the new place",

@@ -315,8 +315,8 @@ def test_a_pause_between_the_last_check_and_the_commit_is_noticed(
         here.artifacts.save(MODEL, "state", "of the one who was paused")
     assert checks == [1]
     there.sync.pull()
-    named = json.dumps([str(version.ref) for version in there.versions(MODEL, "state")])
-    assert version == 2 or named == "[]"
+    if version == 1:  # of version 2, entries in a shard may be left behind, as after a crash
+        assert there.versions(MODEL, "state") == []
     # Later it is committed in the ordinary way, and nothing is lost.
     monkeypatch.setattr(here.locks, "verify", verify)
     here.connection.store.delete(lost)

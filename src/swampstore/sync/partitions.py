@@ -103,6 +103,11 @@ class Scope:
         """Whether a path belongs to the models."""
         return rel.startswith(self._prefixes)
 
+    def meets(self, rel: str) -> bool:
+        """Whether something at, below or above a path belongs to the models."""
+        below = f"{rel}/"
+        return self.covers(below) or any(model.rel.startswith(below) for model in self.models)
+
     def partitions(self, known: Iterable[str]) -> list[str]:
         """Return those partitions that can hold covered paths, sorted.
 

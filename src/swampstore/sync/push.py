@@ -122,7 +122,7 @@ class Push:
             if self._scope is None or self._scope.covers(f"{rel}/") or goes_with_any_push(rel):
                 rels.append(rel)
                 settled.append(mark)
-            elif any(model.rel.startswith(f"{rel}/") for model in self._scope.models):
+            elif self._scope.meets(rel):
                 rels.append(rel)
         return rels, settled
 

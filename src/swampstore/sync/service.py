@@ -6,7 +6,6 @@ One sync of a cache runs at a time on a machine; marking, reading and hydrating 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -15,11 +14,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import Clock, system_clock, to_iso
-from swampstore.errors import LockTimeoutError
-from swampstore.files import disk_errors
 from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store
 from swampstore.sync.base import Base
+from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.errors import SyncError, WrongNamespaceError
@@ -52,9 +50,6 @@ from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
     from swampstore.stores.config_fields import Limits
-
-_LOCK = "_catalog.db-sync-lock"
-_PAUSE = 0.05
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.
@@ -89,10 +84,9 @@ class SyncService:
         self._store = AttentiveStore(store)
         index = RemoteIndex(self._store, names, base, clock=clock)
         self._parts = Parts(self._store, names, base, tracker, landing, index, limits, clock)
-        self._lock_timeout = lock_timeout
+        self._cache_lock = CacheLock(names.cache_dir, lock_timeout)
         self._commit_lock = commit_lock
         self._bound = CacheBound(self._parts)
-        self._is_held = False
 
     def capabilities(self) -> SyncCapabilities:
         """Say what this service can do."""
@@ -117,11 +111,8 @@ class SyncService:
         scope = _scope(models)
         if marked.bulk or scope is None:
             return not marked.is_empty
-        rels = filter(None, map(self._parts.names.rel_of_mark, marked.paths))
-        return any(
-            scope.covers(f"{rel}/") or any(one.rel.startswith(f"{rel}/") for one in scope.models)
-            for rel in rels
-        )
+        rels = map(self._parts.names.rel_of_mark, marked.paths)
+        return any(rel is not None and scope.meets(rel) for rel in rels)
 
     def push(
         self,
@@ -430,58 +421,20 @@ class SyncService:
             finally:
                 self._store.deadline = Deadline()
 
-    @contextlib.contextmanager
-    def holding_cache(self, patience: float | None = None) -> Iterator[None]:
+    def holding_cache(self, patience: float | None = None) -> AbstractContextManager[None]:
         """Let nobody else sync this cache meanwhile. Within it, everything here still works.
 
         Take it before any lock that other machines wait for, never after.
         """
-        if self._is_held:
-            yield
-            return
-        cache = self._parts.names.cache_dir
-        with disk_errors(cache):
-            os.makedirs(cache, exist_ok=True)
-            fd = os.open(f"{cache}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            self._wait(fd, max(patience or 0.0, self._lock_timeout))
-            self._is_held = True
-            yield
-        finally:
-            self._is_held = False
-            os.close(fd)
+        return self._cache_lock.holding(patience)
 
     def _grew(self, size: int, keep: frozenset[str]) -> None:
         """Keep the cache within its limit after reading, unless somebody is syncing it now."""
         if self._bound.limit is None:
             return
-        cache = self._parts.names.cache_dir
-        with disk_errors(cache):
-            fd = os.open(f"{cache}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # a reader does not wait for that; whoever comes next evicts
-        else:
-            self._bound.grew(size, keep)
-        finally:
-            os.close(fd)
-
-    def _wait(self, fd: int, patience: float) -> None:
-        end = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise LockTimeoutError(
-                        f"another sync of {self._parts.names.cache_dir} is running for over"
-                        f" {patience:g} s",
-                        hint="Wait for it; SWAMP_LOCK_TIMEOUT_MS sets how long.",
-                    ) from None
-                time.sleep(_PAUSE)
-            else:
-                return
+        with self._cache_lock.trying() as is_held:
+            if is_held:  # a reader does not wait for that; whoever comes next evicts
+                self._bound.grew(size, keep)
 
 
 def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
