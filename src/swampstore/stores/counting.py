@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
-from swampstore.stores.folders import folders
+from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.stores.wrapping import WrappingStore
 
@@ -48,6 +48,13 @@ class CountingStore(WrappingStore):
         """Return what was counted so far."""
         with self._lock:
             return Tally(dict(self._requests), self._sent, self._received)
+
+    def add(self, tally: Tally) -> None:
+        """Count what somebody else asked of the same store."""
+        with self._lock:
+            self._requests.update(tally.requests)
+            self._sent += tally.bytes_sent
+            self._received += tally.bytes_received
 
     def reset(self) -> None:
         """Start again from zero."""
@@ -101,10 +108,10 @@ class CountingStore(WrappingStore):
                 self._count("list")
             yield info
 
-    def folders(self, prefix: str = "") -> Sequence[str]:
+    def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
         self._count("list")
-        return folders(self.inner, prefix)
+        return level(self.inner, prefix)
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""

@@ -27,7 +27,7 @@ import fcntl
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
@@ -47,6 +47,7 @@ from swampstore.stores.errors import (
     exists,
     not_found,
 )
+from swampstore.stores.folders import Level
 from swampstore.stores.keys import check_key, parent_of
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
 from swampstore.stores.streaming import CHUNK, receive
@@ -153,11 +154,14 @@ class DirectoryStore:
         if temps:
             self._sweep(temps)
 
-    def folders(self, prefix: str = "") -> Sequence[str]:
+    def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
         with self._errors(prefix):
-            found = tree.subdirs(self._root, parent_of(prefix))
-        return [name for name in found if prefix or name != LOCKS]
+            inner, files = tree.children(self._root, parent_of(prefix))
+        return Level(
+            [name for name in inner if prefix or name != LOCKS],
+            [_info(found.path, found.status) for found in files],
+        )
 
     def _sweep(self, temps: Iterable[str]) -> None:
         """Remove what killed writers left behind, as far as this user may."""

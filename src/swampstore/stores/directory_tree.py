@@ -151,17 +151,28 @@ def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> I
     yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps)
 
 
-def subdirs(root: int, path: str) -> list[str]:
-    """Return the names of the directories in a directory, sorted; there may be none."""
+def children(root: int, path: str) -> tuple[list[str], list[Found]]:
+    """Return the directories in a directory by name, and its regular files; both are sorted."""
     try:
         directory = _descend(root, path.split("/") if path else [], create=False)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return [], []
+    inner: list[str] = []
+    files: list[Found] = []
+    above = f"{path}/" if path else ""
     try:
-        found = [name for sort_key, name in _names(directory) if sort_key.endswith("/")]
+        for sort_key, name in sorted(_names(directory)):
+            if is_temp(name):
+                continue
+            if sort_key.endswith("/"):
+                inner.append(name)
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                files.append(Found(above + name, status))
     finally:
         os.close(directory)
-    return sorted(name for name in found if not is_temp(name))
+    return sorted(inner), files
 
 
 def _walk(

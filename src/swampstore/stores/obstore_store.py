@@ -29,6 +29,7 @@ from swampstore.stores.errors import (
     changed,
     exists,
 )
+from swampstore.stores.folders import Level
 from swampstore.stores.keys import check_key, parent_of
 from swampstore.stores.obstore_errors import translate
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
@@ -134,14 +135,17 @@ class ObstoreStore:
                 if meta["path"].startswith(prefix):
                     yield self._info(meta)
 
-    def folders(self, prefix: str = "") -> Sequence[str]:
+    def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
         parent = parent_of(prefix)
         try:
             found = obstore.list_with_delimiter(self._client, parent or None)
         except _CLIENT_FAILURES as error:
             raise translate(error, self._bucket, "list", prefix) from error
-        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
+        return Level(
+            sorted(path.rpartition("/")[2] for path in found["common_prefixes"]),
+            sorted(self._info(meta) for meta in found["objects"]),
+        )
 
     def _pages(self, parent: str | None, prefix: str) -> Iterator[Sequence[ObjectMeta]]:
         """Yield a listing page by page; after a transient failure, what follows the last one."""

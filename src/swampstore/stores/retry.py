@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO, TypeVar
@@ -23,7 +23,7 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
     StoreUnreachableError,
 )
-from swampstore.stores.folders import folders
+from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.stores.wrapping import WrappingStore
 
@@ -89,9 +89,9 @@ class RetryingStore(WrappingStore):
         """See Store.list. Stores repeat failed pages themselves: only they know where they are."""
         return self.inner.list(prefix)
 
-    def folders(self, prefix: str = "") -> Sequence[str]:
+    def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
-        return self._repeat(lambda: folders(self.inner, prefix))
+        return self._repeat(lambda: level(self.inner, prefix))
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""

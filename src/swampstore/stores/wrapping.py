@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
-from swampstore.stores.folders import folders
+from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import Capabilities, Store
 
 
@@ -25,9 +24,9 @@ class WrappingStore:
         """See Store.capabilities."""
         return self.inner.capabilities
 
-    def folders(self, prefix: str = "") -> Sequence[str]:
+    def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
-        return folders(self.inner, prefix)
+        return level(self.inner, prefix)
 
     def close(self) -> None:
         """See Store.close."""

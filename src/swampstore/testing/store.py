@@ -22,7 +22,7 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
     UnsupportedOperationError,
 )
-from swampstore.stores.folders import folders
+from swampstore.stores.folders import folders, level
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import Store, Written
 
@@ -211,6 +211,18 @@ class StoreConformance:
         assert list(folders(store, f"{under}/")) == ["a", "a b", "größe"]
         assert list(folders(store, f"{under}/a/")) == ["b"]
         assert list(folders(store, f"{under}/nothing/")) == []
+
+    def test_objects_directly_below_a_prefix_come_with_its_folders(
+        self, store: Store, under: str
+    ) -> None:
+        for key in ("a/x", "a/b/c", "b", "c d"):
+            store.put(f"{under}/{key}", b"12")
+        found = level(store, f"{under}/")
+        assert list(found.folders) == ["a"]
+        assert [(info.key, info.size) for info in found.objects] == [
+            (f"{under}/b", 2),
+            (f"{under}/c d", 2),
+        ]
 
     def test_a_prefix_that_leads_elsewhere_is_refused(self, store: Store) -> None:
         for prefix in ("/", "/a", "../a", "a/../b", "a//b", "./a"):

@@ -1,0 +1,118 @@
+"""What the commands below `swampstore pipeline` have in common: the target, and a Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from swampstore.pipeline.places import Place
+    from swampstore.pipeline.settings import SparkSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Bulk:
+    """What a bulk command was told: which places, where Spark is, what becomes of the findings."""
+
+    target: str | None
+    namespaces: tuple[str, ...]
+    dry_run: bool
+    findings: str | None
+    master: str | None
+
+    def places(self, session: Session) -> list[Place]:
+        """Return the places that are meant: those of the target, else of the repository."""
+        from swampstore.pipeline.places import places_of
+
+        if self.target is not None:
+            return places_of(self.target, self.namespaces or None)
+        with session.open_repo() as repo:
+            own = [repo.config.namespace]
+            if session.datastore is not None:
+                return places_of(session.datastore, self.namespaces or own)
+            return places_of(repo, self.namespaces or own)
+
+    def settings(self, session: Session) -> SparkSettings:
+        """Return how Spark is to be run, by the command line, the environment and the marker."""
+        from swampstore.errors import RepoNotFoundError
+        from swampstore.pipeline.settings import settings_of
+
+        try:
+            with session.open_repo() as repo:
+                settings = settings_of(repo.config)
+        except RepoNotFoundError:
+            settings = settings_of()  # a bucket can be looked after from anywhere
+        return settings.at(self.master) if self.master else settings
+
+    @contextmanager
+    def spark(self, session: Session) -> Iterator[SparkSession]:
+        """Yield a Spark session, which ends with the block if it began with it."""
+        from swampstore.pipeline.session import session as start
+        from swampstore.pipeline.session import stop
+
+        spark = start(self.settings(session))
+        try:
+            yield spark
+        finally:
+            stop(spark)
+
+
+_target = click.argument(
+    "target",
+    required=False,
+    help="A URL such as s3://bucket/prefix, or a directory in a repository."
+    "  [default: the repository here]",
+)
+_namespace = click.option(
+    "--namespace",
+    "namespaces",
+    multiple=True,
+    metavar="NAMESPACE",
+    help="Only this namespace, * for all; may be given several times."
+    "  [default: the repository's own, of a URL all]",
+)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+findings_option = click.option(
+    "--findings",
+    metavar="PATH",
+    help="Keep what is found: JSON lines if the path ends with .json, else a Parquet directory.",
+)
+master_option = click.option(
+    "--master",
+    metavar="URL",
+    help="Where Spark is, such as local[4], spark://host:7077 or sc://host."
+    "  [default: as configured, else local[*]]",
+)
+
+
+def spark_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the target, `--namespace` and `--master`; they reach the function as `bulk`."""
+
+    @wraps(function)
+    def collected(
+        *args: Any,
+        target: str | None,
+        namespaces: tuple[str, ...],
+        master: str | None,
+        dry_run: bool = False,
+        findings: str | None = None,
+        **rest: Any,
+    ) -> None:
+        bulk = Bulk(target, namespaces, dry_run, findings, master)
+        function(*args, bulk=bulk, **rest)
+
+    return _target(_namespace(master_option(collected)))
+
+
+def pipeline_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add `--dry-run` and `--findings` to what `spark_options` adds."""
+    return dry_run_option(findings_option(spark_options(function)))

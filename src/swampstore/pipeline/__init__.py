@@ -1,0 +1,32 @@
+"""Bulk work on Spark: everything that costs as much as there is data.
+
+Importing this package imports neither Spark nor Java; calling one of its functions does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from swampstore.pipeline.places import Place, places_of
+    from swampstore.pipeline.session import session
+    from swampstore.pipeline.source import register
+    from swampstore.pipeline.tables import Tables, load
+
+_HOMES = {
+    "Place": "places",
+    "Tables": "tables",
+    "load": "tables",
+    "places_of": "places",
+    "register": "source",
+    "session": "session",
+}
+
+__all__ = ["Place", "Tables", "load", "places_of", "register", "session"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

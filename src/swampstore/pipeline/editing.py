@@ -1,0 +1,105 @@
+"""Changing the index of a place without a cache: the normal commit, with a base of no duration."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+
+from swampstore.clock import Clock, system_clock
+from swampstore.errors import ValidationError
+from swampstore.locks.inspection import TTL
+from swampstore.locks.manager import TIMEOUT, LockManager
+from swampstore.pipeline.places import Place
+from swampstore.stores.protocol import Store
+from swampstore.sync.base import Base
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Entry, decode_entry
+from swampstore.sync.names import Names
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.remote import RemoteIndex, View
+
+
+class Editor:
+    """The index of one place, and its locks. Use it from one thread."""
+
+    def __init__(
+        self, place: Place, store: Store, directory: str, clock: Clock, timeout: float, ttl: float
+    ) -> None:
+        self.place = place
+        self.store = store
+        self.names: Names = place.names(directory)
+        self.base = Base(directory, str(place))
+        self.index = RemoteIndex(store, self.names, self.base, clock=clock)
+        self.locks = LockManager(store, place.namespace, timeout=timeout, ttl=ttl)
+        self.locks.on_steal = self.index.fence
+
+    def entries(self, partitions: Collection[str] | None = None) -> dict[str, Entry]:
+        """Return what the index says now (about these partitions), without damaged entries."""
+        found: dict[str, Entry] = {}
+        for piece in self.index.changes(everything=True):
+            if partitions is None or piece.partition in partitions:
+                for rel, raw in piece.entries.items():
+                    with contextlib.suppress(IndexDamagedError):
+                        found[rel] = decode_entry(rel, raw)
+        return found
+
+    def view(self, rels: Collection[str]) -> View:
+        """Look at the entries of these paths, to decide about a commit."""
+        return self.index.view({partition_of(rel) for rel in rels})
+
+    def commit(
+        self,
+        upserts: Mapping[str, Entry],
+        removals: Collection[str] = (),
+        *,
+        view: View | None = None,
+    ) -> None:
+        """Put entries in and take entries out, in one commit that others see as a whole.
+
+        With `view`, only if the entries of these very paths are still what the view showed.
+        Raises IndexMovedError if not, LockLostError if somebody took the lock over.
+        """
+        rels = {*upserts, *removals}
+        if not rels:
+            return
+        with self.locks.committing() as guard, self.index.guarded(guard):
+            seen = view or self.view(rels)
+            committed = self.index.commit(seen, upserts, removals)
+            self.base.apply(shards=committed.shards, facts=committed.facts)
+
+    def check(self) -> None:
+        """Raise LockLostError if a lock was taken over, before something that cannot be undone."""
+        self.locks.verify()
+
+
+@contextlib.contextmanager
+def committer(
+    place: Place, *, clock: Clock = system_clock, timeout: float = TIMEOUT, ttl: float = TTL
+) -> Iterator[Editor]:
+    """Yield an editor that takes the global lock for the time of each commit, as a push does."""
+    if not place.indexed:
+        raise ValidationError(
+            f"{place} is used in place and has no index",
+            hint="Name a bucket, or a directory as file:///path.",
+        )
+    with (
+        tempfile.TemporaryDirectory(prefix="swampstore-") as directory,
+        place.open() as store,
+        contextlib.ExitStack() as stack,
+    ):
+        editor = Editor(place, store, directory, clock, timeout, ttl)
+        stack.callback(editor.base.close)
+        yield editor
+
+
+@contextlib.contextmanager
+def editing(
+    place: Place, *, clock: Clock = system_clock, timeout: float = TIMEOUT, ttl: float = TTL
+) -> Iterator[Editor]:
+    """Yield an editor that works alone: no session of others begins until this one ends."""
+    with (
+        committer(place, clock=clock, timeout=timeout, ttl=ttl) as editor,
+        editor.locks.everything(),
+    ):
+        yield editor

@@ -1,0 +1,71 @@
+"""What a job found, as a table that can be kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from swampstore.files import disk_errors
+from swampstore.pipeline.schemas import FINDINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def write_findings(findings: DataFrame, path: str) -> None:
+    """Write findings as a Parquet directory, or as JSON lines if the path ends with `.json`.
+
+    What is at the path is replaced, by all of them or not at all. Raises DiskError.
+    """
+    with disk_errors(path):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        temp = f"{path}.{uuid.uuid4()}.tmp"
+        if path.endswith(".json"):
+            _write_lines((row.asDict() for row in findings.toLocalIterator()), temp)
+            os.replace(temp, path)
+            return
+        try:
+            findings.write.parquet(temp)
+            shutil.rmtree(path, ignore_errors=True)
+            os.rename(temp, path)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+
+def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    """Write findings, which are few, in the same two ways without Spark."""
+    with disk_errors(path):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        temp = f"{path}.{uuid.uuid4()}.tmp"
+        if path.endswith(".json"):
+            _write_lines(rows, temp)
+            os.replace(temp, path)
+            return
+        try:
+            os.mkdir(temp)
+            _write_parquet(rows, f"{temp}/part-00000.parquet")
+            shutil.rmtree(path, ignore_errors=True)
+            os.rename(temp, path)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+
+def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            document = {key: value for key, value in row.items() if value is not None}
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def _write_parquet(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {"string": pa.string(), "boolean": pa.bool_()}
+    columns = [column.split() for column in FINDINGS.split(", ")]
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
+    parquet.write_table(pa.Table.from_pylist(list(rows), schema), path)

@@ -1,0 +1,141 @@
+"""Who reads what: a place is cut into pieces that tasks can read side by side."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from swampstore.layout import (
+    ALWAYS_LOCAL_SUBDIRS,
+    DATASTORE_SUBDIRS,
+    is_internal,
+    is_temp,
+    parse_version,
+)
+from swampstore.pipeline.places import Place
+from swampstore.stores.folders import Level, level
+from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+_NAMESPACE_MARK = ".namespace.json"
+_FOREIGN_MARKS = frozenset({_NAMESPACE_MARK, MONOLITH_KEY})
+_INDEX = META_KEY.partition("/")[0]
+_TASKS_PER_CORE = 4
+
+
+class Piece(NamedTuple):
+    """A part of a listing: everything below `deep` prefixes, what is directly below `shallow`."""
+
+    place: Place
+    deep: tuple[str, ...] = ()
+    shallow: tuple[str, ...] = ()
+
+
+def tasks_for(spark: SparkSession) -> int:
+    """Return into how many tasks work should be cut, so that no core waits for a long one."""
+    return _TASKS_PER_CORE * parallelism(spark)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks run at once."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - Spark Connect has no context, and says so in its own way
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
+
+
+def bins(items: Iterable[T], weight: Callable[[T], int], count: int) -> list[list[T]]:
+    """Pack items into at most `count` bins of about the same weight, the heaviest first."""
+    packed: list[list[T]] = [[] for _ in range(max(1, count))]
+    loads = [(0, number) for number in range(len(packed))]
+    for item in sorted(items, key=weight, reverse=True):
+        load, number = loads[0]
+        heapq.heapreplace(loads, (load + max(1, weight(item)), number))
+        packed[number].append(item)
+    return [one for one in packed if one]
+
+
+def pieces(place: Place, store: Store, count: int, below: Sequence[str] = ("",)) -> list[Piece]:
+    """Cut the listing of a place into about `count` pieces; no data name is cut in two.
+
+    `below` are the directories to be listed. Costs one request per folder that is looked into.
+    """
+    deep, shallow = _cut(place, store, 8 * count, below)
+    cut = [Piece(place, deep=tuple(one)) for one in bins(deep, lambda _: 1, count)]
+    if shallow:
+        cut.append(Piece(place, shallow=tuple(shallow)))
+    return cut
+
+
+def _cut(
+    place: Place, store: Store, count: int, below: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    names = place.names()
+    waiting = deque(below)
+    deep: list[str] = []
+    shallow: list[str] = []
+    while waiting:
+        prefix = waiting.popleft()
+        if prefix and len(waiting) + len(deep) >= count:
+            deep.append(prefix)
+            continue
+        found = level(store, names.remote(prefix))
+        if any(parse_version(name) for name in found.folders):
+            deep.append(prefix)  # perhaps a data name, whose versions and marker belong together
+            continue
+        if found.objects:
+            shallow.append(prefix)
+        inner = found.folders if prefix else _tops(place, store, found)
+        waiting.extend(f"{prefix}{name}/" for name in inner)
+    return deep, shallow
+
+
+def _tops(place: Place, store: Store, found: Level) -> Iterator[str]:
+    """Yield the top-level directories of a place, without those of other namespaces."""
+    for name in found.folders:
+        if name in DATASTORE_SUBDIRS:
+            if place.indexed or name not in ALWAYS_LOCAL_SUBDIRS:
+                yield name
+        elif place.indexed and not (place.namespace == "" and _is_foreign(store, name)):
+            yield name
+
+
+def _is_foreign(store: Store, name: str) -> bool:
+    inner = level(store, f"{name}/")
+    marks = {info.key.rpartition("/")[2] for info in inner.objects}
+    return not marks.isdisjoint(_FOREIGN_MARKS) or _INDEX in inner.folders
+
+
+class Listed(NamedTuple):
+    """An object of a place: its path, and what the store says about it."""
+
+    rel: str
+    info: ObjectInfo
+    internal: bool
+
+
+def listed(piece: Piece, store: Store) -> Iterator[Listed]:
+    """Yield the objects of a piece. Those that must never be shared count as bookkeeping."""
+    names = piece.place.names()
+    root = names.remote("")
+    for prefix in piece.shallow:
+        for info in level(store, names.remote(prefix)).objects:
+            yield _listed(piece.place, info, root)
+    for prefix in piece.deep:
+        for info in store.list(names.remote(prefix)):
+            yield _listed(piece.place, info, root)
+
+
+def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:
+    rel = info.key.removeprefix(root)
+    internal = is_internal(rel) or rel.partition("/")[0] in ALWAYS_LOCAL_SUBDIRS
+    if not place.indexed:
+        # Beside the data of a directory in place there are the files of this machine.
+        internal = internal or "/" not in rel
+    return Listed(rel, info, internal or is_temp(rel))

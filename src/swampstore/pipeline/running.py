@@ -1,0 +1,165 @@
+"""Running a function on many items as Spark tasks, with progress and a way to stop.
+
+Works on a classic session and through Spark Connect. A task that is tried again, or run twice at
+once, counts once; the function must not mind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from swampstore.errors import SwampstoreError
+from swampstore.pipeline.errors import SparkJobError
+from swampstore.sync.report import Progress, Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+_RESULT = "result binary"
+_GROUP = "spark.jobGroup.id"
+_LOOK_EVERY = 0.5
+
+
+def run_tasks(
+    spark: SparkSession,
+    work: Callable[[T], Iterable[R]],
+    items: Sequence[T],
+    *,
+    label: str,
+    tell: Progress,
+) -> Iterator[R]:
+    """Yield what `work` yields for each item, one task per item, when all of them are done.
+
+    Errors of ours that a task raises are raised here as they are; anything else is a
+    SparkJobError. Ctrl-C stops the tasks.
+    """
+    from pyspark import cloudpickle
+
+    if not items:
+        return
+    task = _task(work, [cloudpickle.dumps(item) for item in items])
+    count = len(items)
+    frame = spark.range(0, count, 1, count).mapInArrow(task, _RESULT)
+    with watched(spark, label, count, tell):
+        rows = frame.collect()
+    for row in rows:
+        result = cloudpickle.loads(bytes(row[0]))
+        if isinstance(result, SwampstoreError):
+            raise result
+        yield result
+
+
+def _task(
+    work: Callable[[T], Iterable[R]], payloads: list[bytes]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what Spark calls with the numbers of the items that a task has."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import cloudpickle
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                results = map(
+                    cloudpickle.dumps, _results(work, cloudpickle.loads(payloads[number]))
+                )
+                yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
+
+    return run
+
+
+def _results(work: Callable[[T], Iterable[R]], item: T) -> Iterator[R | SwampstoreError]:
+    try:
+        yield from work(item)
+    except SwampstoreError as error:
+        yield error
+
+
+@contextlib.contextmanager
+def watched(spark: SparkSession, label: str, tasks: int, tell: Progress) -> Iterator[None]:
+    """Tell how far the Spark jobs of a block are, and stop them if the block is interrupted."""
+    tag = f"swampstore-{uuid.uuid4()}"
+    spark.addTag(tag)
+    try:
+        with _counted(spark, tag, label, tasks, tell), spark_errors():
+            yield
+        tell(Step(label, tasks, tasks, 0, 0))
+    except KeyboardInterrupt:
+        spark.interruptTag(tag)
+        raise
+    finally:
+        spark.removeTag(tag)
+
+
+@contextlib.contextmanager
+def _counted(
+    spark: SparkSession, group: str, label: str, tasks: int, tell: Progress
+) -> Iterator[None]:
+    """Count the finished tasks of a block now and then; Spark Connect cannot tell them."""
+    try:
+        context = spark.sparkContext
+    except Exception:  # noqa: BLE001 - it says so in its own way
+        yield
+        return
+    over = threading.Event()
+    arguments = (context.statusTracker(), group, label, tasks, tell, over)
+    watcher = threading.Thread(target=_watch, args=arguments, name="watcher", daemon=True)
+    context.setLocalProperty(_GROUP, group)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        context.setLocalProperty(_GROUP, None)
+
+
+def _watch(
+    tracker: StatusTracker,
+    group: str,
+    label: str,
+    tasks: int,
+    tell: Progress,
+    over: threading.Event,
+) -> None:
+    while not over.wait(_LOOK_EVERY):
+        done = 0
+        for job in tracker.getJobIdsForGroup(group):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
+            done += sum(stage.numCompletedTasks for stage in stages if stage)
+        tell(Step(label, min(done, tasks), tasks, 0, 0))
+
+
+@contextlib.contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raise what goes wrong inside Spark as an error of ours, with the line that matters."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkJobError(
+            f"a Spark job failed: {_cause(error)}",
+            hint="What was done is kept; run it again to go on. The log of Spark tells more.",
+        ) from error
+
+
+def _cause(error: Any) -> str:
+    """Return the last line of a Python traceback in a message, or its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if line.startswith("Traceback"):
+            inner = [one for one in lines[number:] if not one.startswith(("File ", "at ", "^"))]
+            found = [one for one in inner if ": " in one]
+            return found[-1] if found else inner[-1]
+    return lines[0] if lines else type(error).__name__

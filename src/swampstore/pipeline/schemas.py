@@ -1,0 +1,53 @@
+"""The columns of every table, as Spark writes them in SQL."""
+
+from __future__ import annotations
+
+_PLACE = "store string, namespace string"
+_OBJECT = (
+    "rel string, key string, size bigint, etag string, last_modified timestamp, internal boolean"
+)
+_ARTIFACT = (
+    "type_normalized string, model_id string, data_name string, version bigint, id string,"
+    " is_latest boolean, deferred boolean, lifecycle string, renamed_to string, model_name string,"
+    " spec_name string, data_type string, content_type string, lifetime string,"
+    " garbage_collection string, owner_type string, streaming boolean, size bigint,"
+    " checksum string, created_at timestamp, tags map<string,string>, owner_ref string,"
+    " workflow_id string, workflow_run_id string, workflow_name string, job_name string,"
+    " step_name string, source string"
+)
+
+OBJECTS = f"{_PLACE}, {_OBJECT}"
+CONTENTS = (
+    f"{OBJECTS}, sha256 string, bytes bigint, marker bigint, checksum string,"
+    " claimed_size bigint, described_name string, described_version bigint, error string"
+)
+INDEX = (
+    f"{_PLACE}, document string, partition string, rel string, size bigint, last_modified string,"
+    " sha256 string, local_mtime string, commit_seq bigint, raw binary, problem string"
+)
+FILES = f"{_PLACE}, root string, rel string, size bigint, mtime timestamp, sha256 string"
+ARTIFACTS = f"{_PLACE}, {_ARTIFACT}"
+CONTENT = "content binary"
+ATTRIBUTES = "attributes variant"
+OUTPUTS = (
+    f"{_PLACE}, rel string, id string, type_normalized string, method_name string,"
+    " definition_id string, status string, started_at timestamp, completed_at timestamp,"
+    " duration_ms bigint, retry_count bigint, triggered_by string, workflow_id string,"
+    " workflow_run_id string, step_name string, error string, log_file string, size bigint,"
+    " document variant, problem string"
+)
+WORKFLOW_RUNS = (
+    f"{_PLACE}, rel string, id string, workflow_id string, workflow_name string, status string,"
+    " started_at timestamp, completed_at timestamp, failed_step string, failure_reason string,"
+    " initiated_by string, trigger_source string, tags map<string,string>, log_file string,"
+    " size bigint, document variant, problem string"
+)
+AUDIT = (
+    f"{_PLACE}, rel string, line bigint, kind string, at timestamp, command string, cwd string,"
+    " session_id string, exit_code bigint, error string, action string, vault_name string,"
+    " vault_type string, secret_key string, document variant, problem string"
+)
+FINDINGS = (
+    f"{_PLACE}, kind string, rel string, key string, detail string, severity string,"
+    " repaired boolean"
+)

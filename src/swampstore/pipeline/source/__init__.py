@@ -1,0 +1,187 @@
+"""The Spark data source `swampstore`: `spark.read.format("swampstore").load(url_or_repository)`.
+
+Options (Spark hands them over in lower case): `table`, `namespace` (several with commas between
+them, `*` for all), `tasks`, `pushdown`, and those of the tables. With `pushdown` filters choose
+what is read, which is right only for a frame whose every query has a filter (see `filters.Frame`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql.datasource import DataSource
+
+from swampstore.errors import ValidationError
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.source.filters import Frame
+from swampstore.pipeline.source.scan import PushingScan, Scan, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from swampstore.pipeline.source.stream import CommitStream
+    from swampstore.pipeline.source.writer import ArtifactWriter
+
+FORMAT = "swampstore"
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+_TASKS = 32
+
+
+class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
+    """Tables of a datastore. Use `register`, which knows whether Spark may push filters down."""
+
+    pushes_filters: ClassVar[bool] = True
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._frame_id = secrets.token_hex(16)  # Spark makes one source for every loaded frame
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what goes into `format(...)`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """Return the columns of the table."""
+        return table_of(self.options).schema
+
+    def reader(self, schema: StructType) -> Scan[Any]:
+        """Return what reads the table."""
+        table, places = table_of(self.options), places_of_options(self.options)
+        tasks = int(self.options.get("tasks", _TASKS))
+        if self.pushes_filters and is_on(self.options, "pushdown"):
+            return PushingScan(table, places, tasks, schema, Frame(self._frame_id))
+        return Scan(table, places, tasks, schema)
+
+    def streamReader(self, schema: StructType) -> CommitStream:  # noqa: N802 - Spark's name
+        """Return what follows the table, commit by commit."""
+        from swampstore.pipeline.source.stream import CommitStream, Following, check_followable
+
+        table = table_of(self.options)
+        check_followable(table, self.options.get("table", "artifacts"))
+        following = Following.of(self.options)
+        tasks = int(self.options.get("tasks", _TASKS))
+        return CommitStream(table, places_of_options(self.options), following, tasks, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> ArtifactWriter:
+        """Return what saves rows as versions."""
+        from swampstore.pipeline.source.writer import ArtifactWriter
+
+        return ArtifactWriter.of(self.options, schema, overwrite=overwrite)
+
+
+class PlainSource(SwampstoreSource):
+    """The same for a Spark that does not push filters down to sources in Python."""
+
+    pushes_filters = False
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("swampstore")` known to a session, and let it push filters down."""
+    from pyspark.errors import PySparkException
+
+    try:
+        spark.conf.set(PUSH_DOWN, "true")
+    except PySparkException:
+        spark.dataSource.register(PlainSource)
+        return
+    spark.dataSource.register(SwampstoreSource)
+
+
+def places_of_options(options: Mapping[str, str]) -> list[Place]:
+    """Return the places that the options of a reader or writer mean."""
+    target = options.get("path")
+    if not target:
+        raise ValidationError(
+            "the data source needs to know where the data is",
+            hint='Write .load("s3://bucket/prefix") or .load("/path/of/a/repository").',
+        )
+    chosen = options.get("namespace")
+    return places_of(target, None if chosen is None else chosen.split(","))
+
+
+def table_of(options: Mapping[str, str]) -> Table[Any]:
+    """Return the table that the options of a reader mean; raise ValidationError."""
+    name = options.get("table", "artifacts")
+    if name not in _TABLES:
+        raise ValidationError(
+            f"there is no table {name!r}", hint=f"There are: {', '.join(sorted(_TABLES))}."
+        )
+    return _TABLES[name](options)
+
+
+def _objects(options: Mapping[str, str]) -> Table[Any]:
+    del options
+    from swampstore.pipeline.source.objects import Objects
+
+    return Objects()
+
+
+def _contents(options: Mapping[str, str]) -> Table[Any]:
+    from swampstore.pipeline.source.objects import Chosen, Contents
+
+    portion, _, portions = options.get("shard", "0/1").partition("/")
+    return Contents(Chosen(int(portion), int(portions), float(options.get("sample", "1"))))
+
+
+def _index(options: Mapping[str, str]) -> Table[Any]:
+    from swampstore.pipeline.source.index import Index
+
+    return Index(every_document=options.get("documents") == "all")
+
+
+def _files(options: Mapping[str, str]) -> Table[Any]:
+    from swampstore.pipeline.source.files import Files
+
+    return Files(hashed=is_on(options, "hashed"))
+
+
+def _artifacts(options: Mapping[str, str]) -> Table[Any]:
+    from swampstore.pipeline.source.artifacts import LONGEST_CONTENT, Artifacts
+
+    return Artifacts(
+        content=is_on(options, "content"),
+        attributes=is_on(options, "attributes"),
+        longest=int(options.get("maxcontentbytes", LONGEST_CONTENT)),
+    )
+
+
+def _outputs(options: Mapping[str, str]) -> Table[Any]:
+    del options
+    from swampstore.pipeline.source.records import Outputs
+
+    return Outputs()
+
+
+def _workflow_runs(options: Mapping[str, str]) -> Table[Any]:
+    del options
+    from swampstore.pipeline.source.records import WorkflowRuns
+
+    return WorkflowRuns()
+
+
+def _audit(options: Mapping[str, str]) -> Table[Any]:
+    del options
+    from swampstore.pipeline.source.records import Audit
+
+    return Audit()
+
+
+def is_on(options: Mapping[str, str], name: str) -> bool:
+    """Whether an option is there and true."""
+    return options.get(name, "").lower() == "true"
+
+
+_TABLES: Mapping[str, Callable[[Mapping[str, str]], Table[Any]]] = {
+    "artifacts": _artifacts,
+    "audit": _audit,
+    "contents": _contents,
+    "files": _files,
+    "index": _index,
+    "objects": _objects,
+    "outputs": _outputs,
+    "workflow_runs": _workflow_runs,
+}

@@ -1,0 +1,153 @@
+"""The table of what the index of a place says, document by document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from swampstore.pipeline import schemas
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import bins
+from swampstore.pipeline.source.scan import Whole
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Store
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import (
+    Document,
+    Meta,
+    decode_entry,
+    decode_meta,
+    decode_monolith,
+    decode_shard,
+)
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from swampstore.pipeline.source.commits import Brought
+
+_SHARDS = META_KEY.rpartition("/")[0] + "/"
+_JSON = ".json"
+_NOTHING = (None,) * 8
+
+
+@dataclass(frozen=True)
+class Index(Whole):
+    """One row per entry of the documents that are the truth.
+
+    On version 2 these are the shards that `_meta.json` names, on version 1 the monolith. With
+    `every_document` entries come from the monolith and from every shard that is named or there.
+    A document that is missing or damaged is a row without a path that tells the problem.
+    """
+
+    every_document: bool = False
+    schema = schemas.INDEX
+
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[str, ...]]:
+        """Choose the documents and pack them into tasks."""
+        if not place.indexed:
+            return []
+        chosen = documents(place, store, every=self.every_document)
+        return [tuple(one) for one in bins(chosen, lambda _: 1, tasks)]
+
+    def rows(self, place: Place, piece: tuple[str, ...], store: Store) -> Iterator[tuple[Any, ...]]:
+        """Read some documents."""
+        for rel in piece:
+            for row in document_rows(place, store, rel):
+                yield (place.identity, place.namespace, *row)
+
+    def brought_rows(
+        self, place: Place, entries: Iterable[Brought], store: Store
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of entries that were committed."""
+        del store
+        for partition, rel, raw in entries:
+            row = entry_row(shard_key(partition), partition, rel, raw)
+            yield (place.identity, place.namespace, *row)
+
+
+def documents(place: Place, store: Store, *, every: bool = False) -> list[str]:
+    """Return the paths of the index documents to be read; a damaged `_meta.json` is one of them."""
+    meta, is_damaged = read_meta(place, store)
+    shards: set[str] = set(meta.partitions) if meta else set()
+    is_sharded = meta is not None and meta.version == 2
+    has_monolith = is_there(place, store, MONOLITH_KEY)
+    if every or (meta is None and not has_monolith):
+        shards |= listed_shards(place, store)
+        is_sharded = is_sharded or meta is None
+    chosen = sorted(map(shard_key, shards)) if every or is_sharded else []
+    if has_monolith if every or meta is None else not is_sharded:
+        chosen.append(MONOLITH_KEY)
+    return [META_KEY, *chosen] if is_damaged else chosen
+
+
+def read_meta(place: Place, store: Store) -> tuple[Meta | None, bool]:
+    """Return `_meta.json`, None if there is none to be used, and whether it is damaged."""
+    try:
+        return decode_meta(store.get(place.names().remote(META_KEY)).data), False
+    except ObjectNotFoundError:
+        return None, False
+    except IndexDamagedError:
+        return None, True
+
+
+def is_there(place: Place, store: Store, rel: str) -> bool:
+    """Whether a place has an object."""
+    try:
+        store.head(place.names().remote(rel))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def listed_shards(place: Place, store: Store) -> set[str]:
+    """Return the partitions that have a shard, whether it is in use or not."""
+    prefix = place.names().remote(_SHARDS)
+    found = (info.key.removeprefix(prefix) for info in store.list(prefix))
+    return {
+        name.removesuffix(_JSON)
+        for name in found
+        if name.endswith(_JSON) and "/" not in name and shard_key(name[: -len(_JSON)]) != META_KEY
+    }
+
+
+def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of one document's entries, or the one row that says what is wrong."""
+    partition = None
+    if rel.startswith(_SHARDS) and rel != META_KEY:
+        partition = rel.removeprefix(_SHARDS).removesuffix(_JSON)
+    try:
+        found = _decoded(store.get(place.names().remote(rel)).data, rel)
+    except ObjectNotFoundError:
+        yield (rel, partition, *_NOTHING[:-1], "it is missing")
+        return
+    except IndexDamagedError as error:
+        yield (rel, partition, *_NOTHING[:-1], error.message)
+        return
+    for path, raw in found.entries.items():
+        yield entry_row(rel, partition, path, raw)
+
+
+def entry_row(
+    document: str, partition: str | None, path: str, raw: msgspec.Raw | bytes
+) -> tuple[Any, ...]:
+    """Return the columns of one entry, or those that say what is wrong with it."""
+    try:
+        entry = decode_entry(path, raw)
+    except IndexDamagedError as error:
+        return (document, partition, path, *_NOTHING[:-3], bytes(raw), error.message)
+    return (
+        *(document, partition, path, entry.size, entry.last_modified, entry.sha256),
+        *(entry.local_mtime, entry.commit_seq, bytes(raw), None),
+    )
+
+
+def _decoded(data: bytes, rel: str) -> Document:
+    if rel == MONOLITH_KEY:
+        return decode_monolith(data)
+    if rel == META_KEY:
+        decode_meta(data)
+        return Document({})
+    return decode_shard(data, rel)

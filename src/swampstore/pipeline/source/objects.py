@@ -1,0 +1,170 @@
+"""The tables of what is stored: the listing of a store, and the listing with all content read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from swampstore.layout import METADATA, parse_version
+from swampstore.pipeline import schemas
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import Listed, Piece, listed, pieces
+from swampstore.pipeline.source.scan import Whole
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.shapes import is_marker, version_file
+from swampstore.sync.workers import Deadline, in_parallel
+
+# Larger objects go through a file, so that memory does not depend on what is stored.
+_IN_MEMORY = 4 << 20
+
+
+class Objects(Whole):
+    """One row per object of the place, bookkeeping included."""
+
+    schema = schemas.OBJECTS
+
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[Piece]:
+        """Cut the listing into pieces."""
+        return pieces(place, store, tasks)
+
+    def rows(self, place: Place, piece: Piece, store: Store) -> Iterator[tuple[Any, ...]]:
+        """List one piece."""
+        for one in listed(piece, store):
+            yield object_row(place, one)
+
+
+def object_row(place: Place, one: Listed) -> tuple[Any, ...]:
+    """Return the columns that tell of an object without its content."""
+    info = one.info
+    return (
+        *(place.identity, place.namespace, one.rel, info.key),
+        *(info.size, info.etag, info.last_modified, one.internal),
+    )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which objects are read: shard `portion` of `portions`, and of each of those a `sample`.
+
+    Objects of one shard are always chosen together. The others have no row.
+    """
+
+    portion: int = 0
+    portions: int = 1
+    sample: float = 1.0
+
+    def has(self, rel: str) -> bool:
+        """Whether an object is read."""
+        if self.portions > 1 and portion_of(partition_of(rel), self.portions) != self.portion:
+            return False
+        return self.sample >= 1 or portion_of(rel, 1 << 20) < self.sample * (1 << 20)
+
+
+def portion_of(text: str, portions: int) -> int:
+    """Return which of so many portions a text belongs to; the same on every machine."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) % portions
+
+
+ALL = Chosen()
+
+
+@dataclass(frozen=True)
+class Contents(Whole):
+    """One row per chosen object that is no bookkeeping, with what its content turned out to be."""
+
+    chosen: Chosen = field(default_factory=Chosen)
+    schema = schemas.CONTENTS
+
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[Piece]:
+        """Cut the listing into pieces."""
+        return pieces(place, store, tasks)
+
+    def rows(self, place: Place, piece: Piece, store: Store) -> Iterator[tuple[Any, ...]]:
+        """List one piece and read what is chosen; objects that vanish meanwhile have no row."""
+        wanted = (one for one in listed(piece, store) if self._is_wanted(one))
+        if place.root is not None:
+            # A local disk answers at once; threads would only contend for the interpreter.
+            for one in wanted:
+                if (content := read_content(store, one)) is not None:
+                    yield object_row(place, one) + content
+            return
+        reading = in_parallel(
+            lambda one: read_content(store, one),
+            wanted,
+            place.config.limits.pull_concurrency,
+            Deadline(),
+        )
+        for one, content, error in reading:
+            if error is not None:
+                raise error
+            if content is not None:
+                yield object_row(place, one) + content
+
+    def _is_wanted(self, one: Listed) -> bool:
+        return not one.internal and self.chosen.has(one.rel)
+
+
+class Content(NamedTuple):
+    """What an object holds; `error` says why it could not be read or understood."""
+
+    sha256: str | None = None
+    bytes: int | None = None
+    marker: int | None = None
+    checksum: str | None = None
+    claimed_size: int | None = None
+    described_name: str | None = None
+    described_version: int | None = None
+    error: str | None = None
+
+
+def read_content(store: Store, one: Listed) -> Content | None:
+    """Read an object as a whole and say what it holds; None if it is gone by now.
+
+    Raises StoreUnreachableError and its like: an object that nobody could look at is not damaged.
+    """
+    try:
+        if one.info.size > _IN_MEMORY:
+            return _hashed(store, one.info)
+        data = store.get(one.info.key).data
+    except ObjectNotFoundError:
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    if is_marker(one.rel):
+        text = data.decode("ascii", "replace").strip().removesuffix("/")
+        return Content(sha256, len(data), marker=parse_version(text))
+    if one.rel.endswith(f"/{METADATA}") and version_file(one.rel):
+        return _described(sha256, data, one.rel)
+    return Content(sha256, len(data))
+
+
+def _described(sha256: str, data: bytes, rel: str) -> Content:
+    from swampstore.artifacts.metadata import decode
+    from swampstore.errors import SwampstoreError
+
+    try:
+        found = decode(data, rel)
+    except SwampstoreError as error:
+        return Content(sha256, len(data), error=error.message)
+    return Content(
+        sha256,
+        len(data),
+        checksum=found.checksum,
+        claimed_size=found.size,
+        described_name=found.name,
+        described_version=found.version,
+    )
+
+
+def _hashed(store: Store, info: ObjectInfo) -> Content:
+    """Hash a large object without holding it in memory."""
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        store.download(info.key, file.fileno())
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Content(digest, file.seek(0, 2))

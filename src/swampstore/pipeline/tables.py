@@ -1,0 +1,93 @@
+"""Datastores as DataFrames. Nothing is read before Spark is asked for a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.source import FORMAT, PUSH_DOWN, register
+from swampstore.pipeline.source.objects import ALL, Chosen
+
+if TYPE_CHECKING:
+    import os
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from swampstore.repo import Repo
+
+
+class Tables:
+    """The tables of any number of places, each the union over all of them."""
+
+    def __init__(self, spark: SparkSession, places: Sequence[Place]) -> None:
+        self.spark = spark
+        self.places = tuple(places)
+        register(spark)
+
+    def objects(self) -> DataFrame:
+        """Return the listing of the stores."""
+        return self._table("objects")
+
+    def contents(self, chosen: Chosen = ALL) -> DataFrame:
+        """Return the (chosen) objects with what their content turned out to be."""
+        portion = f"{chosen.portion}/{chosen.portions}"
+        return self._table("contents", shard=portion, sample=str(chosen.sample))
+
+    def index(self, *, every_document: bool = False) -> DataFrame:
+        """Return the entries of the index; `every_document`: of monolith and all shards."""
+        return self._table("index", documents="all" if every_document else "truth")
+
+    def files(self, *, hashed: bool = False) -> DataFrame:
+        """Return the files of directories, with their hashes if asked for."""
+        return self._table("files", hashed=str(hashed).lower())
+
+    def artifacts(self, *, content: bool = False, attributes: bool = False) -> DataFrame:
+        """Return one row per version, with content or attributes if asked for."""
+        return self._table(
+            "artifacts", content=str(content).lower(), attributes=str(attributes).lower()
+        )
+
+    def outputs(self) -> DataFrame:
+        """Return the records of method outputs."""
+        return self._table("outputs")
+
+    def workflow_runs(self) -> DataFrame:
+        """Return the records of workflow runs."""
+        return self._table("workflow_runs")
+
+    def audit(self) -> DataFrame:
+        """Return the audit events."""
+        return self._table("audit")
+
+    def _table(self, name: str, **options: str) -> DataFrame:
+        targets: dict[str, list[str]] = {}
+        for place in self.places:
+            targets.setdefault(place.target, []).append(place.namespace)
+        tasks = str(tasks_for(self.spark))
+        pushdown = str(self._pushes_filters()).lower()
+        # The filter lets every row pass. It is there because the frame must never be without one.
+        frames = [
+            self.spark.read.format(FORMAT)
+            .options(table=name, namespace=",".join(namespaces), tasks=tasks, pushdown=pushdown)
+            .options(**options)
+            .load(target)
+            .filter("store IS NOT NULL")
+            for target, namespaces in targets.items()
+        ]
+        return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+    def _pushes_filters(self) -> bool:
+        return bool(self.spark.conf.get(PUSH_DOWN, "false") == "true")
+
+
+def load(
+    spark: SparkSession,
+    target: str | os.PathLike[str] | Repo,
+    namespaces: Sequence[str] | None = None,
+) -> Tables:
+    """Return the tables of a URL or of a repository; see `places_of`."""
+    return Tables(spark, places_of(target, namespaces))
