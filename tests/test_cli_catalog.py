@@ -12,7 +12,7 @@ import pytest
 
 from swampstore import Repo
 from swampstore.catalog.compact import checkpoint, compact
-from swampstore.cli.catalog import _Progress
+from swampstore.cli.catalog import RebuildProgress
 from swampstore.cli.session import Session
 from tests.command_line import CommandLine, run_on_terminal
 
@@ -57,7 +57,8 @@ def test_rebuild_makes_the_catalog_complete(
     (repo_dir / ".swamp/data/aws/ec2/i-1/status").rename(repo_dir / "elsewhere")
     document = cli("catalog", "rebuild", "--json").json
     assert document.pop("seconds") >= 0
-    assert document == {"names": 3, "versions": 4, "removed": 1, "unreadable": 0}
+    found = {"names": 3, "versions": 4, "removed": 1, "unreadable": 0}
+    assert document == {**found, "engine": "local"}
     assert cli("catalog", "status", "--json").json["populated"] is True
 
 
@@ -71,7 +72,7 @@ def test_progress_is_told_every_few_seconds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = iter([0.0, 1.0, 5.0, 6.0, 11.0])
-    progress = _Progress(Session(), lambda: next(now))
+    progress = RebuildProgress(Session(), lambda: next(now))
     for names in (1, 2, 3, 4):
         progress(names, names * 10)
     progress.end()
@@ -83,7 +84,7 @@ def test_progress_is_one_changing_line_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     now = iter([0.0, 0.05, 0.2, 0.4])
-    progress = _Progress(Session(), lambda: next(now))
+    progress = RebuildProgress(Session(), lambda: next(now))
     for names in (1, 2, 3):
         progress(names, names)
     progress.end()

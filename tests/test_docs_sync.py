@@ -32,7 +32,10 @@ def test_every_member_of_the_sidecar_is_described() -> None:
     [
         ("An entry", index_format._ENTRY_MEMBERS),
         (".datastore-index.json: the monolith", index_format._MONOLITH_MEMBERS),
-        ("_index/{partition}.json: a shard", index_format._SHARD_MEMBERS),
+        (
+            "_index/{partition}.json: a shard",
+            index_format._SHARD_MEMBERS | {index_format._COMMIT_SEQ},
+        ),
         (
             "_index/_meta.json",
             index_format._META_MEMBERS | {*index_format._OwnMembers.__struct_fields__, "write"},

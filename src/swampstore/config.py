@@ -88,7 +88,8 @@ class RemoteSettings:
 class Config:
     """Everything the parts need to know, checked.
 
-    `base` is where the datastore tier is on this machine: of a remote, its cache.
+    `base` is where the datastore tier is on this machine: of a remote, its cache. `bulk` is what
+    the marker says of bulk work; it is checked where that begins.
     """
 
     repo_dir: str
@@ -103,6 +104,7 @@ class Config:
     is_offline: bool = False
     ephemeral_budget: int = DEFAULT_EPHEMERAL_BUDGET
     remote: RemoteSettings | None = None
+    bulk: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold credentials
 
     @property
     def datastore_type(self) -> str:
@@ -181,6 +183,7 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         is_offline=environ.get("SWAMPSTORE_OFFLINE", "off").lower() not in _OFF,
         ephemeral_budget=_budget(environ),
         remote=remote,
+        bulk={name: document[name] for name in ("engine", "spark") if name in document},
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 EXIT_ERROR = 1
 EXIT_NOT_PUSHED = 74
 EXIT_LOCK_TIMEOUT = 75
@@ -25,6 +27,21 @@ class SwampstoreError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross processes. Constructors take more than `args`, which pickle would give them.
+        return _revived, (type(self), self.args, self.__dict__)
+
+
+def _revived(
+    kind: type[SwampstoreError], args: tuple[Any, ...], members: dict[str, Any]
+) -> SwampstoreError:
+    # Not kind.__new__: where one of two bases is MemoryError, Python finds the one it refuses.
+    base: Any = kind.__base__
+    error: SwampstoreError = base.__new__(kind)
+    error.args = args
+    error.__dict__.update(members)
+    return error
 
 
 class ValidationError(SwampstoreError, ValueError):

@@ -84,6 +84,7 @@ class Deferral:
 
     def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> Outcome:
         tree = self._store.tree
+        marker = on_disk.effective_marker(tree, ref)  # as long as these versions do not count
         stored = []
         for version in versions:
             metadata = on_disk.read_metadata(tree, ref, version)
@@ -94,7 +95,6 @@ class Deferral:
                 )
             stored.append(StoredVersion(metadata, deferred=False))
             change.remove(ref.file_rel(version, DEFERRED))
-        marker = on_disk.effective_marker(tree, ref)
         if versions[-1] > marker:
             marker = point_latest(change, ref, versions[-1])
         return Outcome(ref, marker, stored)

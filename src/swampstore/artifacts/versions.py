@@ -40,8 +40,11 @@ def read_metadata(tree: Tree, ref: DataRef, version: int) -> Metadata | None:
         raise MetadataError(
             f"{path} cannot be read: {error.strerror}", hint="Check its permissions."
         ) from error
-    if data is None:
-        return None
+    return None if data is None else parse_metadata(data, ref, version, path)
+
+
+def parse_metadata(data: bytes, ref: DataRef, version: int, path: str) -> Metadata:
+    """Read the metadata of this very version; raise MetadataError, which names the path."""
     metadata = decode(data, path)
     if metadata.version != version or metadata.name != ref.name:
         raise MetadataError(
@@ -68,8 +71,12 @@ def read_marker(tree: Tree, ref: DataRef) -> int | None:
     if data is None:
         # A link whose target is gone still says which version it meant.
         data = _link_target(path)
-    text = (data or b"").decode("ascii", "replace").strip().removesuffix("/")
-    return parse_version(text)
+    return parse_marker(data or b"")
+
+
+def parse_marker(data: bytes) -> int | None:
+    """Return the version that the content of a marker names, None if it is nonsense."""
+    return parse_version(data.decode("ascii", "replace").strip().removesuffix("/"))
 
 
 def _link_target(path: str) -> bytes | None:

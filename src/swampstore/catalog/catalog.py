@@ -150,9 +150,16 @@ class Catalog:
         self, db: sqlite3.Connection, ref: DataRef, stored: Iterable[StoredVersion], marker: int
     ) -> int:
         """Within a transaction, make a name's rows those of `stored`; return their number."""
+        return self.replace_rows_within(
+            db, ref, [self._row(ref, version) for version in stored], marker
+        )
+
+    def replace_rows_within(
+        self, db: sqlite3.Connection, ref: DataRef, rows: Sequence[Row], marker: int
+    ) -> int:
+        """Within a transaction, make these the rows of a name; return their number."""
         key = self._key(ref)
         db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
-        rows = [self._row(ref, version) for version in stored]
         db.executemany(INSERT, rows)
         for step in {row.step_name for row in rows}:
             self._settle(db, key, step, marker)

@@ -1,14 +1,16 @@
 """Filling the catalog from the files, a batch of names at a time.
 
 While a batch is read and stored nobody on this machine changes any name, so a row can never be
-older than the files it describes; between batches everybody goes on. Memory holds one batch.
+older than the files it describes; between batches everybody goes on. Memory holds one batch. What
+somebody has read ahead of its batch is stored only if it is surely still so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,13 +18,17 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.walk import data_names
 from swampstore.catalog.catalog import Catalog
+from swampstore.catalog.readings import Reading, is_current, read_early, read_name
 from swampstore.files import Tree
 from swampstore.layout import METADATA, DataRef
 from swampstore.notices import notice
 
 BATCH_NAMES = 200
+# A name with more versions is stored piece by piece.
 _HUGE = 2000
 Progress = Callable[[int, int], None]
+# Yields each name once, in any order, with what was read of it ahead of its batch, if anything.
+ReadAhead = Callable[[Iterable[DataRef]], Iterator[Reading]]
 
 
 class Rebuilt(NamedTuple):
@@ -34,7 +40,16 @@ class Rebuilt(NamedTuple):
     unreadable: int
 
 
-def rebuild(catalog: Catalog, mutations: Mutations, progress: Progress | None = None) -> Rebuilt:
+def _nothing_ahead(refs: Iterable[DataRef]) -> Iterator[Reading]:
+    return map(Reading, refs)
+
+
+def rebuild(
+    catalog: Catalog,
+    mutations: Mutations,
+    progress: Progress | None = None,
+    read_ahead: ReadAhead = _nothing_ahead,
+) -> Rebuilt:
     """Make the rows of the own namespace equal to what is on disk, then mark them complete.
 
     Rows of names whose directory is gone are removed; rows of other namespaces stay. `progress`
@@ -48,7 +63,7 @@ def rebuild(catalog: Catalog, mutations: Mutations, progress: Progress | None = 
         notice("%s cannot be read: %s", place, error.strerror)
 
     names = versions = 0
-    found = data_names(mutations.tree, complain)
+    found = read_ahead(data_names(mutations.tree, complain))
     while batch := list(islice(found, BATCH_NAMES)):
         versions += _store_batch(catalog, mutations, batch)
         names += len(batch)
@@ -60,34 +75,52 @@ def rebuild(catalog: Catalog, mutations: Mutations, progress: Progress | None = 
     return Rebuilt(names, versions, removed, len(unreadable))
 
 
+def read_slice(
+    tree: Tree, namespace: str, refs: Iterable[DataRef], began_ns: int
+) -> Iterator[Reading]:
+    """Read some names early, wherever the files can be seen; see `read_early` for `began_ns`.
+
+    What cannot be read, or is too much to be carried around, is left to the rebuild itself.
+    """
+    for ref in refs:
+        reading = Reading(ref)
+        with contextlib.suppress(OSError):
+            if len(on_disk.version_numbers(tree, ref)) <= _HUGE:
+                reading = read_early(tree, namespace, ref, began_ns)
+        yield reading
+
+
 def refresh(catalog: Catalog, mutations: Mutations, ref: DataRef) -> None:
     """Make the rows of one name equal to what is on disk."""
     with mutations.holding(ref):
-        _replace(catalog, mutations.tree, [ref])
+        _replace(catalog, mutations.tree, [Reading(ref)])
 
 
-def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[DataRef]) -> int:
-    small: list[DataRef] = []
+def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[Reading]) -> int:
+    small: list[Reading] = []
     count = 0
-    for ref in batch:
-        if len(on_disk.version_numbers(mutations.tree, ref)) <= _HUGE:
-            small.append(ref)
+    for reading in batch:
+        if reading.looks or len(on_disk.version_numbers(mutations.tree, reading.ref)) <= _HUGE:
+            small.append(reading)
         else:
-            count += _store_huge(catalog, mutations, ref)
+            count += _store_huge(catalog, mutations, reading.ref)
     with mutations.quiet():
         return count + _replace(catalog, mutations.tree, small)
 
 
-def _replace(catalog: Catalog, tree: Tree, refs: list[DataRef]) -> int:
+def _replace(catalog: Catalog, tree: Tree, readings: list[Reading]) -> int:
     def work(db: sqlite3.Connection) -> int:
-        return sum(
-            catalog.replace_within(
-                db, ref, on_disk.stored_versions(tree, ref), on_disk.effective_marker(tree, ref)
-            )
-            for ref in refs
-        )
+        return sum(_replace_name(db, catalog, tree, reading) for reading in readings)
 
     return catalog.change(work)
+
+
+def _replace_name(db: sqlite3.Connection, catalog: Catalog, tree: Tree, reading: Reading) -> int:
+    if not is_current(tree, reading):
+        reading = read_name(tree, catalog.namespace, reading.ref)
+    for problem in reading.problems:
+        notice("%s", problem)
+    return catalog.replace_rows_within(db, reading.ref, reading.rows, reading.marker)
 
 
 def _store_huge(catalog: Catalog, mutations: Mutations, ref: DataRef) -> int:

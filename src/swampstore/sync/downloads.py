@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import uuid
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -17,7 +18,10 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
 from swampstore.sync.signature import hash_file
+from swampstore.sync.workers import Deadline, Done, in_parallel
 
+# What has arrived is put in its place when it is so much; whoever is stopped loses no more.
+BATCH = 512
 # A transfer that began so many seconds ago is over, one way or the other.
 STAGING_AGE = 86_400.0
 
@@ -45,17 +49,23 @@ class Dangling(NamedTuple):
     rel: str
 
 
-class Staging:
-    """A directory in the cache for files that are still arriving; a killed process leaves it."""
+Brought = Fetched | Dangling
 
-    def __init__(self, names: Names) -> None:
-        self._cache = names.cache_dir
-        self.path = f"{self._cache}/.{uuid.uuid4()}.tmp"
+
+class Staging:
+    """A directory for files that are still arriving; a killed process leaves it.
+
+    It is inside another one: the cache, or somebody else's staging directory.
+    """
+
+    def __init__(self, parent: str) -> None:
+        self._parent = parent
+        self.path = f"{parent}/.{uuid.uuid4()}.tmp"
         self._numbers = itertools.count()
         self._of_thread = threading.local()
 
     def __enter__(self) -> Self:
-        with disk_errors(self._cache):
+        with disk_errors(self._parent):
             os.makedirs(self.path)
         return self
 
@@ -67,7 +77,7 @@ class Staging:
         directory: str | None = getattr(self._of_thread, "directory", None)
         if directory is None:
             directory = f"{self.path}/{next(self._numbers)}"
-            with disk_errors(self._cache):
+            with disk_errors(self._parent):
                 os.makedirs(directory)
             self._of_thread.directory = directory
         return f"{directory}/{next(self._numbers)}"
@@ -95,7 +105,7 @@ class Downloader:
         self._names = names
         self._staging = staging
 
-    def fetch(self, download: Download) -> Fetched | Dangling:
+    def fetch(self, download: Download) -> Brought:
         """Fetch one object and verify its size and hash; raise CorruptObjectError."""
         path = self._staging.new_path()
         rel, entry = download
@@ -131,3 +141,10 @@ class Downloader:
     def _discard(path: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def fetch_all(
+    downloader: Downloader, downloads: Iterable[Download], concurrency: int, deadline: Deadline
+) -> Iterator[Done[Download, Brought]]:
+    """Fetch objects, many at once, and go on while a batch of them lands; the same everywhere."""
+    return in_parallel(downloader.fetch, downloads, concurrency, deadline, ahead=BATCH)

@@ -260,7 +260,7 @@ class Eviction:
             tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
     def _move_out(self, going: Mapping[str, _Candidate]) -> list[str]:
-        with Staging(self._parts.names) as staging:
+        with Staging(self._parts.names.cache_dir) as staging:
             return [
                 rel
                 for rel, (_, now) in going.items()

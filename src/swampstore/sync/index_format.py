@@ -31,6 +31,8 @@ class Entry:
 
     `last_modified` is the time of its upload and `local_mtime` the mtime of the uploaded file,
     both by the machine that did it. Entries made from a listing of the store have no `sha256`.
+    `like` is an entry as it came from elsewhere: this one is written with those of its members
+    that we do not know. An entry that was read has none.
     """
 
     size: int
@@ -38,6 +40,7 @@ class Entry:
     sha256: str | None = None
     local_mtime: str | None = None
     commit_seq: int | None = None
+    like: bytes | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -46,6 +49,15 @@ class Document:
 
     entries: RawEntries
     extra: dict[str, msgspec.Raw] = field(default_factory=dict)
+
+    @property
+    def commit_seq(self) -> int | None:
+        """The commit that wrote this shard, as far as our own client did; told or not."""
+        return _decode_if_sound(_commit_seq, self.extra.get(_COMMIT_SEQ))
+
+    def written_by(self, commit_seq: int) -> Document:
+        """Return the shard as this commit writes it."""
+        return Document(self.entries, self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,7 @@ _ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256
 _MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write"})
 _SHARD_MEMBERS = frozenset({"version", "entries"})
 _VERSION = msgspec.Raw(b"1")
+_COMMIT_SEQ = "commitSeq"
 _OWN = "swampstore"
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
@@ -113,6 +126,7 @@ _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _entry_members = msgspec.json.Decoder(_EntryMembers)
 _meta_members = msgspec.json.Decoder(_MetaMembers)
 _own_members = msgspec.json.Decoder(_OwnMembers)
+_commit_seq: msgspec.json.Decoder[int] = msgspec.json.Decoder(_CommitSeq)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -133,7 +147,8 @@ def decode_entry(rel: str, raw: msgspec.Raw | bytes) -> Entry:
 def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msgspec.Raw:
     """Write one entry, with those members of the entry it replaces that we do not know.
 
-    An entry that is too damaged to have members is simply replaced.
+    Members of an entry that it is `like` come first. An entry that is too damaged to have members
+    is simply replaced.
     """
     members = {
         "key": rel,
@@ -145,7 +160,8 @@ def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msg
     }
     known = {name: value for name, value in members.items() if value is not None}
     foreign = _decode_if_sound(_raw_members, onto) or {}
-    return msgspec.Raw(_encode(known | _without(foreign, _ENTRY_MEMBERS)))
+    brought = _decode_if_sound(_raw_members, entry.like) or {}
+    return msgspec.Raw(_encode(known | _without(foreign | brought, _ENTRY_MEMBERS)))
 
 
 def decode_monolith(data: bytes) -> Document:

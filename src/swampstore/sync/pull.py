@@ -11,7 +11,8 @@ import time
 from dataclasses import replace
 
 from swampstore.sync import conflicts
-from swampstore.sync.downloads import Dangling, Download, Downloader, Staging
+from swampstore.sync.carriers import Carrier
+from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
 from swampstore.sync.errors import IncompleteSyncError, SyncError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.landing import Arrival
@@ -20,7 +21,7 @@ from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
 from swampstore.sync.report import Progress, Pulled
 from swampstore.sync.shapes import unit_of
 from swampstore.sync.signature import Signature
-from swampstore.sync.transfers import BATCH, Transfer
+from swampstore.sync.transfers import Transfer
 from swampstore.sync.workers import Deadline
 
 
@@ -28,13 +29,20 @@ class Pull:
     """One pull into one cache. `content_bytes` is how much of what came was content."""
 
     def __init__(
-        self, parts: Parts, planner: PullPlanner, *, deadline: Deadline, tell: Progress
+        self,
+        parts: Parts,
+        planner: PullPlanner,
+        *,
+        deadline: Deadline,
+        tell: Progress,
+        carrier: Carrier,
     ) -> None:
         self.content_bytes = 0
         self._parts = parts
         self._planner = planner
         self._deadline = deadline
         self._tell = tell
+        self._carrier = carrier
 
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
@@ -42,7 +50,12 @@ class Pull:
         self._parts.base.drop_shards(work.undone)
         self._parts.base.apply(known=work.known, forgotten=work.forgotten)
         transfer = Transfer(
-            self._parts, work, phase="pull", deadline=self._deadline, tell=self._tell
+            self._parts,
+            work,
+            phase="pull",
+            deadline=self._deadline,
+            tell=self._tell,
+            carrier=self._carrier,
         )
         transfer.run()
         deleted = self._remove(work, transfer)
@@ -98,7 +111,7 @@ def take_remote(parts: Parts, rel: str, entry: Entry, expected: Signature | None
 
     Raises SyncError if our file is not the expected one any more.
     """
-    with Staging(parts.names) as staging:
+    with Staging(parts.names.cache_dir) as staging:
         fetched = Downloader(parts.store, parts.names, staging).fetch(Download(rel, entry))
         if isinstance(fetched, Dangling):
             return False

@@ -16,6 +16,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.stores.errors import StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
+from swampstore.sync.carriers import Carrier
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
 from swampstore.sync.index_format import Entry
@@ -28,7 +29,7 @@ from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
 from swampstore.sync.signature import signature
-from swampstore.sync.uploads import Occupied, Uploaded, Uploader, Vanished
+from swampstore.sync.uploads import Occupied, Uploaded, Vanished
 from swampstore.sync.workers import Deadline, in_parallel
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -61,7 +62,14 @@ class Push:
     """One push of one cache."""
 
     def __init__(
-        self, parts: Parts, scope: Scope | None, *, full: bool, deadline: Deadline, tell: Progress
+        self,
+        parts: Parts,
+        scope: Scope | None,
+        *,
+        full: bool,
+        deadline: Deadline,
+        tell: Progress,
+        carrier: Carrier,
     ) -> None:
         self._parts = parts
         self._scope = scope
@@ -70,7 +78,7 @@ class Push:
         self._tell = tell
         self._began_ns = time.time_ns()
         self._local = LocalScan(parts.names, parts.base)
-        self._uploader = Uploader(parts.store, parts.names, parts.clock)
+        self._carrier = carrier
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
@@ -282,8 +290,8 @@ class Push:
         unnoted: dict[str, tuple[str, str]] = {}
         todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
         try:
-            for task, done, error in in_parallel(
-                self._uploader.put, todo, self._parts.limits.push_concurrency, self._deadline
+            for task, done, error in self._carrier.upload(
+                self._parts, todo, plan.sizes, self._deadline
             ):
                 files += 1
                 size += plan.sizes[task.rel]
@@ -316,7 +324,8 @@ class Push:
         forgotten = [*removals, *plan.forgotten]
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
             parts.base.doom(removals)
-            upserts = {one.rel: one.entry for one in uploaded}
+            # In one order, whoever was done first: the same files make the same documents.
+            upserts = {one.rel: one.entry for one in sorted(uploaded)}
             committed = parts.index.commit(prepared.view, upserts, removals, scope=prepared.scope)
             parts.base.apply(
                 known=known,

@@ -18,6 +18,7 @@ from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store
 from swampstore.sync.base import Base
 from swampstore.sync.cache_lock import CacheLock
+from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.errors import SyncError, WrongNamespaceError
@@ -121,10 +122,12 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
+        carrier: Carrier = THREADS,
     ) -> Pushed:
         """Bring what changed here to the remote: what was marked, or with `full` everything.
 
-        `models` limits it to those models; the other marks stay. `deadline` is in seconds. Raises
+        `models` limits it to those models; the other marks stay. `deadline` is in seconds, and
+        `carrier` is who takes the files there. Raises
         IncompleteSyncError if some files could not be sent, StoreError if nothing could; what is
         not on the remote stays marked.
         """
@@ -134,7 +137,7 @@ class SyncService:
                 return Pushed()
             self._check_migrated()
             self._start_over_if_made_anew()
-            push = self._push(scope, full=full, progress=progress)
+            push = self._push(scope, full=full, progress=progress, carrier=carrier)
             return self._commit(push, push.prepare())
 
     def prepare_push(
@@ -188,13 +191,14 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
+        carrier: Carrier = THREADS,
     ) -> Pulled:
         """Bring what changed elsewhere into the cache; local work is never overwritten.
 
         `models` limits it to everything of those models. `metadata_only` leaves content on the
         remote until it is read. `full` compares every file instead of what changed, and so
-        restores what was removed from the cache. Raises IncompleteSyncError if some files could
-        not be had; the others are here.
+        restores what was removed from the cache. `carrier` is who brings the files. Raises
+        IncompleteSyncError if some files could not be had; the others are here.
         """
         with self._alone(deadline):
             scope = _scope(models)
@@ -207,7 +211,13 @@ class SyncService:
             if metadata_only:
                 self._announce_absences()
             planner = self._planner(scope, metadata_only=metadata_only, full=full)
-            pull = Pull(self._parts, planner, deadline=self._store.deadline, tell=progress)
+            pull = Pull(
+                self._parts,
+                planner,
+                deadline=self._store.deadline,
+                tell=progress,
+                carrier=carrier,
+            )
             pulled = pull.run()
             self._bound.grew(pull.content_bytes)
             self._note_verified()
@@ -345,8 +355,22 @@ class SyncService:
     ) -> None:
         self.close()
 
-    def _push(self, scope: Scope | None, *, full: bool, progress: Progress) -> Push:
-        return Push(self._parts, scope, full=full, deadline=self._store.deadline, tell=progress)
+    def _push(
+        self,
+        scope: Scope | None,
+        *,
+        full: bool,
+        progress: Progress,
+        carrier: Carrier = THREADS,
+    ) -> Push:
+        return Push(
+            self._parts,
+            scope,
+            full=full,
+            deadline=self._store.deadline,
+            tell=progress,
+            carrier=carrier,
+        )
 
     def _planner(self, scope: Scope | None, *, metadata_only: bool, full: bool) -> PullPlanner:
         return PullPlanner(

@@ -11,16 +11,16 @@ from dataclasses import replace
 
 from swampstore.errors import SwampstoreError
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
-from swampstore.sync.downloads import Dangling, Download, Downloader, Fetched, Staging
+from swampstore.sync.carriers import THREADS, Carrier
+from swampstore.sync.downloads import BATCH, Dangling, Download, Fetched, Staging
 from swampstore.sync.landing import Arrival, Landed, LandingError
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork, known_of
 from swampstore.sync.report import Progress, Skipped, Step
 from swampstore.sync.shapes import is_lazy, is_marker, unit_of, version_file
-from swampstore.sync.workers import Deadline, in_parallel
+from swampstore.sync.workers import Deadline
 
-# What has arrived is put in its place when it is so much; whoever is stopped loses no more.
-BATCH = 512
+# As with BATCH: whoever is stopped loses no more than that.
 _BATCH_BYTES = 64 << 20
 _BATCH_SECONDS = 2.0
 
@@ -42,6 +42,7 @@ class Transfer:
         deadline: Deadline,
         tell: Progress,
         give_up_after: int | None = None,
+        carrier: Carrier = THREADS,
     ) -> None:
         self.files = self.bytes = self.content_bytes = 0
         self._parts = parts
@@ -50,12 +51,13 @@ class Transfer:
         self._deadline = deadline
         self._tell = tell
         self._give_up_after = give_up_after
+        self._carrier = carrier
         self._unreached = 0
 
     def run(self) -> None:
         """Fetch and land; what could not be had is among the work's failures."""
-        with Staging(self._parts.names) as staging:
-            self._transfer(Downloader(self._parts.store, self._parts.names, staging))
+        with Staging(self._parts.names.cache_dir) as staging:
+            self._transfer(staging)
 
     def land(self, arrivals: list[Arrival]) -> list[Landed]:
         """Put files in their places, or remove them, and return those for which that was done."""
@@ -76,11 +78,11 @@ class Transfer:
                 reason = "it was changed here meanwhile; the next sync looks"
                 self._work.skipped.append(Skipped(rel, reason))
 
-    def _transfer(self, downloader: Downloader) -> None:
+    def _transfer(self, staging: Staging) -> None:
         batch: list[Fetched] = []
         size, began = 0, time.monotonic()
         try:
-            for done in self._fetched(downloader):
+            for done in self._fetched(staging):
                 batch.append(done)
                 size += done.size
                 is_due = time.monotonic() - began > _BATCH_SECONDS
@@ -92,17 +94,11 @@ class Transfer:
             # Also when the time is over or somebody pressed Ctrl-C: it is here, so it is kept.
             self._land(batch)
 
-    def _fetched(self, downloader: Downloader) -> Iterator[Fetched]:
+    def _fetched(self, staging: Staging) -> Iterator[Fetched]:
         size = 0
         tasks = sorted(self._work.downloads.values(), key=lambda one: unit_of(one.rel))
         total = sum(one.entry.size for one in tasks)
-        transfers = in_parallel(
-            downloader.fetch,
-            tasks,
-            self._parts.limits.pull_concurrency,
-            self._deadline,
-            ahead=BATCH,  # to be fetched while a batch lands
-        )
+        transfers = self._carrier.download(self._parts, tasks, staging, self._deadline)
         for files, (task, done, error) in enumerate(transfers, 1):
             size += task.entry.size
             self._tell(Step(self._phase, files, len(tasks), size, total))

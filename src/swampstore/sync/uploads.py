@@ -13,6 +13,7 @@ import hashlib
 import os
 import stat
 import time
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from swampstore.clock import Clock, to_iso
@@ -25,6 +26,7 @@ from swampstore.sync.index_format import Entry, iso_ms
 from swampstore.sync.names import Names
 from swampstore.sync.shapes import is_marker
 from swampstore.sync.signature import Signature, hash_file, signature, signature_of
+from swampstore.sync.workers import Deadline, Done, in_parallel
 
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20
@@ -68,6 +70,9 @@ class Vanished(NamedTuple):
     rel: str
 
 
+Placed = Uploaded | Occupied | Vanished
+
+
 class _Body(NamedTuple):
     read_ns: int
     signature: Signature
@@ -83,7 +88,7 @@ class Uploader:
         self._names = names
         self._clock = clock
 
-    def put(self, upload: Upload) -> Uploaded | Occupied | Vanished:
+    def put(self, upload: Upload) -> Placed:
         """Bring one file to the remote. A file that changes meanwhile is read again."""
         path = self._names.local(upload.rel)
         for _ in range(_ATTEMPTS):
@@ -194,6 +199,13 @@ class Uploader:
         if token is not None:
             return self._store.put_if_match(key, body.data, token)
         return self._store.put(key, body.data)
+
+
+def put_all(
+    uploader: Uploader, uploads: Iterable[Upload], concurrency: int, deadline: Deadline
+) -> Iterator[Done[Upload, Placed]]:
+    """Put files into a store, many at once; the same wherever it is done."""
+    return in_parallel(uploader.put, uploads, concurrency, deadline)
 
 
 def _over_ours(upload: Upload, placed: Written) -> Upload:

@@ -10,10 +10,10 @@ class Doubts:
         self._thing = thing
         self._cases: dict[str, tuple[int, str]] = {}
 
-    def add(self, cause: str, example: str) -> None:
-        """Count one more thing that was kept because of `cause`."""
-        count, first = self._cases.get(cause, (0, example))
-        self._cases[cause] = (count + 1, min(first, example))
+    def add(self, cause: str, example: str, count: int = 1) -> None:
+        """Count more things that were kept because of `cause`; one of them is the example."""
+        before, first = self._cases.get(cause, (0, example))
+        self._cases[cause] = (before + count, min(first, example))
 
     def warnings(self) -> tuple[str, ...]:
         """Return one sentence per cause, the same whatever the order in which the cases came."""

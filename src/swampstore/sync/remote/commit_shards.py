@@ -3,7 +3,8 @@
 Each document is replaced only if it is still the one that the change was merged onto. When
 somebody else was faster, his document is read and the change merged onto that, so concurrent
 commits of different paths both succeed. Entries carry the number of the commit that made them
-visible; if `_meta.json` moved on, the shards are written again with the next number.
+visible; if `_meta.json` moved on, the shards are written again with the next number. So are the
+entries of a commit that stopped before `_meta.json`, by the commit that comes across them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from dataclasses import dataclass, replace
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.sync.index_format import Document, Meta, encode_meta, encode_shard
 from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.merging import NO_CHANGE, Change, attempts, index_moved, new_write_id
+from swampstore.sync.remote.merging import (
+    NO_CHANGE,
+    Change,
+    adopted,
+    attempts,
+    index_moved,
+    new_write_id,
+)
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
 from swampstore.sync.remote.view import View, document
@@ -66,9 +74,14 @@ class ShardCommit:
         if not parts and not ground.is_healed:
             return ShardsCommitted(ground, ground, {}, {})
         before: dict[str, str | None] = {}
+        untold = {
+            partition: document(view.shards[partition]).commit_seq or 0
+            for partition in parts
+            if view.is_untold(partition)
+        }
         for _ in attempts(change.rels):
             seq = self._last_seq(ground) + 1
-            written = self._write_shards(parts, shards, seq)
+            written = self._write_shards(parts, shards, seq, untold)
             for partition, shard in written.items():
                 if partition not in before or shard.etag_before != shards[partition].found.etag:
                     before[partition] = shard.etag_before
@@ -77,6 +90,7 @@ class ShardCommit:
             if sighting is not None:
                 self._remove_empty(shards)
                 return ShardsCommitted(sighting, ground, before, _etags(shards))
+            untold = dict.fromkeys(parts, seq)
             ground = self._watch.look_again()
             if ground.version != 2:
                 raise index_moved("the remote is no longer of version 2", change.rels)
@@ -91,16 +105,23 @@ class ShardCommit:
     # Shards ------------------------------------------------------------------------------------
 
     def _write_shards(
-        self, parts: Mapping[str, Change], shards: Mapping[str, _Shard], seq: int
+        self,
+        parts: Mapping[str, Change],
+        shards: Mapping[str, _Shard],
+        seq: int,
+        untold: Mapping[str, int],
     ) -> dict[str, _Shard]:
         def write(partition: str) -> _Shard:
-            return self._write_shard(partition, parts[partition], shards[partition].found, seq)
+            found = shards[partition].found
+            if partition in untold and found.doc is not None:
+                found = replace(found, doc=adopted(found.doc, untold[partition], seq))
+            return self._write_shard(partition, parts[partition], found, seq)
 
         return self._documents.all(write, parts)
 
     def _write_shard(self, partition: str, change: Change, found: Found, seq: int) -> _Shard:
         for _ in attempts(change.rels):
-            merged = change.onto(document(found), seq)
+            merged = change.onto(document(found), seq).written_by(seq)
             try:
                 written = self._documents.put_shard(partition, encode_shard(merged), found.token)
             except PreconditionFailedError:

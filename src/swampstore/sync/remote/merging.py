@@ -85,6 +85,27 @@ class Change:
 NO_CHANGE = Change({}, frozenset(), {})
 
 
+def adopted(doc: Document, unfinished: int, commit_seq: int) -> Document:
+    """Return a document whose entries of an unfinished commit are those of another one.
+
+    Others may have finished a commit of that number meanwhile, and readers would look for the
+    entries there.
+    """
+    entries = dict(doc.entries)
+    for rel, raw in doc.entries.items():
+        if unfinished and _commit_seq(rel, raw) == unfinished:
+            entry = replace(decode_entry(rel, raw), commit_seq=commit_seq)
+            entries[rel] = encode_entry(rel, entry, onto=raw)
+    return Document(entries, doc.extra)
+
+
+def _commit_seq(rel: str, raw: msgspec.Raw) -> int | None:
+    try:
+        return decode_entry(rel, raw).commit_seq
+    except IndexDamagedError:
+        return None
+
+
 def attempts(rels: Collection[str]) -> Iterator[None]:
     """Yield again and again, with pauses of random length; in the end raise IndexMovedError."""
     for attempt in range(_ATTEMPTS):
