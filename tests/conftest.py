@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from swampstore import Repo, init_repo, open_repo
 
-pytest_plugins = ["tests.remotes", "tests.members", "tests.machines"]
+pytest_plugins = ["tests.remotes", "tests.members", "tests.machines", "tests.spark_testing"]
 
 
 # The same examples every time, so that a red run can be repeated; others are asked for.
@@ -44,6 +44,9 @@ def no_swamp_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     """Keep the settings of whoever runs the tests out of them."""
     for name in ("SWAMP_DATASTORE", "SWAMP_REPO_DIR", "SWAMP_NAMESPACE", "SWAMP_HOME"):
         monkeypatch.delenv(name, raising=False)
+    for name in ("SWAMPSTORE_ENGINE", "SWAMPSTORE_SPARK_MASTER", "SWAMPSTORE_SPARK_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from swampstore.pipeline.places import Place, places_of
-    from swampstore.pipeline.session import session
     from swampstore.pipeline.source import register
+    from swampstore.pipeline.starting import session
     from swampstore.pipeline.tables import Tables, load
 
 _HOMES = {
@@ -20,7 +20,7 @@ _HOMES = {
     "load": "tables",
     "places_of": "places",
     "register": "source",
-    "session": "session",
+    "session": "starting",
 }
 
 __all__ = ["Place", "Tables", "load", "places_of", "register", "session"]

@@ -34,14 +34,13 @@ class Editor:
         self.locks = LockManager(store, place.namespace, timeout=timeout, ttl=ttl)
         self.locks.on_steal = self.index.fence
 
-    def entries(self, partitions: Collection[str] | None = None) -> dict[str, Entry]:
-        """Return what the index says now (about these partitions), without damaged entries."""
+    def entries(self) -> dict[str, Entry]:
+        """Return what the whole index says now, without damaged entries."""
         found: dict[str, Entry] = {}
         for piece in self.index.changes(everything=True):
-            if partitions is None or piece.partition in partitions:
-                for rel, raw in piece.entries.items():
-                    with contextlib.suppress(IndexDamagedError):
-                        found[rel] = decode_entry(rel, raw)
+            for rel, raw in piece.entries.items():
+                with contextlib.suppress(IndexDamagedError):
+                    found[rel] = decode_entry(rel, raw)
         return found
 
     def view(self, rels: Collection[str]) -> View:

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swampstore.files import disk_errors
@@ -21,23 +21,19 @@ def write_findings(findings: DataFrame, path: str) -> None:
 
     What is at the path is replaced, by all of them or not at all. Raises DiskError.
     """
-    with disk_errors(path):
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        temp = f"{path}.{uuid.uuid4()}.tmp"
-        if path.endswith(".json"):
-            _write_lines((row.asDict() for row in findings.toLocalIterator()), temp)
-            os.replace(temp, path)
-            return
-        try:
-            findings.write.parquet(temp)
-            shutil.rmtree(path, ignore_errors=True)
-            os.rename(temp, path)
-        finally:
-            shutil.rmtree(temp, ignore_errors=True)
+    rows = (row.asDict() for row in findings.toLocalIterator())
+    _replace(path, rows, findings.write.parquet)
 
 
 def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
     """Write findings, which are few, in the same two ways without Spark."""
+    found = list(rows)
+    _replace(path, found, lambda temp: _write_parquet(found, temp))
+
+
+def _replace(
+    path: str, rows: Iterable[Mapping[str, Any]], write_parquet: Callable[[str], object]
+) -> None:
     with disk_errors(path):
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
         temp = f"{path}.{uuid.uuid4()}.tmp"
@@ -46,8 +42,7 @@ def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
             os.replace(temp, path)
             return
         try:
-            os.mkdir(temp)
-            _write_parquet(rows, f"{temp}/part-00000.parquet")
+            write_parquet(temp)
             shutil.rmtree(path, ignore_errors=True)
             os.rename(temp, path)
         finally:
@@ -61,11 +56,12 @@ def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def _write_parquet(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+def _write_parquet(rows: list[Mapping[str, Any]], directory: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     kinds = {"string": pa.string(), "boolean": pa.bool_()}
     columns = [column.split() for column in FINDINGS.split(", ")]
     schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
-    parquet.write_table(pa.Table.from_pylist(list(rows), schema), path)
+    os.mkdir(directory)
+    parquet.write_table(pa.Table.from_pylist(rows, schema), f"{directory}/part-00000.parquet")

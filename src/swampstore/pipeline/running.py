@@ -7,9 +7,11 @@ once, counts once; the function must not mind.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from swampstore.errors import SwampstoreError
@@ -49,7 +51,7 @@ def run_tasks(
     count = len(items)
     frame = spark.range(0, count, 1, count).mapInArrow(task, _RESULT)
     with watched(spark, label, count, tell):
-        rows = frame.collect()
+        rows = attentively(spark, frame.collect)
     for row in rows:
         result = cloudpickle.loads(bytes(row[0]))
         if isinstance(result, SwampstoreError):
@@ -86,17 +88,61 @@ def _results(work: Callable[[T], Iterable[R]], item: T) -> Iterator[R | Swampsto
 @contextlib.contextmanager
 def watched(spark: SparkSession, label: str, tasks: int, tell: Progress) -> Iterator[None]:
     """Tell how far the Spark jobs of a block are, and stop them if the block is interrupted."""
+    group = f"swampstore-{uuid.uuid4()}"
+    with stoppable(spark) as stop:
+        try:
+            with _counted(spark, group, label, tasks, tell), spark_errors():
+                yield
+            tell(Step(label, tasks, tasks, 0, 0))
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C, or somebody wants us to end
+                stop()
+            raise
+
+
+def attentively(spark: SparkSession, action: Callable[[], R]) -> R:
+    """Return what an action of Spark returns, waiting for it in a way that hears Ctrl-C.
+
+    Another thread does it: a signal would cut the line to the JVM in the middle of an answer.
+    """
+    from pyspark import InheritableThread
+
+    if threading.current_thread() is not threading.main_thread():
+        return action()
+    answers: queue.SimpleQueue[tuple[R] | BaseException] = queue.SimpleQueue()
+
+    def act() -> None:
+        try:
+            answers.put((action(),))
+        except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+            answers.put(error)
+
+    InheritableThread(act, session=spark, name="action", daemon=True).start()
+    answer = answers.get()
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer[0]
+
+
+@contextlib.contextmanager
+def stoppable(spark: SparkSession) -> Iterator[Callable[[], object]]:
+    """Yield what stops the Spark jobs of a block, called from whatever thread."""
     tag = f"swampstore-{uuid.uuid4()}"
-    spark.addTag(tag)
     try:
-        with _counted(spark, tag, label, tasks, tell), spark_errors():
-            yield
-        tell(Step(label, tasks, tasks, 0, 0))
-    except KeyboardInterrupt:
-        spark.interruptTag(tag)
-        raise
+        context = spark.sparkContext
+    except Exception:  # noqa: BLE001 - Spark Connect has none, and says so in its own way
+        spark.addTag(tag)
+        try:
+            yield partial(spark.interruptTag, tag)
+        finally:
+            spark.removeTag(tag)
+        return
+    # The tags of a session are not those of the jobs that it starts for Python.
+    context.addJobTag(tag)
+    try:
+        yield partial(context.cancelJobsWithTag, tag)
     finally:
-        spark.removeTag(tag)
+        context.removeJobTag(tag)
 
 
 @contextlib.contextmanager

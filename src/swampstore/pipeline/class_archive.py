@@ -1,0 +1,83 @@
+"""What a JVM keeps for the next one: its classes, read, verified and laid out, in one file.
+
+One JVM writes it when it ends, which takes a while more and holds nobody up. All the later ones
+map it into memory. It is some 170 MB in the user's cache directory, and one that was not used for
+a month is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from swampstore.pipeline.java import Java
+
+_FIRST_WITH_AOT = 25  # the first Java that writes the better kind of archive in one step
+_KEEP_SECONDS = 30 * 86_400
+_CLAIM_SECONDS = 3600
+# What comes after the JVM's end comes after ours, too. Only a complete archive gets the name. With
+# Java 25 another JVM writes it, and first tells its whole class path, which nobody wants to know.
+_RUN_THEN_MOVE = """new=$1 kept=$2 claim=$3; shift 3
+{ "$@" 2>&1 1>&3 | grep --line-buffered -v '^Picked up JAVA_TOOL_OPTIONS' >&2; } 3>&1
+mv -f "$new" "$kept" 2>/dev/null; rm -f "$claim"
+"""
+
+
+class ClassArchive(NamedTuple):
+    """An archive that may not be there yet, of one Java and one directory of jars."""
+
+    path: str
+    java: Java
+
+    @classmethod
+    def of(cls, java: Java, jars: str, options: Iterable[str], cache: str) -> ClassArchive:
+        """Return the archive for these jars; what would make it useless gives it another name."""
+        about = [java.program, str(java.version), jars, str(os.stat(jars).st_mtime_ns), *options]
+        name = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
+        return cls(f"{cache}/classes/{name}.archive", java)
+
+    def wrap(self, command: list[str]) -> list[str]:
+        """Return the command of a JVM, changed so that it reads the archive, or writes it.
+
+        It is unchanged if another JVM is about to write it: that is half a minute of work.
+        """
+        program, *rest = command
+        recent = self.java.version >= _FIRST_WITH_AOT
+        if os.path.exists(self.path):
+            os.utime(self.path)
+            option = "AOTCache" if recent else "SharedArchiveFile"
+            return [program, f"-XX:{option}={self.path}", *rest]
+        new, claim = f"{self.path}.new", f"{self.path}.claim"
+        if not self._claimed(claim):
+            return command
+        option = "AOTCacheOutput" if recent else "ArchiveClassesAtExit"
+        training = [program, f"-XX:{option}={new}", *rest]
+        return ["sh", "-c", _RUN_THEN_MOVE, "sh", new, self.path, claim, *training]
+
+    def discard(self) -> None:
+        """Remove it, because a JVM did not start with it."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+    def _claimed(self, claim: str) -> bool:
+        """Whether it is up to us to write the archive; nobody else does for an hour."""
+        self._make_room()
+        try:
+            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def _make_room(self) -> None:
+        """Remove archives that nobody used for long, and claims of JVMs that were killed."""
+        directory = os.path.dirname(self.path)
+        os.makedirs(directory, exist_ok=True)
+        for entry in os.scandir(directory):
+            keep = _CLAIM_SECONDS if entry.name.endswith(".claim") else _KEEP_SECONDS
+            with contextlib.suppress(OSError):
+                if time.time() - entry.stat().st_mtime > keep:
+                    os.unlink(entry.path)

@@ -1,0 +1,174 @@
+"""Starting the JVM of a session without Spark's launcher, which only costs time.
+
+The launcher is three shell scripts, a Python and a JVM, which find out the command line of another
+JVM. Here that command line is known. Whoever told the launcher something, by its variables or its
+files, still gets the launcher, and so does everybody if anything here fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+
+from swampstore.pipeline.class_archive import ClassArchive
+from swampstore.pipeline.java import Java, cache_directory
+
+# What only the launcher understands; SparkSubmit, which we start, reads all other settings.
+_OF_THE_LAUNCHER = frozenset(
+    f"spark.driver.{name}"
+    for name in ("defaultJavaOptions", "extraClassPath", "extraJavaOptions", "extraLibraryPath")
+)
+_VARIABLES_OF_THE_LAUNCHER = frozenset(
+    {
+        *("HADOOP_CONF_DIR", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR"),
+        *("SPARK_DIST_CLASSPATH", "SPARK_HOME", "SPARK_PREPEND_CLASSES", "SPARK_SUBMIT_OPTS"),
+        *("SPARK_TESTING", "YARN_CONF_DIR"),
+    }
+)
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
+    *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
+    *("sun.nio.ch", "sun.nio.cs", "sun.util.calendar"),
+)
+_OPTIONS = (
+    # Messages of the JVM about its archive; what Spark says is not among them.
+    "-Xlog:disable",
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UseSerialGC",
+    # The optimising compiler sets in ten times later than it would. In the first seconds it costs
+    # more than it gains, and jobs that keep the JVM itself busy get it soon enough.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+)
+_LOGGING = f"-Dlog4j.configurationFile={os.path.dirname(__file__)}/log4j2.properties"
+_PORT_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_START_TIMEOUT = 120.0
+
+
+def launch(java: Java, conf: Mapping[str, str]) -> bool:
+    """Start a JVM with the settings of a session, and connect PySpark with it.
+
+    Returns False if it is up to PySpark itself to start one. The JVM ends when this process does,
+    however that happens: it reads a pipe of ours, and nothing but the end ever comes out of it.
+    """
+    if not _knows_everything(conf):
+        return False
+    try:
+        with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
+            process = _start(java, conf, directory)
+            _connect(process, _port_file(directory))
+    except (OSError, NotStarted):
+        return False
+    return True
+
+
+class NotStarted(Exception):  # noqa: N818  # it is a reason to do something else, and no error
+    """The JVM ended, or did not say in time where it listens."""
+
+
+def _knows_everything(conf: Mapping[str, str]) -> bool:
+    """Whether nothing was told to the launcher, so that nobody misses it."""
+    from pyspark import SparkContext
+
+    return not (
+        SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
+        or os.name != "posix"
+        or conf["spark.master"].startswith("local-cluster")
+        or _OF_THE_LAUNCHER & conf.keys()
+        or _VARIABLES_OF_THE_LAUNCHER & os.environ.keys()
+        or os.path.exists(f"{_spark_home()}/conf")
+    )
+
+
+def _spark_home() -> str:
+    import pyspark
+
+    return os.path.dirname(str(pyspark.__file__))
+
+
+def _port_file(directory: str) -> str:
+    return f"{directory}/port"
+
+
+def _start(java: Java, conf: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
+    """Start a JVM that listens for us, and wait until it has written where."""
+    jars = f"{_spark_home()}/jars"
+    archive = ClassArchive.of(java, jars, _OPTIONS, cache_directory())
+    command = [java.program, f"-Xmx{conf['spark.driver.memory']}", *_OPTIONS, _LOGGING]
+    command += ["-cp", f"{jars}/*"]
+    with contextlib.suppress(OSError):  # a cache that cannot be written only makes starts slow
+        command = archive.wrap(command)
+    command += ["org.apache.spark.deploy.SparkSubmit"]
+    command += ["--properties-file", _write_properties(conf, directory), "pyspark-shell"]
+    process = subprocess.Popen(  # noqa: S603  # the user's java
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,  # ours may be a document that somebody reads
+        env=os.environ | {_PORT_VARIABLE: _port_file(directory), "SPARK_HOME": _spark_home()},
+        process_group=0,  # an interrupt is for us, and we tell Spark what to cancel
+    )
+    try:
+        _wait_for(_port_file(directory), process)
+    except BaseException:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            archive.discard()  # perhaps it is the reason
+        process.communicate()
+        raise
+    return process
+
+
+def _write_properties(conf: Mapping[str, str], directory: str) -> str:
+    """Write the settings where only we can read them: command lines are seen by everybody."""
+    path = f"{directory}/spark.properties"
+    with open(path, "x", encoding="ascii") as file:
+        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
+    return path
+
+
+def _escaped(text: str) -> str:
+    """Return a text in the one spelling that a file of properties cannot misunderstand."""
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _wait_for(port_file: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
+    while not os.path.exists(port_file):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise NotStarted
+        time.sleep(0.01)
+
+
+def _connect(process: subprocess.Popen[bytes], port_file: str) -> None:
+    """Make the JVM the one that PySpark uses from now on."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    with open(port_file, "rb") as file:
+        port, length = struct.unpack("!ii", file.read(8))
+        secret = file.read(length).decode()
+    place = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(place)
+    try:
+        gateway = launch_gateway()
+    finally:
+        for name in place:
+            del os.environ[name]
+    gateway.proc = process  # as PySpark keeps the one that it starts
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001  # there is no public way

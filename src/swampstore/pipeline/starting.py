@@ -1,0 +1,216 @@
+"""The Spark session that bulk work runs in: the one there is, else one of our own.
+
+Settings of ours suit many small tasks whose time is Python's or a store's; the user's own win.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from swampstore.config import Config
+from swampstore.pipeline import cluster, gateway
+from swampstore.pipeline.errors import SparkMissingError, SparkStartError
+from swampstore.pipeline.java import find_java
+from swampstore.pipeline.memory import heap_size
+from swampstore.pipeline.settings import SparkSettings, settings_of
+from swampstore.pipeline.shipping import ship
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Without this our tables fail, and it may be set while a session runs.
+_NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
+_OF_EVERY_SESSION = {
+    **_NEEDED,
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+_OF_A_DRIVER = {
+    "spark.app.name": "swampstore",
+    "spark.python.worker.reuse": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOOPBACK = "127.0.0.1"
+_PROCESS = "spark.swampstore.process"
+_CLASSIC, _CONNECT = "spark", "spark-connect"
+
+
+def session(settings: SparkSettings | Config | None = None) -> SparkSession:
+    """Return the session there is, else start one as the settings say.
+
+    They may be those of a repository, `repo.config`; the environment's are the default. A session
+    that is there already is used as it is, as in notebooks. Raises SparkMissingError,
+    JavaMissingError, JavaTooOldError, or SparkStartError if a cluster cannot be reached.
+    """
+    with _installed(_CLASSIC):
+        import pyspark.sql  # noqa: F401  # here a missing package gets a hint
+    if (active := active_session()) is not None:
+        for name, value in _NEEDED.items():
+            _set_if_allowed(active, name, value)
+        return active
+    if not isinstance(settings, SparkSettings):
+        settings = settings_of(settings)
+    return _connected(settings) if settings.remote else _started(settings)
+
+
+@contextlib.contextmanager
+def session_for(settings: SparkSettings | Config | None = None) -> Iterator[SparkSession]:
+    """Yield a session for some work, and stop it afterwards unless it was there before."""
+    was_there = "pyspark.sql" in sys.modules and active_session() is not None
+    spark = session(settings)
+    try:
+        yield spark
+    finally:
+        if not was_there:
+            stop(spark)
+
+
+def started_here(spark: SparkSession) -> bool:
+    """Whether a session is of our own making, and not one that was there before."""
+    return bool(spark.conf.get(_PROCESS, "") == str(os.getpid()))
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session if it was started here; leave it alone if it is somebody else's."""
+    if started_here(spark):
+        spark.stop()
+
+
+def active_session() -> SparkSession | None:
+    """Return the session there is, whoever started it."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
+def _set_if_allowed(spark: SparkSession, name: str, value: str) -> None:
+    from pyspark.errors import PySparkException
+
+    # Some platforms have a list of what may be set; what this is for then fails with its name.
+    with contextlib.suppress(PySparkException):
+        if spark.conf.get(name, None) != value:
+            spark.conf.set(name, value)
+
+
+def _connected(settings: SparkSettings) -> SparkSession:
+    """Return a session of a Spark Connect server; no Java is needed here."""
+    assert settings.remote is not None
+    cluster.check_reachable(settings.remote)
+    conf = {**_OF_EVERY_SESSION, **settings.conf, _PROCESS: str(os.getpid())}
+    with _installed(_CONNECT), _understandable(settings.remote):
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.remote(settings.remote)
+        spark = builder.config(map=conf).getOrCreate()
+        ship(spark)
+    return spark
+
+
+def _started(settings: SparkSettings) -> SparkSession:
+    """Return a session whose driver is this process and a JVM of its own."""
+    master = settings.master or settings.conf.get("spark.master") or "local[*]"
+    cluster.check_master(master)
+    conf = _classic_conf(master, settings.conf)
+    java = find_java()
+    with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
+        from pyspark.sql import SparkSession
+
+        if not gateway.launch(java, conf):
+            conf.setdefault("spark.log.level", "ERROR")
+        spark = SparkSession.builder.config(map=conf).getOrCreate()
+        if not cluster.is_local(master):
+            ship(spark)
+    return spark
+
+
+def _classic_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    defaults = {**_OF_EVERY_SESSION, **_OF_A_DRIVER, "spark.driver.memory": heap_size()}
+    if cores := cluster.local_cores(master):
+        defaults["spark.driver.host"] = defaults["spark.driver.bindAddress"] = _LOOPBACK
+        # A shuffle of little data gets fewer by itself, one of much data never more.
+        defaults["spark.sql.shuffle.partitions"] = str(4 * cores)
+    return {**defaults, **conf, "spark.master": master, _PROCESS: str(os.getpid())}
+
+
+@contextlib.contextmanager
+def _installed(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise SparkMissingError(
+            f"{error.name or 'a package'} is needed for bulk work on Spark and is not installed",
+            hint=f"Run `pip install 'swampstore[{extra}]'`.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _understandable(place: str) -> Iterator[None]:
+    """Turn what PySpark and the JVM say, often with two stacks, into an error of one line."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except ImportError:
+        raise
+    except (PySparkException, Py4JError) as error:
+        lines = [line.strip(" :") for line in str(error).splitlines()]
+        reason = next(filter(None, lines[1:]), lines[0] if lines else "")
+        raise SparkStartError(
+            f"no Spark session on {place}: {reason}",
+            hint="Check spark.master, spark.remote and spark.conf; what Spark said is above.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _environment(java_home: str, master: str, conf: Mapping[str, str]) -> Iterator[None]:
+    """Set the variables that a driver and its JVM read when they start, then unset them again."""
+    local = cluster.is_local(master)
+    # Elsewhere the interpreter has its own path; Spark's default is `python3` on the PATH there.
+    python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if local else "python3")
+    wanted: dict[str, str | None] = {
+        "JAVA_HOME": java_home,
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python", python),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_REMOTE": None,
+    }
+    if local:
+        wanted["SPARK_LOCAL_IP"] = _LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    _set_variables(wanted)
+    try:
+        yield
+    finally:
+        _set_variables(before)
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _kept_interrupt() -> Iterator[None]:
+    """Keep who hears Ctrl-C, if that is anybody in particular: PySpark puts itself there."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and handler not in (signal.default_int_handler, signal.SIG_DFL, None):
+            signal.signal(signal.SIGINT, handler)
