@@ -46,9 +46,12 @@ class Tables:
 
     def artifacts(self, *, content: bool = False, attributes: bool = False) -> DataFrame:
         """Return one row per version, with content or attributes if asked for."""
-        return self._table(
-            "artifacts", content=str(content).lower(), attributes=str(attributes).lower()
-        )
+        options = {"content": str(content).lower(), "attributes": str(attributes).lower()}
+        if self.spark.conf.get(PUSH_DOWN, "false") != "true":
+            return self._table("artifacts", **options)
+        # The filter lets every row pass. A frame whose filters choose what is read must never be
+        # without one; see `filters.Frame`.
+        return self._table("artifacts", pushdown="true", **options).filter("store IS NOT NULL")
 
     def outputs(self) -> DataFrame:
         """Return the records of method outputs."""
@@ -67,21 +70,13 @@ class Tables:
         for place in self.places:
             targets.setdefault(place.target, []).append(place.namespace)
         tasks = str(tasks_for(self.spark))
-        pushdown = str(self._pushes_filters()).lower()
-        # The filter lets every row pass. It is there because the frame must never be without one.
         frames = [
             self.spark.read.format(FORMAT)
-            .options(table=name, namespace=",".join(namespaces), tasks=tasks, pushdown=pushdown)
-            .options(**options)
+            .options(table=name, namespace=",".join(namespaces), tasks=tasks, **options)
             .load(target)
-            .filter("store IS NOT NULL")
             for target, namespaces in targets.items()
         ]
         return reduce(lambda one, other: one.unionByName(other), frames)
-
-
-    def _pushes_filters(self) -> bool:
-        return bool(self.spark.conf.get(PUSH_DOWN, "false") == "true")
 
 
 def load(

@@ -7,9 +7,10 @@ what is read, which is right only for a frame whose every query has a filter (se
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -31,13 +32,13 @@ _TASKS = 32
 
 
 class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not typed here
-    """Tables of a datastore. Use `register`, which knows whether Spark may push filters down."""
-
-    pushes_filters: ClassVar[bool] = True
+    """Tables of a datastore."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._frame_id = secrets.token_hex(16)  # Spark makes one source for every loaded frame
+        self._frame = Frame(secrets.token_hex(16))  # Spark makes one source per loaded frame
+        if is_on(options, "pushdown"):
+            self._frame.begin()
 
     @classmethod
     def name(cls) -> str:
@@ -51,19 +52,18 @@ class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not type
     def reader(self, schema: StructType) -> Scan[Any]:
         """Return what reads the table."""
         table, places = table_of(self.options), places_of_options(self.options)
-        tasks = int(self.options.get("tasks", _TASKS))
-        if self.pushes_filters and is_on(self.options, "pushdown"):
-            return PushingScan(table, places, tasks, schema, Frame(self._frame_id))
+        tasks = number_of(self.options, "tasks", _TASKS)
+        if is_on(self.options, "pushdown"):
+            return PushingScan(table, places, tasks, schema, self._frame)
         return Scan(table, places, tasks, schema)
 
     def streamReader(self, schema: StructType) -> CommitStream:  # noqa: N802 - Spark's name
         """Return what follows the table, commit by commit."""
-        from swampstore.pipeline.source.stream import CommitStream, Following, check_followable
+        from swampstore.pipeline.source.stream import CommitStream, Following, followable
 
-        table = table_of(self.options)
-        check_followable(table, self.options.get("table", "artifacts"))
+        table = followable(table_of(self.options), self.options.get("table", "artifacts"))
         following = Following.of(self.options)
-        tasks = int(self.options.get("tasks", _TASKS))
+        tasks = number_of(self.options, "tasks", _TASKS)
         return CommitStream(table, places_of_options(self.options), following, tasks, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> ArtifactWriter:
@@ -73,21 +73,12 @@ class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not type
         return ArtifactWriter.of(self.options, schema, overwrite=overwrite)
 
 
-class PlainSource(SwampstoreSource):
-    """The same for a Spark that does not push filters down to sources in Python."""
-
-    pushes_filters = False
-
-
 def register(spark: SparkSession) -> None:
-    """Make `format("swampstore")` known to a session, and let it push filters down."""
+    """Make `format("swampstore")` known to a session, and let it push filters down if it can."""
     from pyspark.errors import PySparkException
 
-    try:
+    with contextlib.suppress(PySparkException):
         spark.conf.set(PUSH_DOWN, "true")
-    except PySparkException:
-        spark.dataSource.register(PlainSource)
-        return
     spark.dataSource.register(SwampstoreSource)
 
 
@@ -145,7 +136,7 @@ def _artifacts(options: Mapping[str, str]) -> Table[Any]:
     return Artifacts(
         content=is_on(options, "content"),
         attributes=is_on(options, "attributes"),
-        longest=int(options.get("maxcontentbytes", LONGEST_CONTENT)),
+        longest=number_of(options, "maxContentBytes", LONGEST_CONTENT),
     )
 
 
@@ -168,6 +159,17 @@ def _audit(options: Mapping[str, str]) -> Table[Any]:
     from swampstore.pipeline.source.records import Audit
 
     return Audit()
+
+
+def number_of(options: Mapping[str, str], name: str, default: int) -> int:
+    """Return an option that is a whole number; raise ValidationError if it is none."""
+    text = options.get(name.lower(), str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise ValidationError(
+            f"the option {name} is {text!r}, expected a whole number",
+            hint="Correct the option, or leave it out.",
+        )
+    return int(text)
 
 
 def is_on(options: Mapping[str, str], name: str) -> bool:

@@ -149,11 +149,12 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
         found = decode(data, rel)
     except SwampstoreError as error:
         return Content(sha256, len(data), error=error.message)
+    # Content that streams may be growing right now, and its metadata follows.
     return Content(
         sha256,
         len(data),
-        checksum=found.checksum,
-        claimed_size=found.size,
+        checksum=None if found.streaming else found.checksum,
+        claimed_size=None if found.streaming else found.size,
         described_name=found.name,
         described_version=found.version,
     )

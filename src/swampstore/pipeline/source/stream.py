@@ -1,0 +1,377 @@
+"""Following commits: `spark.readStream.format("swampstore").load(url_or_repository)`.
+
+An offset is the number of the last commit of each place. The driver finds out which shards changed
+and tasks read them; with a directory for its state the driver reads them itself, and compares them
+with what it has delivered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+
+from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import bins
+from swampstore.pipeline.source.commits import Brought, Span, Told, brought, look, read
+from swampstore.pipeline.source.scan import batches
+from swampstore.pipeline.source.snapshots import Snapshots, advanced, difference
+from swampstore.sync.remote.documents import Documents
+from swampstore.sync.remote.facts import same
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from swampstore.pipeline.source.snapshots import Snapshot
+    from swampstore.stores.protocol import Store
+
+# By store and namespace.
+Offset = dict[str, dict[str, int]]
+EARLIEST = "earliest"
+LATEST = "latest"
+# Entries that the driver hands to one task.
+_HANDFUL = 5_000
+
+
+class Following(NamedTuple):
+    """The options of a stream.
+
+    It starts after the commit `start`. `state_dir` is where it remembers what it has delivered, for
+    entries that do not tell their commit; `limit` is how many commits one batch may have.
+    """
+
+    start: str | int = EARLIEST
+    state_dir: str | None = None
+    limit: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Following:
+        """Read the options that Spark hands over; raise ValidationError naming the wrong one."""
+        start: str | int = options.get("startingcommit", EARLIEST).lower()
+        limit = options.get("maxcommitsperbatch")
+        with hints():
+            if start not in (EARLIEST, LATEST):
+                choices = f"{EARLIEST}, {LATEST} or "
+                start = _number("startingCommit", str(start), least=0, choices=choices)
+            most = None if limit is None else _number("maxCommitsPerBatch", limit, least=1)
+        return cls(start, options.get("statedir"), most)
+
+
+def _number(option: str, text: str, *, least: int, choices: str = "") -> int:
+    if text.isascii() and text.isdigit() and int(text) >= least:
+        return int(text)
+    raise ValidationError(
+        f"the option {option} is {text!r}, expected {choices}a whole number from {least}",
+        hint="Correct the option, or leave it out.",
+    )
+
+
+class StreamTable(Protocol):
+    """A table that can be followed. Instances are pickled to the executors."""
+
+    @property
+    def schema(self) -> str:
+        """The columns, as SQL writes them."""
+
+    def brought_rows(
+        self, place: Place, entries: Iterable[Brought], store: Store
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of entries that were committed. Runs in a task."""
+
+
+class ChangedShards(NamedTuple):
+    """What a task reads itself: shards, with the ETags that were told, and the commits meant."""
+
+    shards: Mapping[str, str]
+    span: Span
+
+
+class Handful(NamedTuple):
+    """What the driver has found out already."""
+
+    entries: Sequence[Brought]
+
+
+class Share(NamedTuple):
+    """What one task delivers."""
+
+    place: Place
+    piece: ChangedShards | Handful
+
+
+def followable(table: Any, name: str) -> StreamTable:
+    """Return a table; raise ValidationError for one that no commits bring rows of."""
+    if not hasattr(table, "brought_rows"):
+        raise with_hint(
+            ValidationError(
+                f"the table {name!r} cannot be followed", hint="Follow `artifacts` or `index`."
+            )
+        )
+    found: StreamTable = table
+    return found
+
+
+class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed here
+    """Delivers every entry that is committed, once, and again whenever it is committed again."""
+
+    def __init__(
+        self,
+        table: StreamTable,
+        places: Sequence[Place],
+        following: Following,
+        tasks: int,
+        schema: StructType,
+    ) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        for place in places:
+            if not place.indexed:
+                raise with_hint(_in_place(place))
+        self._table = table
+        self._places = places
+        self._following = following
+        self._tasks = tasks
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._target: Offset | None = None
+        self._watched: dict[str, Watched] = {}
+
+    # Where the stream is, on the driver ------------------------------------------------------
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        """Return where a stream without a checkpoint begins."""
+        with hints():
+            start = self._following.start
+            if start == EARLIEST:
+                return self._offset(lambda _: 0)
+            begin = self._offset(self._first)
+            if self._following.state_dir is not None:
+                self._remember_start(Snapshots(self._following.state_dir), begin)
+            return begin
+
+    def _first(self, place: Place) -> int:
+        start, last = self._following.start, self._watch(place).look().commit_seq
+        if start == LATEST:
+            return last
+        if int(start) > last:
+            raise ValidationError(
+                f"the option startingCommit is {start}, but the last commit of {place} is {last}",
+                hint=f"Give the number of a commit that is done, {EARLIEST} or {LATEST}.",
+            )
+        return int(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of the options; of Spark's own kinds, files come closest to commits."""
+        limit = self._following.limit
+        return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        """Return how far the next batch goes."""
+        with hints():
+            return self._offset(lambda place: self._end(place, start, limit))
+
+    def _end(self, place: Place, start: Offset, limit: ReadLimit) -> int:
+        after, last = _at(start, place), self._watch(place).look().commit_seq
+        if last < after:
+            raise StreamPositionError(
+                f"the last commit of {place} is {last}, but this stream has delivered up to"
+                f" {after}: the remote was emptied, or replaced by an older one",
+                hint="Start the stream with a new checkpoint.",
+            )
+        if self._target is not None:
+            last = max(after, min(last, _at(self._target, place)))
+        return min(last, after + limit.max_files) if isinstance(limit, ReadMaxFiles) else last
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Go no further than what is there now."""
+        with hints():
+            self._target = self._offset(lambda place: self._watch(place).look().commit_seq)
+
+    def commit(self, end: Offset) -> None:
+        """Forget what is only needed for batches that are done."""
+        with hints():
+            for place in self._places:
+                self._watch(place).forget_before(_at(end, place))
+            if self._following.state_dir is not None:
+                Snapshots(self._following.state_dir).prune(end)
+
+    def stop(self) -> None:
+        """Give the stores back."""
+        for watched in self._watched.values():
+            watched.documents.store.close()
+        self._watched = {}
+
+    def _offset(self, number: Callable[[Place], int]) -> Offset:
+        offset: Offset = {}
+        for place in self._places:
+            offset.setdefault(place.identity, {})[place.namespace] = number(place)
+        return offset
+
+    def _watch(self, place: Place) -> Watched:
+        if str(place) not in self._watched:
+            concurrency = place.config.limits.pull_concurrency
+            documents = Documents(place.open(), place.names(), concurrency)
+            self._watched[str(place)] = Watched(documents)
+        return self._watched[str(place)]
+
+    # What a batch is, on the driver ----------------------------------------------------------
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Plan a batch: who reads which of the shards that changed."""
+        with hints():
+            moved = [one for one in self._places if _at(start, one) < _at(end, one)]
+            if not moved:
+                return []
+            if self._following.state_dir is not None:
+                shares = self._compared(Snapshots(self._following.state_dir), start, end)
+            else:
+                shares = [share for one in moved for share in self._changed(one, start, end)]
+            return [InputPartition(share) for share in shares]
+
+    def _changed(self, place: Place, start: Offset, end: Offset) -> Iterator[Share]:
+        after, until = _at(start, place), _at(end, place)
+        watched = self._watch(place)
+        told = watched.telling(until)
+        shards = told.since(watched.before(after))
+        span = Span(after, until, told.commit_seq)
+        for names in bins(shards, lambda _: 1, self._tasks):
+            yield Share(place, ChangedShards({one: shards[one] for one in names}, span))
+
+    def _compared(self, snapshots: Snapshots, start: Offset, end: Offset) -> list[Share]:
+        """Compare what there is with what was delivered; the same again for the same offsets."""
+        before = snapshots.find(start)
+        if before is None:
+            if any(_at(start, place) for place in self._places):
+                raise StreamPositionError(
+                    f"{self._following.state_dir} does not tell what was delivered up to"
+                    f" {_described(start)}",
+                    hint="Give the stateDir that the stream began with, or start with a new"
+                    " checkpoint.",
+                )
+            before = {}
+        after = snapshots.find(end)
+        if after is None:
+            after = self._snapshot(snapshots, before, end)
+            snapshots.save(end, after)
+        shares: list[Share] = []
+        for place in self._places:
+            known, current = before.get(str(place), {}), after.get(str(place), {})
+            found = difference(snapshots, known, current)
+            shares += [
+                Share(place, Handful(found[first : first + _HANDFUL]))
+                for first in range(0, len(found), _HANDFUL)
+            ]
+        return shares
+
+    def _snapshot(self, snapshots: Snapshots, before: Snapshot, end: Offset) -> Snapshot:
+        after: Snapshot = {}
+        for place in self._places:
+            watched, until = self._watch(place), _at(end, place)
+            known = before.get(str(place), {})
+            told = watched.telling(until)
+            after[str(place)] = advanced(watched.documents, snapshots, known, told, until)
+        return after
+
+    def _remember_start(self, snapshots: Snapshots, begin: Offset) -> None:
+        """Take everything as delivered that was there before the stream began."""
+        if any(_at(begin, place) for place in self._places):
+            snapshots.save(begin, self._snapshot(snapshots, {}, begin))
+
+    # The rows, in a task ---------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one share of a batch."""
+        share: Share = partition.value
+        with hints(), share.place.open() as store:
+            rows = self._table.brought_rows(share.place, entries_of(share, store), store)
+            yield from batches(rows, self._schema)
+
+
+def entries_of(share: Share, store: Store) -> Iterator[Brought]:
+    """Yield what a task delivers."""
+    place, piece = share
+    if isinstance(piece, Handful):
+        yield from piece.entries
+        return
+    documents = Documents(store, place.names(), place.config.limits.pull_concurrency)
+    for partition, found in read(documents, piece.shards):
+        is_told = same(found.etag, piece.shards[partition])
+        yield from brought(partition, found, piece.span, is_told=is_told)
+
+
+class Watched:
+    """A place that is followed, and what it told since the last batch that is done."""
+
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+        self._told: list[Told] = []
+
+    def look(self) -> Told:
+        """Return what is told now."""
+        told = look(self.documents, self._told[-1] if self._told else None)
+        if not self._told or told is not self._told[-1]:
+            self._told.append(told)
+        return told
+
+    def telling(self, commit: int) -> Told:
+        """Return something told after a commit was done."""
+        if self._told and self._told[-1].commit_seq >= commit:
+            return self._told[-1]
+        return self.look()
+
+    def before(self, commit: int) -> Told | None:
+        """Return the last that was told before anything after a commit was done."""
+        known = [told for told in self._told if told.commit_seq <= commit]
+        return known[-1] if known else None
+
+    def forget_before(self, commit: int) -> None:
+        """Forget all that is older than what `before` returns."""
+        known = self.before(commit)
+        if known is not None:
+            self._told = self._told[self._told.index(known) :]
+
+
+@contextlib.contextmanager
+def hints() -> Iterator[None]:
+    """Put hints where Spark shows them; it passes on nothing but the text of an exception."""
+    try:
+        yield
+    except SwampstoreError as error:
+        raise with_hint(error) from error.__cause__
+
+
+def with_hint(error: SwampstoreError) -> SwampstoreError:
+    """Return an error that shows its hint in a traceback."""
+    if error.hint and error.hint not in getattr(error, "__notes__", ()):
+        error.add_note(error.hint)
+    return error
+
+
+def _at(offset: Mapping[str, Mapping[str, int]], place: Place) -> int:
+    """Return the commit of a place; one that was not there yet has none behind it."""
+    return offset.get(place.identity, {}).get(place.namespace, 0)
+
+
+def _described(offset: Offset) -> str:
+    return ", ".join(
+        f"commit {number} of {store}{f'#{namespace}' if namespace else ''}"
+        for store, numbers in offset.items()
+        for namespace, number in numbers.items()
+    )
+
+
+def _in_place(place: Place) -> NotFollowableError:
+    return NotFollowableError(
+        f"{place} is used in place: nobody commits there, so there is nothing to follow",
+        hint="Follow the bucket of a shared datastore, or read the table without streaming.",
+    )
