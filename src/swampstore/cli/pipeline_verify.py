@@ -1,0 +1,158 @@
+"""`swampstore pipeline verify`: everything that is stored against everything that is said of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.pipeline import Bulk, pipeline_options
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, printable, size_text, table
+from swampstore.cli.session import Session
+from swampstore.errors import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from swampstore.pipeline.verify import Verified
+
+_SHOWN = 20
+
+
+class _Slice(click.ParamType[tuple[int, int]]):
+    name = "k/n"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Read `k/n`."""
+        if isinstance(value, tuple):
+            return value
+        number, _, count = str(value).partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            self.fail(f"{value!r} is not k/n with k from 1 to n, such as 2/7", param, ctx)
+        return int(number), int(count)
+
+
+@command(
+    examples="""
+    swampstore pipeline verify
+    swampstore pipeline verify s3://bucket/prefix --shard 2/7 --findings damage.json
+    swampstore pipeline verify --repair --dry-run
+    swampstore pipeline verify --repair
+    """
+)
+@click.option(
+    "--shard",
+    type=_Slice(),
+    metavar="K/N",
+    help="Only the Kth of N slices, so that N runs cover everything; a model is in one slice.",
+)
+@click.option(
+    "--sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="SHARE",
+    help="Read this share of the content, such as 0.1; of the rest, compare names and sizes.",
+)
+@click.option(
+    "--grace",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    metavar="MINUTES",
+    help="What is younger may belong to a push that is going on, and is no failure.",
+)
+@click.option(
+    "--work",
+    metavar="DIR",
+    help="Keep what was read here until all is done, so that a run that is stopped can go on;"
+    " all executors must see it.  [default: below the repository, if Spark is on this machine]",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Mend what can be mended; what is beyond that is set aside, and told.",
+)
+@pipeline_options
+@pass_session
+def verify(
+    session: Session,
+    *,
+    shard: tuple[int, int] | None,
+    sample: float | None,
+    grace: int,
+    work: str | None,
+    repair: bool,
+    bulk: Bulk,
+) -> None:
+    """Hash everything and compare it with the index; the exit status is 1 if something is wrong."""
+    from swampstore.pipeline.findings import write_findings
+    from swampstore.pipeline.verify import verify as verify_places
+
+    if bulk.dry_run and not repair:
+        raise click.UsageError("--dry-run is about --repair; without it, nothing is changed")
+    places = bulk.places(session)
+    with bulk.spark(session) as spark, progress_shown() as tell:
+        verified = verify_places(
+            spark,
+            places,
+            shard=shard,
+            sample=sample,
+            work_dir=work,
+            repair=repair,
+            dry_run=bulk.dry_run,
+            grace=timedelta(minutes=grace),
+            tell=tell,
+        )
+        if bulk.findings is not None:
+            write_findings(verified.findings, bulk.findings)
+    session.show(verified.to_json(), lambda: _text(verified))
+    if not verified.ok:
+        click.get_current_context().exit(EXIT_ERROR)
+
+
+def _text(verified: Verified) -> str:
+    blocks = []
+    if verified.first:
+        rows = [
+            [one.kind, "repaired" if one.repaired else "WRONG", printable(one.rel), one.detail]
+            for one in verified.first[:_SHOWN]
+        ]
+        blocks.append(table(["kind", "result", "path", "detail"], rows))
+        more = verified.open + verified.repaired + verified.lost - len(rows)
+        if more > 0:
+            blocks.append(f"... and {more} more; --findings PATH keeps them all")
+    blocks += _repair_text(verified)
+    blocks.append(_summary(verified))
+    return "\n".join(blocks)
+
+
+def _repair_text(verified: Verified) -> list[str]:
+    words = {
+        "document": "index documents written anew",
+        "restore": "files restored from copies",
+        "adopt": "files entered into the index",
+        "write": "markers written",
+        "quarantine": "objects moved to quarantine",
+        "forget": "entries without an object taken out",
+    }
+    done = [
+        f"{verified.actions[key]} {text}"
+        for key, text in words.items()
+        if verified.actions.get(key)
+    ]
+    if not done:
+        return []
+    return [f"{'Would be done' if verified.dry_run else 'Done'}: {', '.join(done)}."]
+
+
+def _summary(verified: Verified) -> str:
+    text = (
+        f"Verified {counted(verified.objects, 'object')}, {size_text(verified.bytes)}:"
+        f" {verified.open} wrong, {verified.repaired} repaired."
+    )
+    if verified.lost:
+        verb = "WOULD BE LOST" if verified.dry_run else "LOST FOR GOOD"
+        text += f" {verb}: {verified.lost}."
+    return text if verified.open or verified.repaired or verified.lost else f"{text} All is well."

@@ -1,0 +1,87 @@
+"""Making the index of places anew from what is stored there.
+
+Documents that can be read are believed; those that are lost or damaged are made from the objects
+that belong to them. Nothing is ever deleted but entries and documents without meaning, and a
+document that cannot be understood is kept in quarantine before it is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from swampstore.pipeline.places import Place
+from swampstore.sync.report import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GRACE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """What became of the entries, and which documents were written.
+
+    `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
+    that no entry named. `contradicted` entries stay, though their object is missing or another
+    one: `verify` tells more. `waiting` objects are too young to be anything but a push.
+    """
+
+    places: int = 0
+    kept: int = 0
+    hashed: int = 0
+    made: int = 0
+    adopted: int = 0
+    contradicted: int = 0
+    dropped: int = 0
+    waiting: int = 0
+    documents: int = 0
+    dry_run: bool = False
+    seconds: float = 0.0
+
+    def __add__(self, other: Reindexed) -> Reindexed:
+        mine, theirs = asdict(self), asdict(other)
+        both = {name: mine[name] + theirs[name] for name in mine if name != "dry_run"}
+        return Reindexed(**both, dry_run=self.dry_run or other.dry_run)
+
+    @property
+    def entries(self) -> int:
+        """How many paths the indexes name."""
+        return self.kept + self.hashed + self.made + self.adopted + self.contradicted
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the result document."""
+        members = asdict(self) | {"entries": self.entries, "seconds": round(self.seconds, 3)}
+        return {"dryRun": members.pop("dry_run"), **members}
+
+
+def reindex(
+    spark: SparkSession,
+    places: Sequence[Place],
+    *,
+    rehash: bool = False,
+    grace: timedelta = GRACE,
+    dry_run: bool = False,
+    tell: Progress = no_progress,
+) -> Reindexed:
+    """Make the indexes of places whole, each under its lock; what is sound stays as it is.
+
+    `rehash` also compares the content of all objects with the entries that are kept. Objects that
+    no entry names are adopted when they are older than `grace`. Raises IndexMovedError if
+    somebody commits in spite of the lock, LockTimeoutError.
+    """
+    from swampstore.pipeline.editing import editing
+    from swampstore.pipeline.reindex.rebuilding import Rebuilding
+
+    started = monotonic()
+    done = Reindexed(dry_run=dry_run)
+    for place in places:
+        with ExitStack() as stack:
+            editor = None if dry_run else stack.enter_context(editing(place))
+            done += Rebuilding(spark, place, editor, rehash=rehash, grace=grace, tell=tell).run()
+    return done + Reindexed(seconds=monotonic() - started)

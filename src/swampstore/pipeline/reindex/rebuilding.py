@@ -1,0 +1,258 @@
+"""Making the index of one place anew: plan, write shards in tasks, then what makes them count.
+
+On version 2 the shards come first and `_meta.json` last. On version 1 the monolith, which is the
+truth, comes first, and the shards are copies of its parts. Who is stopped in between leaves what
+the next run finds half done, and finishes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from swampstore.clock import system_clock, to_iso
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.quarantine import Quarantine
+from swampstore.pipeline.reindex import Reindexed, shards
+from swampstore.pipeline.reindex.entries import Entries, Listing
+from swampstore.pipeline.reindex.ground import Ground, look, surveyed
+from swampstore.pipeline.reindex.planned import named, planned
+from swampstore.pipeline.reindex.reading import Reading
+from swampstore.pipeline.reindex.scanning import scanned
+from swampstore.pipeline.running import watched
+from swampstore.stores.errors import PreconditionFailedError, StoreError
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import (
+    Document,
+    Meta,
+    RawEntries,
+    decode_monolith,
+    encode_meta,
+    encode_monolith,
+    encode_shard,
+)
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.sync.remote.documents import Documents
+from swampstore.sync.remote.merging import index_moved, new_write_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from swampstore.pipeline.editing import Editor
+    from swampstore.sync.report import Progress
+
+_CONCURRENCY = 10
+
+
+class Rebuilding:
+    """One run over one place; without an editor nothing is written.
+
+    Unless it `adopts` them, objects that no entry names stay without one, however old they are.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        place: Place,
+        editor: Editor | None,
+        *,
+        rehash: bool,
+        grace: timedelta,
+        tell: Progress,
+        adopts: bool = True,
+    ) -> None:
+        self._spark = spark
+        self._place = place
+        self._editor = editor
+        self._rehash = rehash
+        self._grace = grace
+        self._tell = tell
+        self._adopts = adopts
+
+    def run(self) -> Reindexed:
+        """Plan, and write what is not as planned."""
+        index = scanned(self._spark, Entries(), [self._place]).persist()
+        objects = scanned(self._spark, Listing(), [self._place]).persist()
+        with Reading([self._place], None, self._tell) as reading:
+            ground = self._look(index)
+            rows = planned(
+                index,
+                objects,
+                ground,
+                reading,
+                rehash=self._rehash,
+                grace=self._grace if self._adopts else None,
+            ).persist()
+            fates = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
+            done = Reindexed(places=1, dry_run=self._editor is None, **fates)
+            if self._editor is not None and ground.version:
+                with self._editor.locks.committing() as guard:
+                    documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
+                    documents.guard = guard
+                    writing = Writing(ground, documents, named(rows), self._tell)
+                    done = replace(done, documents=writing.run())
+        for frame in (rows, objects, index):
+            frame.unpersist()
+        return done
+
+    def _look(self, index: DataFrame) -> Ground:
+        with self._place.open() as store:
+            ground = look(self._place, store)
+        return surveyed([ground], index)[0]
+
+
+class Writing:
+    """Writes the documents of one place as its rows say."""
+
+    def __init__(
+        self, ground: Ground, documents: Documents, rows: DataFrame, tell: Progress
+    ) -> None:
+        self._ground = ground
+        self._place = ground.place
+        self._documents = documents
+        self._rows = rows
+        self._tell = tell
+        self._quarantine = Quarantine(documents.store, ground.place.names())
+
+    def run(self) -> int:
+        """Write what has to be written; return how many documents that were."""
+        self._keep_evidence()
+        return self._sharded() if self._ground.version == 2 else self._monolithic()
+
+    def _keep_evidence(self) -> None:
+        damaged = [one.document for one in self._ground.summaries if one.problem]
+        if self._ground.is_damaged:
+            damaged.append(META_KEY)
+        for rel in sorted({*damaged}):
+            self._quarantine.copy(rel)
+
+    # Version 2 ---------------------------------------------------------------------------------
+
+    def _sharded(self) -> int:
+        seq = self._ground.highest + 1
+        etags, written = self._write_shards(seq)
+        emptied = self._empty({*dict(self._ground.shards), *self._ground.listed} - etags.keys())
+        if not written and not emptied and self._is_told(etags):
+            return 0
+        meta = self._ground.meta or Meta(2, ())
+        self._put_meta(
+            replace(
+                meta,
+                partitions=tuple(sorted(etags)),
+                commit_seq=seq,
+                shards=dict(sorted(etags.items())),
+                origin=meta.origin or new_write_id(),
+            ),
+            commits=True,
+        )
+        self._remove(emptied)
+        return written + len(emptied) + 1
+
+    def _is_told(self, etags: Mapping[str, str]) -> bool:
+        """Whether `_meta.json` says already what is there."""
+        meta = self._ground.meta
+        return (
+            meta is not None
+            and (meta.commit_seq or 0) >= self._ground.highest
+            and {*meta.partitions} == etags.keys()
+            and all(meta.shards.get(one, etag) == etag for one, etag in etags.items())
+        )
+
+    def _empty(self, partitions: Iterable[str]) -> dict[str, str]:
+        """Write shards without entries where there should be none; return their tokens."""
+        tokens: dict[str, str] = {}
+        there = dict(self._ground.shards)
+        for partition in sorted(partitions):
+            if partition in there:
+                key = self._place.names().remote(shard_key(partition))
+                now = shards.read_shard(self._documents.store, key)
+                if now.doc is None or now.doc.entries:
+                    data = encode_shard(Document({}, now.doc.extra if now.doc else {}))
+                    tokens[partition] = self._documents.put_shard(partition, data, now.token).token
+        return tokens
+
+    def _remove(self, emptied: Mapping[str, str]) -> None:
+        if self._documents.store.capabilities.conditional_delete:
+            for partition, token in emptied.items():
+                with contextlib.suppress(StoreError):  # an empty shard does no harm
+                    self._documents.delete_shard_if(partition, token)
+
+    # Version 1 ---------------------------------------------------------------------------------
+
+    def _monolithic(self) -> int:
+        etag, is_written = self._write_monolith()
+        etags, written = self._write_shards(None)
+        leftovers = sorted(dict(self._ground.shards).keys() - etags.keys())
+        for partition in leftovers:
+            self._documents.delete_shard(partition)
+        written += is_written + len(leftovers)
+        meta = self._ground.meta
+        if not written and meta and meta.monolith == etag and {*meta.partitions} == etags.keys():
+            return 0
+        known = [one for one in (meta.partitions if meta else ()) if one in etags]
+        partitions = tuple(dict.fromkeys((*known, *sorted(etags))))
+        self._put_meta(
+            Meta(
+                version=1,
+                partitions=partitions,
+                shards={one: etags[one] for one in partitions},
+                monolith=etag,
+                extra=meta.extra if meta else {},
+                origin=(meta and meta.origin) or new_write_id(),
+            ),
+            commits=False,
+        )
+        return written + 1
+
+    def _write_monolith(self) -> tuple[str, bool]:
+        fetched = self._documents.monolith()
+        token = fetched.info.token if fetched else None
+        current = _decoded(fetched.data) if fetched else None
+        wanted: RawEntries = {
+            row["rel"]: shards.entry_of(row.asDict(), None)
+            for row in self._rows.sort("rel").toLocalIterator()
+        }
+        if fetched is not None and current is not None and current.entries == wanted:
+            return fetched.info.etag, False
+        before = current or Document({})
+        doc = Document(shards.merged(before.entries, wanted), before.extra)
+        data = encode_monolith(doc, to_iso(system_clock()), new_write_id())
+        try:
+            return self._documents.put_monolith(data, token).etag, True
+        except PreconditionFailedError:
+            raise index_moved(f"somebody else wrote {MONOLITH_KEY}", ()) from None
+
+    # Both --------------------------------------------------------------------------------------
+
+    def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
+        """Write all shards in tasks; return their ETags, and how many were not as planned."""
+        spark = self._rows.sparkSession
+        tasks = tasks_for(spark)
+        expected = {partition: info.etag for partition, info in self._ground.shards}
+        write = shards.shard_writer(self._place, commit_seq, expected)
+        frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home", "rel")
+        with watched(spark, "write shards", tasks, self._tell):
+            answers = frame.mapInArrow(write, shards.WRITTEN).collect()
+        for answer in answers:
+            if answer["error"]:
+                raise index_moved(answer["error"], ())
+        etags = {answer["partition"]: answer["etag"] for answer in answers}
+        return etags, sum(answer["is_written"] for answer in answers)
+
+    def _put_meta(self, meta: Meta, *, commits: bool) -> None:
+        data = encode_meta(meta, new_write_id())
+        try:
+            self._documents.put_meta(data, self._ground.token, commits=commits)
+        except PreconditionFailedError:
+            raise index_moved(f"somebody else wrote {META_KEY}", ()) from None
+
+
+def _decoded(data: bytes) -> Document | None:
+    try:
+        return decode_monolith(data)
+    except IndexDamagedError:
+        return None

@@ -1,0 +1,135 @@
+"""Writing shards inside Spark tasks; a task that is tried again finds its own work done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from swampstore.clock import to_iso
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.reindex.planned import is_new
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.stores.protocol import Store
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import (
+    Document,
+    Entry,
+    RawEntries,
+    decode_shard,
+    encode_entry,
+    encode_shard,
+)
+from swampstore.sync.partitions import shard_key
+from swampstore.sync.remote.merging import attempts, index_moved
+
+if TYPE_CHECKING:
+    import msgspec
+    import pyarrow as pa
+
+WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+
+
+class Current(NamedTuple):
+    """A shard as it is on the store: without `etag` there is none, without `doc` no whole one."""
+
+    doc: Document | None = None
+    etag: str | None = None
+    token: str | None = None
+
+
+def entry_of(row: Mapping[str, Any], commit_seq: int | None) -> msgspec.Raw:
+    """Return the entry of a planned row: as it was, or made anew."""
+    import msgspec
+
+    raw = None if row["raw"] is None else msgspec.Raw(row["raw"])
+    if raw is not None and not is_new(row["fate"]):
+        return raw
+    modified = to_iso(row["last_modified"])
+    entry = Entry(row["size"], modified, row["sha256"], commit_seq=commit_seq)
+    return encode_entry(row["rel"], entry, onto=raw)
+
+
+def merged(current: RawEntries, wanted: RawEntries) -> RawEntries:
+    """Return the wanted entries in the order of the current ones, then the new ones."""
+    kept = {rel: wanted[rel] for rel in current if rel in wanted}
+    return kept | {rel: raw for rel, raw in sorted(wanted.items()) if rel not in kept}
+
+
+def read_shard(store: Store, key: str) -> Current:
+    """Return a shard with every entry that it has."""
+    try:
+        info, data = store.get(key)
+    except ObjectNotFoundError:
+        return Current()
+    try:
+        return Current(decode_shard(data), info.etag, info.token)
+    except IndexDamagedError:
+        return Current(None, info.etag, info.token)
+
+
+def write_shard(
+    place: Place, store: Store, partition: str, wanted: RawEntries, expected: str | None
+) -> tuple[str, str, bool]:
+    """Make a shard hold these entries; return its ETag, its token and whether it was written.
+
+    `expected` is the ETag that it had when the entries were settled. Raises IndexMovedError if
+    somebody wrote another one since.
+    """
+    key = place.names().remote(shard_key(partition))
+    for _ in attempts(()):
+        now = read_shard(store, key)
+        if now.doc is not None and now.doc.entries == wanted:
+            assert now.etag is not None
+            return now.etag, now.token or "", False
+        if now.etag != expected:
+            raise index_moved(f"somebody else wrote {key}", ())
+        current = now.doc or Document({})
+        data = encode_shard(Document(merged(current.entries, wanted), current.extra))
+        try:
+            etag, token = _put(store, key, data, now.token)
+        except PreconditionFailedError:
+            continue  # perhaps a twin of this task, whose shard is as good
+        return etag, token, True
+    raise AssertionError  # attempts() ends with an error
+
+
+def _put(store: Store, key: str, data: bytes, token: str | None) -> tuple[str, str]:
+    able = store.capabilities
+    if token is None and able.conditional_create:
+        return store.put_if_absent(key, data)
+    if token is not None and able.conditional_update:
+        return store.put_if_match(key, data, token)
+    return store.put(key, data)
+
+
+def shard_writer(place: Place, commit_seq: int | None, expected: Mapping[str, str]) -> Task:
+    """Return what a task does with planned rows, which come sorted by partition."""
+    from swampstore.pipeline.reindex.scanning import arrow_schema
+
+    schema = arrow_schema(WRITTEN)
+
+    def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        rows = (row for batch in incoming for row in batch.to_pylist())
+        with place.open() as store:
+            for partition, group in groupby(rows, key=lambda row: row["home"]):
+                wanted = {row["rel"]: entry_of(row, commit_seq) for row in group}
+                answer = _answer(place, store, partition, wanted, expected.get(partition))
+                yield pa.RecordBatch.from_pylist([answer], schema=schema)
+
+    return write
+
+
+def _answer(
+    place: Place, store: Store, partition: str, wanted: RawEntries, expected: str | None
+) -> dict[str, Any]:
+    from swampstore.sync.errors import IndexMovedError
+
+    try:
+        etag, token, is_written = write_shard(place, store, partition, wanted, expected)
+    except IndexMovedError as error:
+        return {"partition": partition, "error": error.message}
+    return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}

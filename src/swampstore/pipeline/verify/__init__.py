@@ -1,0 +1,332 @@
+"""Comparing all that a store holds with what its index and its metadata say of it.
+
+Every object is read and hashed. That needs no lock and disturbs nobody; a repair then looks once
+more under the lock, where what was read before is not read again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from swampstore.errors import ValidationError
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.reindex import GRACE
+from swampstore.pipeline.verify import kinds
+from swampstore.sync.report import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from swampstore.pipeline.editing import Editor
+    from swampstore.pipeline.reindex.reading import Reading
+    from swampstore.pipeline.verify.examination import Examined, Selection
+    from swampstore.pipeline.verify.repair import Mended
+
+_NAMED = 50
+_WORK = "pipeline"
+
+
+class Finding(NamedTuple):
+    """One thing that was found. `rel` is the path in its namespace, `key` the object."""
+
+    store: str
+    namespace: str
+    kind: str
+    rel: str
+    key: str | None
+    detail: str
+    severity: str
+    repaired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a verification found, and what a repair did about it.
+
+    `kinds` counts the findings of each kind, `open` those that are wrong and were not repaired.
+    `actions` counts what a repair did, or with `dry_run` would do. `first` are the first findings
+    that are wrong, `findings` all of them as a table.
+    """
+
+    places: int
+    objects: int
+    bytes: int
+    kinds: Mapping[str, int]
+    open: int
+    repaired: int
+    lost: int
+    actions: Mapping[str, int]
+    first: tuple[Finding, ...]
+    dry_run: bool
+    seconds: float
+    findings: DataFrame = field(repr=False, compare=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, or not any more, and nothing was lost."""
+        return not self.open and not self.lost
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the result document."""
+        return {
+            "ok": self.ok,
+            "dryRun": self.dry_run,
+            "places": self.places,
+            "objects": self.objects,
+            "bytes": self.bytes,
+            "findings": dict(self.kinds),
+            "open": self.open,
+            "repaired": self.repaired,
+            "lost": self.lost,
+            "actions": dict(self.actions),
+            "first": [one._asdict() for one in self.first],
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def verify(
+    spark: SparkSession,
+    places: Sequence[Place],
+    *,
+    shard: tuple[int, int] | None = None,
+    sample: float | None = None,
+    work_dir: str | None = None,
+    repair: bool = False,
+    dry_run: bool = False,
+    grace: timedelta = GRACE,
+    tell: Progress = no_progress,
+) -> Verified:
+    """Compare everything, or slice `shard` (k, n) of it, k from 1, with content of a `sample`.
+
+    `work_dir` keeps what was read until the run is over, so that one that is stopped can go on;
+    all executors must see it. None: below the repository, if there is one and Spark is on this
+    machine. What is younger than `grace` may belong to a push that is going on, and is no
+    failure. `repair` mends what can be mended; with `dry_run` it only counts what it would do.
+    """
+    from swampstore.pipeline.reindex.reading import Reading
+    from swampstore.pipeline.verify.examination import Selection, examine
+
+    selection = Selection(_slice(shard), 1.0 if sample is None else sample, grace)
+    _check(places, selection, repair=repair)
+    started = monotonic()
+    directory = _directory(spark, places, selection, work_dir)
+    with Reading(places, directory, tell) as reading:
+        seen = examine(spark, places, reading, selection)
+        if repair:
+            outcome = _Repairing(spark, reading, selection, tell, dry_run=dry_run).run(seen)
+        else:
+            outcome = _Outcome(_confirmed(spark, reading, selection, seen))
+        verified = _verified(seen, outcome, dry_run=repair and dry_run)
+        seen.forget()
+    return replace(verified, seconds=monotonic() - started)
+
+
+def _slice(shard: tuple[int, int] | None) -> tuple[int, int]:
+    number, count = shard or (1, 1)
+    if not 1 <= number <= count:
+        raise ValidationError(
+            f"{number}/{count} is no slice", hint="Write k/n with k from 1 to n, such as 2/7."
+        )
+    return number, count
+
+
+def _check(places: Sequence[Place], selection: Selection, *, repair: bool) -> None:
+    if not 0 < selection.sample <= 1:
+        raise ValidationError(
+            f"{selection.sample:g} is no share of the content", hint="Use 0.1 for a tenth of it."
+        )
+    if not repair:
+        return
+    if selection.sample < 1:
+        raise ValidationError(
+            "a sample shows too little to repair by", hint="Leave --sample out with --repair."
+        )
+    for place in places:
+        if not place.indexed:
+            raise ValidationError(
+                f"{place} is used in place and has no index that could be repaired",
+                hint="Use `swampstore doctor --repair`.",
+            )
+
+
+def _directory(
+    spark: SparkSession, places: Sequence[Place], selection: Selection, work_dir: str | None
+) -> str | None:
+    """Return where this run, or one like it, keeps what it read."""
+    if work_dir is None:
+        is_local = str(spark.conf.get("spark.master", "")).startswith("local")
+        target = places[0].target if places else ""
+        if not is_local or not os.path.isdir(target):
+            return None
+        from swampstore.layout import LOCAL_DIR
+
+        work_dir = os.path.join(target, LOCAL_DIR, _WORK)
+    what = "\n".join([*map(str, places), repr((selection.slice, selection.sample))])
+    return os.path.join(work_dir, f"verify-{hashlib.sha256(what.encode()).hexdigest()[:16]}")
+
+
+class _Outcome(NamedTuple):
+    """The findings after all, with `repaired`, and what was done."""
+
+    findings: DataFrame
+    actions: Mapping[str, int] = {}
+
+
+def _confirmed(
+    spark: SparkSession, reading: Reading, selection: Selection, seen: Examined
+) -> DataFrame:
+    """Return what is found in two looks, if others committed or deleted during the first."""
+    from swampstore.pipeline.verify.examination import examine, is_settled
+
+    found = _with_repaired(seen.found)
+    if found.where("severity != 'info'").isEmpty() or is_settled(seen):
+        return found
+    again = examine(spark, [one.place for one in seen.grounds], reading, selection)
+    both = found.join(again.found.select(*_IDENTITY), [*_IDENTITY], "left_semi").persist()
+    both.count()
+    again.forget()
+    return both
+
+
+_IDENTITY = ("store", "namespace", "kind", "rel")
+
+
+def _with_repaired(found: DataFrame, left: DataFrame | None = None) -> DataFrame:
+    """Add how bad findings are; repaired is what is not `left`."""
+    from pyspark.sql import functions as f
+
+    severity = f.create_map(
+        *(f.lit(text) for kind, one in kinds.KINDS.items() for text in (kind, one.severity))
+    )
+    rows = found.withColumn("severity", severity[f.col("kind")])
+    if left is None:
+        return rows.withColumn("repaired", f.expr("false"))
+    still = left.select(*_IDENTITY).distinct().withColumn("is_left", f.expr("true"))
+    is_left = f.col("is_left").isNotNull() | (f.col("severity") == "info")
+    return rows.join(still, [*_IDENTITY], "left").withColumn("repaired", ~is_left).drop("is_left")
+
+
+class _Repairing:
+    """Mends places, each under its lock, and looks whether that helped."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        reading: Reading,
+        selection: Selection,
+        tell: Progress,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self._spark = spark
+        self._reading = reading
+        self._selection = selection
+        self._tell = tell
+        self._dry_run = dry_run
+
+    def run(self, seen: Examined) -> _Outcome:
+        """Repair what was seen."""
+        from swampstore.pipeline.verify.examination import FOUND, examine
+
+        grounds = {(one.place.identity, one.place.namespace): one.place for one in seen.grounds}
+        damaged = _with_repaired(seen.found).where("severity != 'info'")
+        chosen = [
+            grounds[row["store"], row["namespace"]]
+            for row in damaged.select("store", "namespace").distinct().collect()
+        ]
+        actions: dict[str, int] = {}
+        lost: list[tuple[Any, ...]] = []
+        for place in chosen:
+            mended = self._repair(place, seen)
+            for name, count in mended.done.items():
+                actions[name] = actions.get(name, 0) + count
+            lost += [
+                (place.identity, place.namespace, kinds.LOST, rel, None, why)
+                for rel, why in mended.lost
+            ]
+        told = self._spark.createDataFrame(lost, FOUND)
+        if self._dry_run or not chosen:
+            return _Outcome(_with_repaired(seen.found.unionByName(told)), actions)
+        again = examine(self._spark, chosen, self._reading, self._selection)
+        # What came to light by the repair is told, too.
+        new = again.found.join(seen.found.select(*_IDENTITY), [*_IDENTITY], "left_anti")
+        left = again.found.unionByName(told)
+        findings = _with_repaired(seen.found.unionByName(told).unionByName(new), left).persist()
+        findings.count()
+        again.forget()
+        return _Outcome(findings, actions)
+
+    def _repair(self, place: Place, seen: Examined) -> Mended:
+        from swampstore.pipeline.editing import editing
+        from swampstore.pipeline.verify.examination import examine
+        from swampstore.pipeline.verify.repair import Repair
+
+        if self._dry_run:
+            return Repair(place, seen, None).run()
+        with editing(place) as editor:
+            documents = self._rebuild(place, seen, editor)
+            now = examine(self._spark, [place], self._reading, self._selection)
+            mended = Repair(place, now, editor).run()
+            mended.done["document"] += documents
+            now.forget()
+        return mended
+
+    def _rebuild(self, place: Place, seen: Examined, editor: Editor) -> int:
+        """Make the index whole, if it is not; return how many documents were written."""
+        from swampstore.pipeline.reindex.rebuilding import Rebuilding
+
+        if seen.of(place).where(f"kind IN ({_quoted(kinds.OF_DOCUMENTS)})").isEmpty():
+            return 0
+        grace = self._selection.grace
+        return (
+            Rebuilding(
+                self._spark,
+                place,
+                editor,
+                rehash=False,
+                adopts=False,
+                grace=grace,
+                tell=self._tell,
+            )
+            .run()
+            .documents
+        )
+
+
+def _quoted(texts: Iterable[str]) -> str:
+    return ", ".join(f"'{text}'" for text in sorted(texts))
+
+
+def _verified(seen: Examined, outcome: _Outcome, *, dry_run: bool) -> Verified:
+    from pyspark.sql import functions as f
+
+    findings = outcome.findings
+    counted = findings.groupBy("kind", "severity", "repaired").count().collect()
+    wrong = [row for row in counted if row["severity"] != "info" and row["kind"] != kinds.LOST]
+    totals: dict[str, int] = {}
+    for row in counted:
+        totals[row["kind"]] = totals.get(row["kind"], 0) + row["count"]
+    payload = seen.objects.where("NOT internal")
+    objects, size = payload.agg(f.count("*"), f.coalesce(f.sum("size"), f.lit(0))).first()
+    first = findings.where("severity != 'info'").sort("store", "namespace", "rel", "kind")
+    columns = Finding._fields
+    return Verified(
+        places=len(seen.grounds),
+        objects=objects,
+        bytes=size,
+        kinds=dict(sorted(totals.items())),
+        open=sum(row["count"] for row in wrong if not row["repaired"]),
+        repaired=sum(row["count"] for row in wrong if row["repaired"]),
+        lost=totals.get(kinds.LOST, 0),
+        actions=outcome.actions,
+        first=tuple(Finding(*row) for row in first.select(*columns).limit(_NAMED).collect()),
+        dry_run=dry_run,
+        seconds=0.0,
+        findings=findings.select(*columns),
+    )
