@@ -91,5 +91,11 @@ timeout_option = click.option(
     metavar="S",
     help="Give each direction so many seconds.  [default: as configured, else 300]",
 )
+engine_option = click.option(
+    "--engine",
+    type=click.Choice(["auto", "local", "spark"]),
+    help="Who does the work: threads of this process, or Spark; auto chooses by the amount."
+    "  [default: as configured, else auto]",
+)
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, help="Do not ask.")

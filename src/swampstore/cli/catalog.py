@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from swampstore.pipeline.catalog import Rebuilt
+    from swampstore.pipeline.settings import Engine
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_UPDATES = 0.1
@@ -66,27 +71,26 @@ def _size(path: str) -> int:
     swampstore catalog rebuild --json
     """
 )
+@engine_option
 @pass_session
-def rebuild(session: Session) -> None:
+def rebuild(session: Session, *, engine: Engine | None) -> None:
     """Make the catalog equal to what is on disk."""
-    started = time.monotonic()
-    with session.open_repo() as repo:
-        progress = _Progress(session)
-        try:
-            rebuilt = repo.rebuild_catalog(progress)
-        finally:
-            progress.end()
-    seconds = round(time.monotonic() - started, 3)
-    session.show(
-        {**rebuilt._asdict(), "seconds": seconds},
-        lambda: (
-            f"{counted(rebuilt.names, 'data name')}, {counted(rebuilt.versions, 'version')};"
-            f" {rebuilt.removed} removed, {rebuilt.unreadable} unreadable; {seconds} s."
-        ),
+    from swampstore.pipeline.catalog import rebuild as rebuild_catalog
+
+    with session.open_repo() as repo, RebuildProgress(session) as progress:
+        rebuilt = rebuild_catalog(repo, engine=engine, progress=progress)
+    session.show(rebuilt.to_json(), lambda: rebuilt_text(rebuilt))
+
+
+def rebuilt_text(rebuilt: Rebuilt) -> str:
+    """Return in a sentence what a rebuild did."""
+    return (
+        f"{counted(rebuilt.names, 'data name')}, {counted(rebuilt.versions, 'version')};"
+        f" {rebuilt.removed} removed, {rebuilt.unreadable} unreadable; {rebuilt.seconds} s."
     )
 
 
-class _Progress:
+class RebuildProgress:
     """Tells how far a rebuild is: one line that changes on a terminal, a few lines elsewhere."""
 
     def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,6 +113,17 @@ class _Progress:
             self._open_line = True
         else:
             self._note(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
 
     def end(self) -> None:
         """Clear the line that changes."""

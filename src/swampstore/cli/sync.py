@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from swampstore.cli.arguments import complete_model, timeout_option
+from swampstore.cli.arguments import complete_model, engine_option, timeout_option
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
@@ -16,9 +17,11 @@ from swampstore.errors import EXIT_NOT_PUSHED
 
 if TYPE_CHECKING:
     from swampstore.layout import ModelRef
+    from swampstore.pipeline.engines import EngineCarrier
+    from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
     from swampstore.stores.counting import Tally
-    from swampstore.sync.report import Conflict, Preview, Progress, Pulled, Pushed, Skipped
+    from swampstore.sync.report import Conflict, Preview, Pulled, Pushed, Skipped
 
 _NAMED = 20
 
@@ -44,6 +47,7 @@ _NAMED = 20
 @click.option("--full", is_flag=True, help="Compare every file, not only what is said to change.")
 @click.option("--metadata-only", is_flag=True, help="Leave content on the remote until it is read.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@engine_option
 @timeout_option
 @pass_session
 def sync(
@@ -55,6 +59,7 @@ def sync(
     full: bool,
     metadata_only: bool,
     dry_run: bool,
+    engine: Engine | None,
     timeout: int | None,
 ) -> None:
     """Bring the cache and its remote together."""
@@ -69,7 +74,7 @@ def sync(
             _show_preview(session, found, pull=pull, push=push)
             return
         run = _Run(session, repo, scope, full=full, metadata_only=metadata_only, timeout=timeout)
-        done = run.go(pull=not push, push=not pull)
+        done = run.go(engine, pull=not push, push=not pull)
         session.show(done.to_json(), lambda: _text(done))
 
 
@@ -149,61 +154,80 @@ class _Run:
         self._metadata_only = _is_lazy(repo, metadata_only)
         self._deadline = timeout or remote.sync_timeout
 
-    def go(self, *, pull: bool, push: bool) -> _Done:
+    def go(self, engine: Engine | None, *, pull: bool, push: bool) -> _Done:
         """Pull, push, and pull again if the push made room for something of others."""
         from swampstore.cli.progress import progress_shown
+        from swampstore.pipeline.engines import carrying
         from swampstore.sync.errors import IncompleteSyncError
 
         started = time.monotonic()
         pulled: Pulled | None = None
         pushed: Pushed | None = None
         failed: IncompleteSyncError | None = None
-        with progress_shown() as tell:
+        with progress_shown() as tell, carrying(self._repo, engine, tell=tell) as carrier:
             try:
-                pulled = self._pull(tell) if pull else None
+                pulled = self._pull(carrier) if pull else None
             except IncompleteSyncError as error:
                 failed = error  # what others did to a file is no reason to keep our work from them
             if push:
-                pushed = self._push(pulled, tell)
+                pushed = self._push(pulled, carrier)
             if pulled and pushed and pushed.conflicts:
-                pulled = _added(pulled, self._pull(tell))
+                pulled = _added(pulled, self._pull(carrier))
         if failed:
             raise failed
         seconds = round(time.monotonic() - started, 3)
         return _Done(pulled, pushed, self._counting.tally(), seconds)
 
-    def _pull(self, tell: Progress) -> Pulled:
+    def _pull(self, carrier: EngineCarrier) -> Pulled:
         from swampstore.sync.report import Step
 
-        tell(Step("pull", 0, 0, 0, 0))
+        carrier.tell(Step("pull", 0, 0, 0, 0))
         return self._service.pull(
             self._scope,
             metadata_only=self._metadata_only,
             full=self._full,
             deadline=self._deadline,
-            progress=tell,
+            progress=carrier.tell,
+            carrier=carrier,
         )
 
-    def _push(self, pulled: Pulled | None, tell: Progress) -> Pushed:
-        from swampstore.stores.errors import StoreError
-        from swampstore.sync.errors import NotPushedError, SyncError
+    def _push(self, pulled: Pulled | None, carrier: EngineCarrier) -> Pushed:
+        from swampstore.sync.errors import NotPushedError
         from swampstore.sync.report import Step
 
-        tell(Step("push", 0, 0, 0, 0))
+        carrier.tell(Step("push", 0, 0, 0, 0))
         self._repo.export_catalog()
         try:
-            return self._service.push(
-                self._scope, full=self._full, deadline=self._deadline, progress=tell
-            )
-        except (StoreError, SyncError) as error:
-            if error.exit_status == EXIT_NOT_PUSHED:
-                raise
+            with saying_what_stays():
+                return self._service.push(
+                    self._scope,
+                    full=self._full,
+                    deadline=self._deadline,
+                    progress=carrier.tell,
+                    carrier=carrier,
+                )
+        except NotPushedError:
             if pulled and not self._session.json:
                 self._session.note(_pulled_text(pulled))
-            raise NotPushedError(
-                f"the data is safe here, but not all of it is on the remote: {error.message}",
-                hint=error.hint,
-            ) from error
+            raise
+
+
+@contextmanager
+def saying_what_stays() -> Iterator[None]:
+    """Raise what keeps a push from its end as NotPushedError: nothing is lost by that."""
+    from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
+    from swampstore.stores.errors import StoreError
+    from swampstore.sync.errors import NotPushedError, SyncError
+
+    try:
+        yield
+    except (FilesNotSeenError, SparkJobError, StoreError, SyncError) as error:
+        if error.exit_status == EXIT_NOT_PUSHED:
+            raise
+        raise NotPushedError(
+            f"the data is safe here, but not all of it is on the remote: {error.message}",
+            hint=error.hint,
+        ) from error
 
 
 def _added(first: Pulled, second: Pulled) -> Pulled:

@@ -1,0 +1,93 @@
+"""`swampstore pipeline catalog`: catalogs of namespaces as Parquet, and the local one."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from swampstore.cli.arguments import engine_option
+from swampstore.cli.catalog import RebuildProgress, rebuilt_text
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
+from swampstore.cli.rendering import counted, printable
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from swampstore.pipeline.catalog import Exported, Rebuilt
+    from swampstore.pipeline.settings import Engine
+
+
+@command(
+    examples="""
+    swampstore pipeline catalog --engine spark
+    swampstore pipeline catalog --namespace '*' --output catalogs
+    swampstore pipeline catalog s3://bucket/prefix --output catalogs --json
+    """
+)
+@spark_options
+@click.option("--output", metavar="DIR", help="Write the catalogs there, as one Parquet table.")
+@click.option(
+    "--sqlite/--no-sqlite",
+    default=None,
+    help="Rebuild the local catalog from the files."
+    "  [default: if neither a target nor a namespace is given]",
+)
+@dry_run_option
+@engine_option
+@pass_session
+def catalog(
+    session: Session,
+    *,
+    bulk: Bulk,
+    output: str | None,
+    sqlite: bool | None,
+    engine: Engine | None,
+) -> None:
+    """Make catalogs anew: of any namespaces as Parquet, and the local one."""
+    is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces)
+    if not is_local and output is None:
+        raise click.UsageError("say where the catalogs should go: --output DIR")
+    if bulk.target is not None and is_local:
+        raise click.UsageError("--sqlite is about the repository here, not about a target")
+    with ExitStack() as stack:
+        exported = None
+        if output is not None:
+            from swampstore.pipeline.catalog import export
+
+            spark = stack.enter_context(bulk.spark(session))
+            exported = export(spark, bulk.places(session), output, dry_run=bulk.dry_run)
+        # Within the same session, if one was started.
+        rebuilt = _rebuilt(session, bulk, engine) if is_local else None
+    document = {
+        "job": "catalog",
+        "dryRun": bulk.dry_run,
+        "parquet": exported and exported.to_json(),
+        "sqlite": rebuilt and rebuilt.to_json(),
+    }
+    session.show(document, lambda: _text(exported, rebuilt, dry_run=bulk.dry_run))
+
+
+def _rebuilt(session: Session, bulk: Bulk, engine: Engine | None) -> Rebuilt:
+    from swampstore.pipeline.catalog import rebuild
+
+    settings = bulk.settings(session)
+    with session.open_repo() as repo, RebuildProgress(session) as progress:
+        return rebuild(
+            repo, engine=engine, settings=settings, progress=progress, dry_run=bulk.dry_run
+        )
+
+
+def _text(exported: Exported | None, rebuilt: Rebuilt | None, *, dry_run: bool) -> str:
+    lines: list[str] = []
+    if exported:
+        amount = counted(sum(exported.rows.values()), "version")
+        of = counted(len(exported.rows), "namespace")
+        verb = "Would write" if dry_run else "Wrote"
+        lines.append(f"{verb} {amount} of {of} to {printable(exported.output)}.")
+    if rebuilt:
+        verb = "Would read" if dry_run else "Read"
+        by = "by Spark" if rebuilt.engine == "spark" else "by this process"
+        lines.append(f"{verb} the files {by}: {rebuilt_text(rebuilt)}")
+    return "\n".join(lines)

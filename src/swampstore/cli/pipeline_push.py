@@ -1,0 +1,109 @@
+"""`swampstore pipeline push`: bring everything that the remote does not have there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from swampstore.cli.arguments import engine_option
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.pipeline import dry_run_option, findings_option, master_option
+from swampstore.cli.rendering import counted, size_text
+from swampstore.cli.session import Session
+
+if TYPE_CHECKING:
+    from swampstore.pipeline.settings import Engine, SparkSettings
+    from swampstore.pipeline.syncing import Synced
+    from swampstore.repo import Repo
+
+patience_option = click.option(
+    "--timeout",
+    type=click.IntRange(min=1),
+    metavar="S",
+    help="Give it so many seconds.  [default: as long as it takes]",
+)
+
+
+@command(
+    examples="""
+    swampstore pipeline push
+    swampstore pipeline push --dry-run --json
+    swampstore pipeline push --engine spark --master spark://host:7077
+    """
+)
+@dry_run_option
+@findings_option
+@engine_option
+@master_option
+@patience_option
+@pass_session
+def push(
+    session: Session,
+    *,
+    dry_run: bool,
+    findings: str | None,
+    engine: Engine | None,
+    master: str | None,
+    timeout: int | None,
+) -> None:
+    """Compare every file of the cache, and bring to the remote what it does not have."""
+    from swampstore.cli.progress import progress_shown
+    from swampstore.cli.sync import saying_what_stays
+    from swampstore.pipeline import syncing
+
+    with session.open_repo() as repo, progress_shown() as tell, saying_what_stays():
+        synced = syncing.push(
+            repo,
+            engine=engine,
+            settings=settings_at(repo, master),
+            dry_run=dry_run,
+            deadline=timeout,
+            tell=tell,
+        )
+        keep_findings(repo, synced, findings)
+    show_synced(session, synced)
+
+
+def settings_at(repo: Repo, master: str | None) -> SparkSettings:
+    """Return how Spark is to be run, by the command line, the environment and the marker."""
+    from swampstore.pipeline.settings import settings_of
+
+    settings = settings_of(repo.config)
+    return settings.at(master) if master else settings
+
+
+def keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
+    """Write what was found on the way to a file, if one is named."""
+    if path is not None:
+        from swampstore.pipeline.findings import write_few_findings
+        from swampstore.pipeline.syncing import findings
+
+        identity = repo.connection.store.identity
+        write_few_findings(findings(synced, identity, repo.config.namespace), path)
+
+
+def show_synced(session: Session, synced: Synced) -> None:
+    """Print what was carried, or would be."""
+    session.show(synced.to_json(), lambda: _text(synced))
+
+
+def _text(synced: Synced) -> str:
+    from swampstore.cli.sync import named_lines
+
+    did = {"push": ("Pushed", "on the remote"), "pull": ("Pulled", "here")}
+    verb, where = did[synced.job]
+    amount = f"{counted(synced.files, 'file')}, {size_text(synced.bytes)}"
+    by = "by Spark" if synced.engine == "spark" else "by threads"
+    if synced.dry_run:
+        line = f"Would {synced.job} {amount}, {by}; would delete {synced.deleted} {where}."
+    else:
+        line = f"{verb} {amount}, {by}; deleted {synced.deleted} {where}."
+    return "\n".join(
+        [
+            line,
+            *named_lines("conflict", synced.conflicts),
+            *named_lines("skipped", synced.skipped),
+            f"{counted(synced.requests, 'request')}, {synced.seconds} s.",
+        ]
+    )

@@ -1,0 +1,196 @@
+"""Threads of this process, or Spark: which of them does the work.
+
+Spark has to be started and has to be told, so it is worth it only from a certain size on; on one
+machine, where both have the same cores, that is later than on a cluster, or never.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+
+from swampstore.notices import notice
+from swampstore.pipeline.cluster import is_local
+from swampstore.pipeline.errors import (
+    JavaMissingError,
+    JavaTooOldError,
+    SparkMissingError,
+    SparkStartError,
+)
+from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
+from swampstore.sync.carriers import THREADS, Carrier
+from swampstore.sync.report import Progress, Step, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from swampstore.repo import Repo
+    from swampstore.sync.downloads import Brought, Download, Staging
+    from swampstore.sync.parts import Parts
+    from swampstore.sync.uploads import Placed, Upload
+    from swampstore.sync.workers import Deadline, Done
+
+Job = Literal["push", "pull", "catalog"]
+Chosen = Literal["local", "spark"]
+NEVER = sys.maxsize
+
+
+class BreakEven(NamedTuple):
+    """From how many files (of a catalog: names) on Spark is faster than threads."""
+
+    one_machine: int
+    cluster: int
+
+
+# Measured by `benchmarks/`; what is told about them is in docs/benchmarks.md.
+BREAK_EVEN: Mapping[Job, BreakEven] = {
+    "push": BreakEven(NEVER, 50_000),
+    "pull": BreakEven(NEVER, 50_000),
+    "catalog": BreakEven(NEVER, 100_000),
+}
+
+
+def break_even(engine: Engine, settings: SparkSettings, job: Job) -> int:
+    """Return from how many files on a job goes to Spark."""
+    match engine:
+        case "local":
+            return NEVER
+        case "spark":
+            return 1
+        case "auto":
+            found = BREAK_EVEN[job]
+            return found.cluster if is_cluster(settings) else found.one_machine
+
+
+def choose(engine: Engine, *, files: int, settings: SparkSettings, job: Job) -> Chosen:
+    """Return who does a job with so many files; nothing at all never needs Spark."""
+    return "spark" if files >= break_even(engine, settings, job) else "local"
+
+
+def is_cluster(settings: SparkSettings) -> bool:
+    """Whether tasks run elsewhere than in processes of this machine."""
+    master = settings.master or settings.conf.get("spark.master") or "local"
+    return settings.remote is not None or not is_local(master)
+
+
+class SparkOnDemand:
+    """The Spark session of some work: started when it is first needed, stopped at the end.
+
+    One that is there already is used as it is, and left alone.
+    """
+
+    def __init__(self, settings: SparkSettings) -> None:
+        self._settings = settings
+        self._spark: SparkSession | None = None
+        self._stack = ExitStack()
+
+    def session(self, *, strict: bool) -> SparkSession | None:
+        """Return the session. If it cannot be had, raise if that is `strict`, else say so."""
+        from swampstore.pipeline.starting import session_for
+
+        if self._spark is None:
+            try:
+                self._spark = self._stack.enter_context(session_for(self._settings))
+            except (JavaMissingError, JavaTooOldError, SparkMissingError, SparkStartError) as error:
+                if strict:
+                    raise
+                notice("working without Spark: %s", error.message)
+        return self._spark
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+class EngineCarrier:
+    """A carrier that chooses, knowing how much there is to be carried, who carries it.
+
+    `used` says who it was, so far. Have the push or the pull tell its progress to `tell` as well:
+    tasks are told of before their files are.
+    """
+
+    def __init__(
+        self,
+        repo: Repo,
+        engine: Engine,
+        settings: SparkSettings,
+        spark: SparkOnDemand,
+        progress: Progress,
+    ) -> None:
+        self.used: Chosen = "local"
+        self._repo = repo
+        self._engine: Engine = engine
+        self._settings = settings
+        self._spark = spark
+        self._progress = progress
+        self._told = ("", 0, 0)
+
+    def tell(self, step: Step) -> None:
+        """Tell a step, unless a later one of the same phase was told before."""
+        told = (step.phase, step.total_files, step.files)
+        if told[:2] != self._told[:2] or told > self._told:
+            self._told = told
+            self._progress(step)
+
+    def upload(
+        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+    ) -> Iterator[Done[Upload, Placed]]:
+        """Put files into the store."""
+        carrier = self._carrier("push", len(uploads))
+        return carrier.upload(parts, uploads, sizes, deadline)
+
+    def download(
+        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+    ) -> Iterator[Done[Download, Brought]]:
+        """Fetch objects into files below the staging directory."""
+        carrier = self._carrier("pull", len(downloads))
+        return carrier.download(parts, downloads, staging, deadline)
+
+    def _carrier(self, job: Job, files: int) -> Carrier:
+        if choose(self._engine, files=files, settings=self._settings, job=job) == "local":
+            return THREADS
+        strict = self._engine == "spark"
+        spark = self._spark.session(strict=strict)
+        if spark is None:
+            return THREADS
+        from swampstore.pipeline.transfers import SparkTasks
+        from swampstore.stores.registry import store_config
+
+        remote = self._repo.config.remote
+        assert remote is not None
+        self.used = "spark"
+        return SparkTasks(
+            spark,
+            store_config(remote.target, remote.config),
+            strict=strict,
+            tell=self.tell,
+            count=self._repo.connection.counting.add,
+        )
+
+
+@contextmanager
+def carrying(
+    repo: Repo,
+    engine: Engine | None,
+    *,
+    settings: SparkSettings | None = None,
+    tell: Progress = no_progress,
+) -> Iterator[EngineCarrier]:
+    """Yield a carrier for pushes and pulls of a repository.
+
+    `engine` and `settings` are what the repository says if they are None. If Spark is started for
+    this, it is stopped at the end.
+    """
+    settings = settings or settings_of(repo.config)
+    with SparkOnDemand(settings) as spark:
+        yield EngineCarrier(repo, engine or settings.engine, settings, spark, tell)

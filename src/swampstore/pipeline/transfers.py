@@ -1,0 +1,198 @@
+"""Carrying files between a cache and its store with Spark tasks.
+
+A task does with the files of some shards what threads of this process would do, and what becomes of
+that is settled here, by the same push or pull. So a task that fails, is run again or is run twice
+at once does no harm: a second upload finds the object of the first, and a second download is
+another staged file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from swampstore.clock import Clock
+from swampstore.notices import notice
+from swampstore.pipeline.errors import SparkJobError
+from swampstore.pipeline.planning import parallelism, tasks_for
+from swampstore.pipeline.running import run_tasks, stoppable
+from swampstore.pipeline.seeing import Unseen, unseen
+from swampstore.pipeline.shards import Cargo
+from swampstore.stores.counting import CountingStore, Tally
+from swampstore.stores.protocol import Store
+from swampstore.stores.registry import StoreConfig
+from swampstore.stores.retry import RetryingStore
+from swampstore.sync.carriers import THREADS
+from swampstore.sync.downloads import Brought, Download, Downloader, Staging, fetch_all
+from swampstore.sync.names import Names
+from swampstore.sync.parts import Parts
+from swampstore.sync.report import Progress
+from swampstore.sync.uploads import Placed, Upload, Uploaded, Uploader, put_all
+from swampstore.sync.workers import Deadline, Done
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T", Upload, Download)
+
+
+class Left(NamedTuple):
+    """Files that a task could not see, and where that was."""
+
+    files: Sequence[Any]
+    where: Unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a task needs to know besides its files; it travels there as it is."""
+
+    config: StoreConfig
+    names: Names
+    clock: Clock
+    concurrency: int
+    staging: str
+
+    def upload(self, uploads: Sequence[Upload]) -> Iterator[Done[Upload, Placed] | Left | Tally]:
+        """Put the files of some shards into the store: a task. At last, tell what it cost."""
+        if where := unseen(self.staging):
+            yield Left(uploads, where)
+            return
+        with self._opened() as (store, counting):
+            uploader = Uploader(store, self.names, self.clock)
+            yield from put_all(uploader, uploads, self.concurrency, Deadline())
+            yield counting.tally()
+
+    def download(
+        self, downloads: Sequence[Download]
+    ) -> Iterator[Done[Download, Brought] | Left | Tally]:
+        """Fetch the objects of some shards into files: a task. At last, tell what it cost."""
+        if where := unseen(self.staging):
+            yield Left(downloads, where)
+            return
+        with self._opened() as (store, counting):
+            downloader = Downloader(store, self.names, Staging(self.staging))
+            yield from fetch_all(downloader, downloads, self.concurrency, Deadline())
+            yield counting.tally()
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Store, CountingStore]]:
+        counting = CountingStore(self.config.open())
+        with RetryingStore(counting) as store:
+            yield store, counting
+
+
+class SparkTasks:
+    """A carrier that has Spark do the work.
+
+    `count` is told what the tasks asked of the store. Files that executors do not see are an error
+    if that is `strict`; else threads of this process carry them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: StoreConfig,
+        *,
+        strict: bool,
+        tell: Progress,
+        count: Callable[[Tally], None],
+    ) -> None:
+        self._spark = spark
+        self._config = config
+        self._strict = strict
+        self._tell = tell
+        self._count = count
+        self._blind: set[Unseen] = set()
+
+    def upload(
+        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+    ) -> Iterator[Done[Upload, Placed]]:
+        """Put files into the store."""
+        cargo = Cargo("push", uploads, lambda one: sizes[one.rel])
+        left: list[Upload] = []
+        began_ns = time.time_ns()
+        with Staging(parts.names.cache_dir) as staging:
+            site = self._site(parts, parts.limits.push_concurrency, staging)
+            for done in self._carried(site.upload, cargo, deadline, left, site):
+                yield _recorded_by(done, began_ns)
+        yield from THREADS.upload(parts, left, sizes, deadline)
+
+    def download(
+        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+    ) -> Iterator[Done[Download, Brought]]:
+        """Fetch objects into files below the staging directory."""
+        cargo = Cargo("pull", downloads, lambda one: one.entry.size)
+        left: list[Download] = []
+        site = self._site(parts, parts.limits.pull_concurrency, staging)
+        yield from self._carried(site.download, cargo, deadline, left, site)
+        yield from THREADS.download(parts, left, staging, deadline)
+
+    def _site(self, parts: Parts, concurrency: int, staging: Staging) -> Site:
+        each = max(1, concurrency // parallelism(self._spark))
+        return Site(self._config, parts.names, parts.clock, each, staging.path)
+
+    def _carried(
+        self,
+        work: Callable[[Sequence[T]], Iterable[Any]],
+        cargo: Cargo[T],
+        deadline: Deadline,
+        left: list[T],
+        site: Site,
+    ) -> Iterator[Any]:
+        """Yield what tasks have done with the files, and collect those that they did not see."""
+        for wave in cargo.waves(tasks_for(self._spark)):
+            tell = cargo.telling(wave, self._tell)
+            with ending(self._spark, deadline):
+                results = list(run_tasks(self._spark, work, wave, label="carry", tell=tell))
+            for result in results:
+                if isinstance(result, Tally):
+                    self._count(result)
+                elif isinstance(result, Left):
+                    self._leave(result, site)
+                    left.extend(result.files)
+                else:
+                    yield result
+
+    def _leave(self, left: Left, site: Site) -> None:
+        error = left.where.error(site.names.cache_dir)
+        if self._strict:
+            raise error
+        if left.where not in self._blind:
+            self._blind.add(left.where)
+            notice("%s; threads of this process do that part", error.message)
+
+
+def _recorded_by(done: Done[Upload, Placed], began_ns: int) -> Done[Upload, Placed]:
+    """Let what a file looked like count as recorded before the tasks began, by our own clock.
+
+    Another machine's clock may be ahead, and files would be believed that are too young for that.
+    """
+    if not isinstance(done.result, Uploaded):
+        return done
+    known = replace(done.result.known, recorded_ns=min(began_ns, done.result.known.recorded_ns))
+    return done._replace(result=done.result._replace(known=known))
+
+
+@contextlib.contextmanager
+def ending(spark: SparkSession, deadline: Deadline) -> Iterator[None]:
+    """Stop the Spark jobs of a block when the time is over, and raise SyncTimeoutError then."""
+    left = deadline.remaining()
+    if left is None:
+        yield
+        return
+    with stoppable(spark) as stop:
+        timer = threading.Timer(left, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except SparkJobError:
+            deadline.remaining()
+            raise
+        finally:
+            timer.cancel()

@@ -1,0 +1,406 @@
+"""The catalog from files that Spark read: the same rows, and never older than the files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from swampstore import Repo, open_repo
+from swampstore.artifacts.walk import data_names
+from swampstore.catalog import readings
+from swampstore.catalog import rebuild as rebuilding
+from swampstore.catalog.readings import Reading, is_current, read_early
+from swampstore.errors import DiskError
+from swampstore.layout import LATEST, METADATA, DataRef
+from swampstore.pipeline import catalog as bulk
+from swampstore.pipeline import places_of
+from swampstore.pipeline.catalog import export
+from swampstore.pipeline.engines import SparkOnDemand
+from swampstore.pipeline.errors import FilesNotSeenError
+from swampstore.pipeline.seeing import Unseen
+from swampstore.pipeline.settings import SparkSettings
+from tests.machines import Machine
+from tests.test_catalog import assert_equals_disk, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATER = 1 << 62  # a time at which nothing that is there now is young
+
+
+def fill(repo: Repo) -> None:
+    """Save something of every kind: steps, tags, tombstones, renames, deferred, damaged."""
+    for number in range(12):
+        for version in range(3):
+            repo.artifacts.save(f"aws/ec2/i-{number}", "state", {"n": version}, tags={"v": "x"})
+    repo.artifacts.save("aws/ec2/i-1", "old", "x")
+    repo.artifacts.rename("aws/ec2/i-1", "old", "new")
+    repo.artifacts.delete("aws/ec2/i-2", "state")
+    repo.artifacts.save("deep/type/of/model/m", "1", "a numeric name")
+    name = Path(repo.tree.path("data/aws/ec2/i-3/state"))
+    (name / "2" / METADATA).write_text("no: [yaml")
+    (name / LATEST).unlink()
+    (name / "9").mkdir()  # claimed, never finalised
+
+
+def refs(repo: Repo) -> list[DataRef]:
+    def fail(place: str, error: OSError) -> None:
+        raise AssertionError(place) from error
+
+    return list(data_names(repo.tree, fail))
+
+
+def run_here(
+    _spark: object,
+    work: Callable[[Any], Iterable[Any]],
+    items: Sequence[Any],
+    *,
+    label: str,
+    tell: object,
+) -> Iterator[Any]:
+    """Do what `run_tasks` does without Spark, pickling as it does."""
+    del label, tell
+    results = [pickle.dumps(list(pickle.loads(pickle.dumps(work))(item))) for item in items]
+    for result in results:
+        yield from pickle.loads(result)
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tasks run in this process, in a session that is none."""
+    monkeypatch.setattr(bulk, "run_tasks", run_here)
+    fake = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    monkeypatch.setattr(SparkOnDemand, "session", lambda _self, **_: fake)
+
+
+@pytest.fixture
+def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
+    """The names that a rebuild read itself, being not sure of what was read early."""
+    again: list[DataRef] = []
+    read_name = readings.read_name
+
+    def noted(tree: Any, namespace: str, ref: DataRef) -> Reading:
+        again.append(ref)
+        return read_name(tree, namespace, ref)
+
+    monkeypatch.setattr(rebuilding, "read_name", noted)
+    return again
+
+
+@pytest.fixture
+def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readings, "_RACY_NS", -LATER)
+
+
+# Readings ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ref(repo: Repo) -> DataRef:
+    for number in range(3):
+        repo.artifacts.save("aws/ec2/i-1", "state", {"n": number})
+    return repo.ref("aws/ec2/i-1", "state")
+
+
+def test_what_was_read_is_believed_as_long_as_nothing_looks_different(
+    repo: Repo, ref: DataRef
+) -> None:
+    reading = read_early(repo.tree, "", ref, LATER)
+    assert is_current(repo.tree, reading)
+    assert [row.version for row in reading.rows] == [3, 2, 1]
+
+
+def test_what_was_not_read_is_never_believed(repo: Repo, ref: DataRef) -> None:
+    assert not is_current(repo.tree, Reading(ref))
+
+
+def test_what_was_young_when_it_was_read_is_not_believed(repo: Repo, ref: DataRef) -> None:
+    metadata = Path(repo.tree.path(ref.file_rel(3, METADATA)))
+    written = metadata.stat().st_mtime_ns
+    second = 10**9
+    assert not is_current(repo.tree, read_early(repo.tree, "", ref, written + second))
+    assert is_current(repo.tree, read_early(repo.tree, "", ref, written + 60 * second))
+
+
+CHANGES: dict[str, Callable[[Repo, DataRef], object]] = {
+    "another version": lambda repo, ref: repo.artifacts.save(ref.model, ref.name, {"n": 9}),
+    "a deleted version": lambda repo, ref: repo.artifacts.delete(ref.model, ref.name, version=1),
+    "a tombstone": lambda repo, ref: repo.artifacts.delete(ref.model, ref.name),
+    "metadata that is written in place": lambda repo, ref: os.utime(
+        repo.tree.path(ref.file_rel(2, METADATA))
+    ),
+    "a marker that is written in place": lambda repo, ref: Path(
+        repo.tree.path(ref.latest_rel)
+    ).write_text("1"),
+    "a version that is deferred": lambda repo, ref: Path(
+        repo.tree.path(ref.file_rel(3, ".deferred"))
+    ).touch(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_read_is_not_believed_after(repo: Repo, ref: DataRef, change: str) -> None:
+    reading = read_early(repo.tree, "", ref, LATER)
+    CHANGES[change](repo, ref)
+    assert not is_current(repo.tree, reading)
+
+
+# Rebuilding --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_spark", "nothing_is_young")
+def test_what_was_read_early_and_did_not_change_is_not_read_again(
+    repo: Repo, read_again: list[DataRef]
+) -> None:
+    fill(repo)
+    read_again.clear()
+    rebuilt = bulk.rebuild(repo, engine="spark")
+    assert rebuilt.engine == "spark"
+    assert rebuilt.names == len(refs(repo))
+    assert read_again == []
+    assert repo.catalog.is_populated
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark", "nothing_is_young")
+def test_a_name_that_changes_after_it_was_read_is_read_again(
+    repo: Repo, read_again: list[DataRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+
+    def late(*args: Any, **options: Any) -> Iterator[Any]:
+        results = list(run_here(*args, **options))
+        repo.artifacts.save("aws/ec2/i-4", "state", {"n": "late"})
+        repo.artifacts.delete("aws/ec2/i-5", "state", version=1)
+        repo.artifacts.save("aws/ec2/fresh", "state", "x")
+        return iter(results)
+
+    monkeypatch.setattr(bulk, "run_tasks", late)
+    repo.catalog.clear()
+    read_again.clear()
+    bulk.rebuild(repo, engine="spark")
+    assert {ref.model.id for ref in read_again} == {"i-4", "i-5"}
+    assert repo.latest("aws/ec2/i-4", "state").version == 4
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_names_of_just_now_are_all_read_again(repo: Repo, read_again: list[DataRef]) -> None:
+    fill(repo)
+    read_again.clear()
+    bulk.rebuild(repo, engine="spark")
+    assert sorted(read_again) == sorted(refs(repo))
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark", "nothing_is_young")
+def test_a_damaged_version_is_told_once_whoever_read_it(
+    repo: Repo, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(repo)
+    caplog.clear()
+    bulk.rebuild(repo, engine="spark")
+    assert len([one for one in caplog.records if "i-3/state/2" in one.getMessage()]) == 1
+
+
+@pytest.mark.usefixtures("without_spark", "nothing_is_young")
+def test_waves_lose_nothing(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk, "_FIRST_WAVE", 2)
+    monkeypatch.setattr(bulk, "_WAVE_VERSIONS", 6)
+    monkeypatch.setattr(rebuilding, "_HUGE", 2)
+    fill(repo)
+    repo.catalog.clear()
+    assert bulk.rebuild(repo, engine="spark").names == len(refs(repo))
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_executors_that_do_not_see_the_files_are_an_error_that_names_them(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+    monkeypatch.setattr(bulk, "unseen", lambda _: Unseen("far-away"))
+    with pytest.raises(FilesNotSeenError, match="far-away"):
+        bulk.rebuild(repo, engine="spark")
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_if_nobody_insists_on_spark_names_that_it_cannot_see_are_read_here(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(repo)
+    repo.catalog.clear()
+    monkeypatch.setattr(bulk, "unseen", lambda _: Unseen("far-away"))
+    monkeypatch.setattr(bulk, "break_even", lambda *_: 5)
+    bulk.rebuild(repo, engine="auto")
+    assert_equals_disk(repo)
+    assert "far-away" in caplog.text
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_datastore_that_cannot_be_written_is_read_without_spark_or_not_at_all(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch, engine: Any
+) -> None:
+    fill(repo)
+    repo.catalog.clear()
+
+    def refuse(_directory: str) -> Any:
+        raise DiskError("read-only", hint="mount it")
+
+    monkeypatch.setattr(bulk, "Staging", refuse)
+    monkeypatch.setattr(bulk, "break_even", lambda *_: 1)
+    if engine == "spark":
+        with pytest.raises(DiskError):
+            bulk.rebuild(repo, engine=engine)
+    else:
+        bulk.rebuild(repo, engine=engine)
+        assert_equals_disk(repo)
+
+
+def test_few_names_are_never_a_reason_to_start_spark(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+    monkeypatch.setattr(SparkOnDemand, "session", lambda *_: pytest.fail("it was started"))
+    cluster = SparkSettings(master="spark://host:7077")
+    assert bulk.rebuild(repo, engine="auto", settings=cluster).engine == "local"
+    assert_equals_disk(repo)
+
+
+def test_a_dry_run_counts_and_changes_nothing(repo: Repo) -> None:
+    fill(repo)
+    repo.catalog.clear()
+    found = bulk.rebuild(repo, engine="spark", dry_run=True)
+    assert (found.names, found.engine) == (len(refs(repo)), "spark")
+    assert not repo.catalog.is_populated
+    assert rows(repo.catalog) == []
+
+
+# On Spark ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("spark", "nothing_is_young")
+def test_spark_makes_the_same_rows_as_this_process(
+    repo: Repo, read_again: list[DataRef], caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(repo)
+    repo.catalog.clear()
+    rebuilding.rebuild(repo.catalog, repo.mutations)
+    local = rows(repo.catalog)
+    repo.catalog.clear()
+    read_again.clear()
+    caplog.clear()
+    rebuilt = bulk.rebuild(repo, engine="spark")
+    assert rebuilt.engine == "spark"
+    assert read_again == []
+    assert rows(repo.catalog) == local
+    assert "i-3/state/2" in caplog.text
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("spark")
+def test_no_row_is_lost_or_stale_if_somebody_writes_meanwhile(
+    repo_dir: Path, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "_FIRST_WAVE", 4)
+    monkeypatch.setattr(bulk, "_WAVE_VERSIONS", 12)
+    monkeypatch.setattr(rebuilding, "BATCH_NAMES", 3)
+    fill(repo)
+    repo.catalog.clear()
+    over = threading.Event()
+
+    def write() -> None:
+        number = 0
+        with open_repo(repo_dir, durable=False) as other:
+            while not over.is_set():
+                number += 1
+                model = f"aws/ec2/i-{number % 14}"
+                other.artifacts.save(model, "state", {"n": number})
+                if number % 5 == 0:
+                    other.artifacts.delete(f"aws/ec2/i-{number % 7}", "state")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        bulk.rebuild(repo, engine="spark")
+    finally:
+        over.set()
+        writer.join()
+    assert_equals_disk(repo)
+
+
+def test_catalogs_of_all_namespaces_are_one_parquet_table(
+    spark: SparkSession, tmp_path: Path, bucket: Path, ana: Machine, bob: Machine
+) -> None:
+    for machine, namespace in ((ana, "team-a"), (bob, "team-b")):
+        assert machine("datastore", "namespace", "set", namespace).status == 0
+        machine.put("aws/ec2/i-1", "state", namespace)
+        machine.put("aws/ec2/i-1", "state", "newer")
+        assert machine("sync").status == 0
+    output = tmp_path / "catalogs"
+    exported = export(spark, places_of(f"file://{bucket}"), str(output))
+    assert {name: exported.rows[name] for name in ("team-a", "team-b")} == {
+        "team-a": 2,
+        "team-b": 2,
+    }
+    table = spark.read.parquet(str(output)).orderBy("namespace", "version")
+    found = [(row.namespace, row.version, row.is_latest) for row in table.collect()]
+    assert found == [
+        *(("team-a", 1, False), ("team-a", 2, True)),
+        *(("team-b", 1, False), ("team-b", 2, True)),
+    ]
+    again = export(spark, places_of(f"file://{bucket}", ["team-b"]), str(output))
+    assert again.rows == {"team-b": 2}
+    assert spark.read.parquet(str(output)).count() == 2
+
+
+# The command -------------------------------------------------------------------------------------
+
+
+def test_the_command_rebuilds_the_local_catalog(ana: Machine) -> None:
+    ana.put("aws/ec2/i-1", "state", "x")
+    told = ana("pipeline", "catalog", "--json").json
+    assert told["parquet"] is None
+    assert (told["sqlite"]["names"], told["sqlite"]["engine"]) == (1, "local")
+    dry = ana("pipeline", "catalog", "--dry-run", "--engine", "spark", "--json").json
+    assert (dry["dryRun"], dry["sqlite"]["names"], dry["sqlite"]["engine"]) == (True, 1, "spark")
+    assert "Read the files by this process: 1 data name" in ana("pipeline", "catalog").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["file:///nowhere"], "--output DIR"),
+        (["--namespace", "infra"], "--output DIR"),
+        (["--no-sqlite"], "--output DIR"),
+        (["file:///nowhere", "--output", "x", "--sqlite"], "--sqlite is about the repository"),
+    ],
+)
+def test_the_command_says_what_does_not_go_together(
+    ana: Machine, arguments: list[str], said: str
+) -> None:
+    outcome = ana("pipeline", "catalog", *arguments)
+    assert outcome.status == 2
+    assert said in outcome.err
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_command_does_both_in_one_session(
+    ana: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.pipeline.starting.stop", lambda _: None)
+    ana.put("aws/ec2/i-1", "state", "x")
+    ana("sync")
+    output = tmp_path / "catalogs"
+    told = ana("pipeline", "catalog", "--output", str(output), "--engine", "spark", "--json").json
+    assert told["parquet"]["rows"] == {"": 1}
+    assert (told["sqlite"]["names"], told["sqlite"]["engine"]) == (1, "spark")
+    assert list(output.glob("*.parquet"))
