@@ -1,0 +1,224 @@
+"""The copy as a whole: compare, copy in waves, commit each, and look again at what was moving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from swampstore.pipeline.copying.commits import Commits
+from swampstore.pipeline.copying.comparison import Comparison, Trouble
+from swampstore.pipeline.copying.ends import (
+    Border,
+    Ends,
+    check_namespace,
+    check_new_target,
+    check_source,
+    claim_namespace,
+    ends_of,
+)
+from swampstore.pipeline.copying.outcomes import (
+    CONFLICT,
+    DAMAGED,
+    FORBIDDEN,
+    MAY_PASS,
+    NOT_KEPT,
+    OVERTAKEN,
+    Placed,
+    Refused,
+    Wanted,
+    is_known_conflict,
+)
+from swampstore.pipeline.copying.summary import Copied, Finding
+from swampstore.pipeline.copying.units import CopyTask, Unit, copy_units, stages_of, units_of
+from swampstore.pipeline.editing import committer
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import bins, tasks_for
+from swampstore.pipeline.running import run_tasks
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.report import Progress, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# How often what was just being written is looked at once more.
+_ROUNDS = 4
+_AT_TARGET = frozenset({CONFLICT, NOT_KEPT, OVERTAKEN})
+
+
+def copy(
+    spark: SparkSession,
+    sources: Sequence[Place],
+    target: str,
+    *,
+    into: str | None = None,
+    owner: str | None = None,
+    dry_run: bool = False,
+    tell: Progress = no_progress,
+) -> Copied:
+    """Copy places to the store at `target`, each to its own namespace or all of one `into`.
+
+    `owner` is the id of the repository that a new namespace will belong to, where nothing at the
+    source tells it. What could not be copied is in the result; it can be done again at any time.
+    Raises NamespaceTakenError, ValidationError, StoreError, and IndexDamagedError for a source
+    without an index or a target with a damaged one.
+    """
+    began = time.monotonic()
+    parts = [
+        _Copy(spark, ends, tell).run(dry_run=dry_run)
+        for ends in ends_of(sources, target, into, owner)
+    ]
+    return Copied(
+        dry_run=dry_run,
+        objects=sum(part.objects for part in parts),
+        bytes=sum(part.bytes for part in parts),
+        present=sum(part.present for part in parts),
+        commits=sum(part.commits for part in parts),
+        findings=tuple(finding for part in parts for finding in part.findings),
+        namespaces=tuple(pair for part in parts for pair in part.namespaces),
+        seconds=time.monotonic() - began,
+    )
+
+
+class _Copy:
+    """One source on its way to one target."""
+
+    def __init__(self, spark: SparkSession, ends: Ends, tell: Progress) -> None:
+        self._spark = spark
+        self._ends = ends
+        self._tell = tell
+        self._border = Border(ends)
+        self._objects = self._bytes = self._commits = 0
+        self._present: int | None = None
+        # What was not copied, by path, as of the last look.
+        self._refused: dict[str, Refused] = {}
+        self._findings: list[Finding] = []
+
+    def run(self, *, dry_run: bool) -> Copied:
+        check_source(self._ends.source)
+        with self._ends.target.open() as store:
+            is_there = check_namespace(self._ends, store)
+            if not dry_run:
+                check_new_target(self._ends.target, store)
+                claim_namespace(self._ends, store)
+        if dry_run:
+            self._preview(self._ends.target if is_there else None)
+        else:
+            self._copy()
+        refused = [self._finding(one) for _, one in sorted(self._refused.items())]
+        return Copied(
+            dry_run,
+            *(self._objects, self._bytes, self._present or 0, self._commits),
+            findings=(*self._findings, *refused),
+            namespaces=((self._ends.source.namespace, self._ends.target.namespace),),
+        )
+
+    def _preview(self, target: Place | None) -> None:
+        for units in self._waves(target):
+            for one in (one for unit in units for one in unit.wanted):
+                if is_known_conflict(one, self._ends.source):
+                    self._note([Refused(one, CONFLICT, "the target's index tells otherwise")])
+                else:
+                    self._objects += 1
+                    self._bytes += one.size
+
+    def _copy(self) -> None:
+        with committer(self._ends.target) as editor:
+            commits = Commits(editor)
+            commits.begin(self._ends.source)
+            for _ in range(_ROUNDS):
+                for units in self._waves(self._ends.target):
+                    for stage in stages_of(units):
+                        self._run(stage, commits)
+                if not any(one.kind in MAY_PASS for one in self._refused.values()):
+                    break
+            self._commits = commits.count
+
+    # One round ---------------------------------------------------------------------------------
+
+    def _waves(self, target: Place | None) -> Iterator[list[Unit]]:
+        """Yield what is to be copied, as the two indexes are now, wave by wave."""
+        comparison = Comparison.of(self._spark, self._ends.source, target)
+        before, self._refused, self._findings = self._refused, {}, []
+        try:
+            totals = comparison.totals()
+            self._note_troubles(comparison.troubles() if totals.troubles else ())
+            if self._present is None:
+                self._present = totals.objects - totals.missing
+            waves = comparison.waves(totals)
+            for wave in range(waves if totals.missing else 0):
+                yield self._fresh(units_of(self._allowed(comparison.wanted(wave, waves))), before)
+        finally:
+            comparison.close()
+
+    def _allowed(self, wanted: Iterable[Wanted]) -> list[Wanted]:
+        allowed = []
+        for one in wanted:
+            if reason := self._border.why_not(one.rel):
+                self._refused[one.rel] = Refused(one, FORBIDDEN, reason)
+            else:
+                allowed.append(one)
+        return allowed
+
+    def _fresh(self, units: Iterable[Unit], before: dict[str, Refused]) -> list[Unit]:
+        """Return the units about which the indexes say something else than the last time."""
+        fresh = []
+        for unit in units:
+            known = [before.get(one.rel) for one in unit.wanted]
+            if all(
+                one is not None and one.wanted.revision == wanted.revision
+                for one, wanted in zip(known, unit.wanted, strict=True)
+            ):
+                self._note(one for one in known if one is not None)
+            else:
+                fresh.append(unit)
+        return fresh
+
+    def _run(self, units: Sequence[Unit], commits: Commits) -> None:
+        packed = bins(units, lambda unit: unit.weight, tasks_for(self._spark))
+        tasks = [CopyTask(self._ends.source, self._ends.target, tuple(one)) for one in packed]
+        placed: list[Placed] = []
+        try:
+            for outcome in run_tasks(self._spark, copy_units, tasks, label="copy", tell=self._tell):
+                if isinstance(outcome, Refused):
+                    self._note([outcome])
+                elif isinstance(outcome, Placed):
+                    placed.append(outcome)
+        finally:
+            # Also if a task failed: what came over before need not come again.
+            self._settle(commits.commit(placed))
+
+    def _settle(self, outcomes: Iterable[Placed | Refused]) -> None:
+        for one in outcomes:
+            if isinstance(one, Refused):
+                self._note([one])
+            else:
+                self._objects += 1
+                self._bytes += one.entry.size
+
+    # Findings ----------------------------------------------------------------------------------
+
+    def _note(self, refused: Iterable[Refused]) -> None:
+        self._refused.update((one.wanted.rel, one) for one in refused)
+
+    def _note_troubles(self, troubles: Iterable[Trouble]) -> None:
+        """Tell of damage of the source's index; stop at that of the target's."""
+        source, target = self._ends.source, self._ends.target
+        for trouble in troubles:
+            if trouble.side == "source":
+                rel = trouble.rel or trouble.document
+                key = source.names().remote(trouble.document)
+                self._findings.append(
+                    Finding(source.identity, source.namespace, DAMAGED, rel, key, trouble.problem)
+                )
+            elif trouble.rel is None:
+                raise IndexDamagedError(
+                    f"{trouble.document} of {target} cannot be used: {trouble.problem}",
+                    hint="Heal it first: `swampstore pipeline reindex` with that store.",
+                )
+
+    def _finding(self, refused: Refused) -> Finding:
+        place = self._ends.target if refused.kind in _AT_TARGET else self._ends.source
+        rel = refused.wanted.rel
+        key = place.names().remote(rel)
+        return Finding(place.identity, place.namespace, refused.kind, rel, key, refused.detail)

@@ -1,0 +1,123 @@
+"""What a copy is asked to bring over, and what can become of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import msgspec
+
+from swampstore.pipeline.places import Place
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import Entry, decode_entry
+from swampstore.sync.shapes import is_derived, is_marker
+
+# What findings are called.
+CORRUPT = "corrupt-at-source"
+MISSING = "missing-at-source"
+CHANGED = "changed-at-source"
+OVERTAKEN = "changed-at-target"
+CONFLICT = "conflict"
+HELD_BACK = "held-back"
+NOT_KEPT = "not-kept-by-target"
+FORBIDDEN = "forbidden"
+DAMAGED = "damaged-index"
+
+# Somebody may just have been writing there: another look may show something else.
+MAY_PASS = frozenset({CORRUPT, MISSING, CHANGED, OVERTAKEN})
+
+# The member of an index entry that tells which content of which place an object was copied from.
+SEAL = "copyOf"
+SEAL_DIGITS = 24
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Wanted(NamedTuple):
+    """An object of the source that the target does not have, or has otherwise.
+
+    `raw` is the entry of the source's index; without an index there is none, and `etag` is what
+    the listing saw. `there` is the entry of the target's index, None if it has none.
+    """
+
+    rel: str
+    size: int
+    sha256: str | None
+    last_modified: str
+    local_mtime: str | None
+    raw: bytes | None
+    etag: str | None
+    there: bytes | None
+
+    @property
+    def revision(self) -> tuple[bytes | None, str | None, bytes | None]:
+        """What differs as soon as one of the two sides says something else about the object."""
+        return self.raw, self.etag, self.there
+
+
+class Placed(NamedTuple):
+    """The target has the object now, checked; `entry` is not in its index yet."""
+
+    wanted: Wanted
+    entry: Entry
+
+
+class Left(NamedTuple):
+    """There is nothing to do: the target has this content, or a marker that is further on."""
+
+    wanted: Wanted
+
+
+class Refused(NamedTuple):
+    """The object was not copied; nothing at the target was touched."""
+
+    wanted: Wanted
+    kind: str
+    detail: str
+
+
+Outcome = Placed | Left | Refused
+
+
+def entry_there(wanted: Wanted) -> Entry | None:
+    """Return what the target's index says of the path, None if nothing that can be understood."""
+    try:
+        return None if wanted.there is None else decode_entry(wanted.rel, wanted.there)
+    except IndexDamagedError:
+        return None
+
+
+def is_known_conflict(wanted: Wanted, source: Place) -> bool:
+    """Whether the two indexes alone show that the target has something else, which stays."""
+    there = entry_there(wanted)
+    if there is None or may_replace(wanted, there.sha256, source):
+        return False
+    if wanted.sha256 is not None and there.sha256 is not None:
+        return wanted.sha256 != there.sha256
+    return wanted.size != there.size
+
+
+def may_replace(wanted: Wanted, sha256: str | None, source: Place) -> bool:
+    """Whether content of the target with this hash may make room for that of the source.
+
+    A marker may, which is for the numbers to decide, and what any machine can compute again. Else
+    only what was copied from this very source, and nobody has changed since.
+    """
+    if is_marker(wanted.rel) or is_derived(wanted.rel):
+        return True
+    if wanted.there is None or sha256 is None:
+        return False
+    there = entry_there(wanted)
+    if there is None or there.sha256 != sha256:
+        return False
+    return _members.decode(wanted.there).get(SEAL) == _seal(source, sha256)
+
+
+def sealed(wanted: Wanted, sha256: str, source: Place) -> bytes:
+    """Return the members of the source's entry, with the one that tells where it is from."""
+    members = _members.decode(wanted.raw) if wanted.raw is not None else {}
+    return msgspec.json.encode(members | {SEAL: _seal(source, sha256)})
+
+
+def _seal(source: Place, sha256: str) -> msgspec.Raw:
+    digest = hashlib.sha256(f"{source}\n{sha256}".encode()).hexdigest()[:SEAL_DIGITS]
+    return msgspec.Raw(msgspec.json.encode(digest))
