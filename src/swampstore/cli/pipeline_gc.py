@@ -1,0 +1,135 @@
+"""`swampstore pipeline gc`: expired data and superfluous versions of everything, after a grace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.pipeline import Bulk, pipeline_options
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, printable, size_text, table
+from swampstore.cli.session import Session
+from swampstore.errors import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from swampstore.pipeline.collecting import Collected
+    from swampstore.pipeline.collecting.summary import Kind
+    from swampstore.pipeline.places import Place
+
+_SHOWN = 20
+_WORDS: dict[Kind, str] = {
+    "swept": "Deleted",
+    "due": "Would delete",
+    "marked": "Marked",
+    "waiting": "Marked earlier, and not for long enough:",
+    "kept": "Kept, though they were due:",
+}
+
+
+class _Grace(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Read a duration; 0 needs no unit."""
+        from swampstore.artifacts.retention import parse_duration
+        from swampstore.errors import ValidationError
+
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return timedelta() if value == "0" else parse_duration(value)
+        except ValidationError as error:
+            self.fail(f"{error.message}: {error.hint}", param, ctx)
+
+
+@command(
+    examples="""
+    swampstore pipeline gc --dry-run
+    swampstore pipeline gc s3://bucket/prefix --namespace '*'
+    swampstore pipeline gc --grace 0 --findings swept.json
+    """
+)
+@click.option(
+    "--grace",
+    type=_Grace(),
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="Delete what was marked so long ago and has not changed; 0 marks and deletes at once.",
+)
+@pipeline_options
+@pass_session
+def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
+    """Delete expired data and versions beyond their policy, after a grace period.
+
+    What is found for the first time is only marked. Run it again after the grace period, every
+    night for example: what was marked, and is garbage still, is deleted then. So nobody who is
+    pushing or reading at the time is harmed.
+    """
+    from swampstore.pipeline.findings import write_few_findings
+
+    places = bulk.places(session)
+    if all(place.indexed for place in places):
+        collected = _collect(session, bulk, places, grace)
+    else:
+        collected = _collect_in_place(bulk, places)
+    if bulk.findings:
+        write_few_findings((one.to_finding() for one in collected.outcomes), bulk.findings)
+    session.show(collected.to_json(), lambda: _text(collected))
+    if not session.json:
+        for warning in collected.warnings:
+            session.note(f"warning: {printable(warning)}")
+    if collected.failed:
+        click.get_current_context().exit(EXIT_ERROR)
+
+
+def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timedelta) -> Collected:
+    from swampstore.pipeline.collecting import gc as collect
+
+    with bulk.spark(session) as spark, progress_shown() as tell:
+        return collect(spark, places, grace=grace, dry_run=bulk.dry_run, tell=tell)
+
+
+def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:
+    """Let the repository collect the directory that it uses; nothing of others in there."""
+    from swampstore.errors import ValidationError
+    from swampstore.pipeline.collecting import gc_in_place
+    from swampstore.repo import open_repo
+
+    with open_repo(places[0].target) as repo:
+        for place in places:
+            if place.namespace != repo.config.namespace:
+                raise ValidationError(
+                    f"{place} is used in place: it is collected by the repository that uses it",
+                    hint="Run `swampstore data gc` in that repository.",
+                )
+        return gc_in_place(repo, dry_run=bulk.dry_run)
+
+
+def _text(collected: Collected) -> str:
+    lines = []
+    shown = [one for one in collected.outcomes if one.kind != "waiting"]
+    if shown:
+        rows = [
+            [one.namespace, one.rel, one.kind, one.detail, one.versions, size_text(one.size)]
+            for one in shown[:_SHOWN]
+        ]
+        columns = ["namespace", "path", "what", "why", "versions", "size"]
+        lines.append(table(columns, rows, right=("versions", "size")))
+    if len(shown) > _SHOWN:
+        lines.append(f"... and {len(shown) - _SHOWN} more; --findings keeps all of them.")
+    for kind, words in _WORDS.items():
+        versions = collected.versions(kind)
+        if versions or kind == ("due" if collected.dry_run else "swept"):
+            size = size_text(collected.size(kind))
+            lines.append(f"{words} {counted(versions, 'version')}, {size}.")
+    if collected.finished:
+        left = counted(collected.finished, "object")
+        lines.append(f"Deleted {left} that an interrupted collection had left.")
+    return "\n".join(lines)

@@ -1,0 +1,143 @@
+"""The last look at a data name, under the lock: whether what was marked still has to go.
+
+Everything is decided again from what the index and the objects say at this moment, by the planner
+that a single repository uses. Pure: whoever calls has read it all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.retention.plan import Removal, plan_gc
+from swampstore.catalog.rows import row_of
+from swampstore.catalog.schema import Row
+from swampstore.errors import MetadataError
+from swampstore.layout import METADATA, DataRef
+from swampstore.pipeline.collecting.going import Going, files_of_name, fingerprint
+from swampstore.retention.collect import name_facts
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.sync.index_format import Entry
+
+CHANGED = "it changed since it was marked"
+IN_USE = "its objects are not what the index says: somebody may be pushing it"
+WANTED = "it is no garbage any more"
+
+RunExists = Callable[[str, str], bool]
+
+
+class Due(NamedTuple):
+    """What of a name has been marked for long enough; 0 stands for all of it."""
+
+    going: Going
+    versions: frozenset[int]
+
+
+class Sight(NamedTuple):
+    """A data name at this moment.
+
+    `entries` are what the index says about its paths, `objects` what is stored below it, whether
+    or not an index names it, and `contents` the marker and the metadata among those.
+    """
+
+    entries: Mapping[str, Entry]
+    objects: Mapping[str, ObjectInfo]
+    contents: Mapping[str, bytes]
+
+
+class Verdict(NamedTuple):
+    """The paths that go, by version, and why other versions that were due stay."""
+
+    going: Mapping[int, Sequence[str]]
+    staying: Mapping[int, str]
+
+
+def judge(
+    due: Due, sight: Sight, now: datetime, run_exists: RunExists, *, young_since: datetime
+) -> Verdict:
+    """Decide what goes.
+
+    Objects that no index names and that are younger than `young_since` are taken to be those of
+    somebody who is about to commit them.
+    """
+    unchanged = {one for one in due.versions if _is_unchanged(due.going, one, sight)}
+    staying = dict.fromkeys(due.versions - unchanged, CHANGED)
+    if not unchanged:
+        return Verdict({}, staying)
+    if _is_being_pushed(sight):
+        return Verdict({}, dict.fromkeys(due.versions, IN_USE))
+    removal = removal_of(due.going.ref, sight, now, run_exists)
+    if 0 in unchanged:
+        reason = _why_whole_stays(due.going, removal, sight, young_since)
+        return Verdict({} if reason else {0: sorted(sight.entries)}, {0: reason} if reason else {})
+    # Without a reason to expire, neither the highest version nor the latest one is among these.
+    is_surplus = removal is not None and not removal.whole_name
+    surplus = {one.version for one in removal.versions} if removal and is_surplus else set()
+    staying |= dict.fromkeys(unchanged - surplus, WANTED)
+    return Verdict({one: _paths(due, sight, one) for one in unchanged & surplus}, staying)
+
+
+def _paths(due: Due, sight: Sight, version: int) -> list[str]:
+    name_rel = due.going.ref.rel
+    return [rel for rel, one in files_of_name(sight.entries, name_rel) if one == version]
+
+
+def _is_unchanged(going: Going, version: int, sight: Sight) -> bool:
+    files = files_of_name(sight.entries, going.ref.rel)
+    seen = {rel: sight.entries[rel] for rel, one in files if version in (0, one)}
+    return fingerprint(seen) == going.fingerprints[version]
+
+
+def _is_being_pushed(sight: Sight) -> bool:
+    """Whether the marker, or any metadata, is not what the index says: a commit is to follow."""
+    for rel, data in sight.contents.items():
+        entry = sight.entries.get(rel)
+        if entry is not None and entry.sha256 not in (None, hashlib.sha256(data).hexdigest()):
+            return True
+    return False
+
+
+def _why_whole_stays(
+    going: Going, removal: Removal | None, sight: Sight, young_since: datetime
+) -> str | None:
+    if removal is None or removal.reason != going.removal.reason:
+        return WANTED
+    present = {version for _, version in files_of_name(sight.entries, going.ref.rel)} - {0}
+    if present != {one.version for one in removal.versions}:
+        return "it has a version whose metadata cannot be used"
+    unnamed = sight.objects.keys() - sight.entries.keys()
+    if any(sight.objects[rel].last_modified > young_since for rel in unnamed):
+        return IN_USE
+    return None
+
+
+def removal_of(ref: DataRef, sight: Sight, now: datetime, run_exists: RunExists) -> Removal | None:
+    """Return what goes from a name by all that is known at this moment, None if nothing does."""
+    try:
+        facts = name_facts(_rows(ref, sight))
+    except ValueError:
+        return None  # a time of creation that is none
+    plan = plan_gc([facts] if facts else [], now, run_exists)
+    return plan.removals[0] if plan.removals else None
+
+
+def _rows(ref: DataRef, sight: Sight) -> list[Row]:
+    """Return the rows of a name, ascending, as a catalog would have them."""
+    marker = on_disk.parse_marker(sight.contents.get(ref.latest_rel, b""))
+    versions = {version for _, version in files_of_name(sight.entries, ref.rel)}
+    rows: list[Row] = []
+    for version in sorted(versions - {0}):
+        rel = ref.file_rel(version, METADATA)
+        if rel not in sight.contents:
+            continue
+        try:
+            metadata = on_disk.parse_metadata(sight.contents[rel], ref, version, rel)
+        except MetadataError:
+            continue
+        rows.append(row_of("", ref, metadata, deferred=False))
+    covered = [row.version for row in rows if marker is None or row.version <= marker]
+    latest = max(covered, default=0)
+    return [row._replace(is_latest=int(row.version == latest)) for row in rows]

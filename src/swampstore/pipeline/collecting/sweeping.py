@@ -1,0 +1,182 @@
+"""Carrying a plan out in one place: a few names at a time, each time with one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
+
+from swampstore.layout import METADATA, check_segment
+from swampstore.locks.registry import model_locks
+from swampstore.pipeline.collecting.doomed import doomed, remove, write_down
+from swampstore.pipeline.collecting.going import files_of_name
+from swampstore.pipeline.collecting.judging import CHANGED, Due, Sight, Verdict, judge
+from swampstore.pipeline.editing import Editor
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.remote import View
+from swampstore.sync.workers import Deadline, in_parallel
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOCKED = "somebody has its model locked"
+DAMAGED = "the index says nothing about it that can be understood"
+# Others wait with their commits while a batch is looked at and removed.
+_NAMES, _VERSIONS = 100, 1000
+
+
+class Swept(NamedTuple):
+    """What became of one name that was due."""
+
+    due: Due
+    verdict: Verdict
+
+
+class Sweeper:
+    """Removes garbage from one place; `now` is the time by which it is judged.
+
+    `failures` tell which objects could not be removed; the next collection does that.
+    """
+
+    def __init__(self, editor: Editor, now: datetime, grace: timedelta) -> None:
+        self.failures: list[str] = []
+        self._editor = editor
+        self._now = now
+        self._young_since = now - grace
+
+    def sweep(self, batch: Sequence[Due]) -> list[Swept]:
+        """Look at names again, take out of the index what still has to go, then remove it.
+
+        The global lock is held for so long, so nobody commits anything in between.
+        """
+        with self._editor.locks.committing():
+            view = self._editor.view([rel for due in batch for rel in _samples(due)])
+            sights = self._look(batch, view)
+            verdicts = [self._verdict(*one) for one in zip(batch, sights, strict=True)]
+            going = {
+                rel: sight.objects.get(rel)
+                for verdict, sight in zip(verdicts, sights, strict=True)
+                if isinstance(sight, Sight)
+                for rels in verdict.going.values()
+                for rel in rels
+            }
+            if going and not self._remove(view, going):
+                verdicts = [_all_stay(due, CHANGED) for due in batch]
+        return [Swept(*one) for one in zip(batch, verdicts, strict=True)]
+
+    def _remove(self, view: View, going: Mapping[str, ObjectInfo | None]) -> bool:
+        """Remove paths from the index and their objects; False if the index does not take it."""
+        editor = self._editor
+        objects = [doomed(rel, info) for rel, info in going.items() if info is not None]
+        record = write_down(editor, objects)
+        try:
+            editor.commit({}, going, view=view)
+        except IndexMovedError:  # by a client that does not know the lock
+            editor.store.delete(record)
+            return False
+        self.failures += remove(editor, objects, record).failures
+        return True
+
+    def _verdict(self, due: Due, sight: Sight | str) -> Verdict:
+        if isinstance(sight, str):
+            return _all_stay(due, sight)
+        return judge(due, sight, self._now, self._run_exists, young_since=self._young_since)
+
+    def _run_exists(self, workflow_id: str, run_id: str) -> bool:
+        """Whether a run has a record, committed or on its way; raise if that cannot be told."""
+        check_segment("workflow id", workflow_id)
+        check_segment("workflow run id", run_id)
+        rel = f"workflow-runs/{workflow_id}/workflow-run-{run_id}.yaml"
+        try:
+            self._editor.store.head(self._editor.names.remote(rel))
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    # Looking -----------------------------------------------------------------------------------
+
+    def _look(self, batch: Sequence[Due], view: View) -> list[Sight | str]:
+        """Return each name as it is now, or why it is left alone."""
+        editor = self._editor
+        states = model_locks(editor.store, editor.place.namespace, ttl=editor.locks.ttl)
+        locked = {model for model, state in states if not state.is_stale}
+        entries: dict[int, Mapping[str, Entry] | str] = {}
+        for number, due in enumerate(batch):
+            entries[number] = LOCKED if due.going.ref.model in locked else _entries(due, view)
+        usable = {number: one for number, one in entries.items() if not isinstance(one, str)}
+        objects = self._each(lambda number: self._objects(batch[number]), usable)
+        asked = [(number, rel) for number, one in usable.items() for rel in one if _tells(rel)]
+        contents: dict[int, dict[str, bytes]] = {number: {} for number in usable}
+        for (number, rel), data in self._each(lambda one: self._content(one[1]), asked).items():
+            if data is not None:
+                contents[number][rel] = data
+        return [
+            one if isinstance(one, str) else Sight(one, objects[number], contents[number])
+            for number, one in entries.items()
+        ]
+
+    def _objects(self, due: Due) -> dict[str, ObjectInfo]:
+        editor, name_rel = self._editor, due.going.ref.rel
+        root = editor.names.remote("")
+        listed = editor.store.list(editor.names.remote(f"{name_rel}/"))
+        found = {info.key.removeprefix(root): info for info in listed}
+        return {rel: found[rel] for rel, _ in files_of_name(found, name_rel)}
+
+    def _content(self, rel: str) -> bytes | None:
+        try:
+            return self._editor.store.get(self._editor.names.remote(rel)).data
+        except ObjectNotFoundError:
+            return None
+
+    def _each(self, work: Callable[[T], R], tasks: Iterable[T]) -> dict[T, R]:
+        results: dict[T, R] = {}
+        concurrency = self._editor.place.config.limits.pull_concurrency
+        for task, result, error in in_parallel(work, tasks, concurrency, Deadline()):
+            if error is not None:
+                raise error
+            results[task] = result  # type: ignore[assignment]  # without an error there is one
+        return results
+
+
+def batches(due: Iterable[Due]) -> Iterator[list[Due]]:
+    """Cut what is due into batches that others can wait for."""
+    batch: list[Due] = []
+    versions = 0
+    for one in due:
+        batch.append(one)
+        versions += one.going.removal.version_count
+        if len(batch) >= _NAMES or versions >= _VERSIONS:
+            yield batch
+            batch, versions = [], 0
+    if batch:
+        yield batch
+
+
+def _samples(due: Due) -> tuple[str, str]:
+    """Return paths in the partitions that everything of a name is in."""
+    ref = due.going.ref
+    return ref.latest_rel, ref.file_rel(1, METADATA)
+
+
+def _entries(due: Due, view: View) -> dict[str, Entry] | str:
+    name_rel = due.going.ref.rel
+    found: dict[str, Entry] = {}
+    try:
+        for rel, _ in files_of_name(view.entries_below(name_rel), name_rel):
+            entry = view.entry(rel)
+            if entry is not None:
+                found[rel] = entry
+    except IndexDamagedError:
+        return DAMAGED
+    return found or CHANGED
+
+
+def _tells(rel: str) -> bool:
+    """Whether a path of a data name is its marker or metadata."""
+    return rel.endswith((f"/{METADATA}", "/latest"))
+
+
+def _all_stay(due: Due, reason: str) -> Verdict:
+    return Verdict({}, dict.fromkeys(due.versions, reason))
