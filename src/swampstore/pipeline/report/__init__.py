@@ -1,0 +1,134 @@
+"""What a datastore holds, in numbers: tables of usage, and a page that people like to read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from swampstore.errors import NotFoundError
+from swampstore.files import disk_errors, replace_file
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.report.page import page
+from swampstore.pipeline.report.summary import Source, Summary
+from swampstore.sync.report import Progress, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from swampstore.pipeline.report.figures import Figures
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a report says, and where it is."""
+
+    output: str
+    tables_dir: str | None
+    summary: Summary
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals, the top tens and where the rest is."""
+        return {
+            "report": self.output,
+            "tables": self.tables_dir,
+            "seconds": round(self.seconds, 3),
+            **self.summary.to_json(),
+        }
+
+
+def report(
+    spark: SparkSession,
+    places: Sequence[Place],
+    *,
+    now: datetime,
+    output: str,
+    tables_dir: str | None = None,
+    tell: Progress,
+) -> Reported:
+    """Write a page about everything in these places, as of `now`, to the file `output`.
+
+    The artifacts are read once. `tables_dir` becomes a directory with each table as Parquet.
+    A file is there when all of it is. Raises NotFoundError if there is no directory for it,
+    DiskError, SparkJobError, and what the stores do.
+    """
+    from swampstore.pipeline.findings import write_findings
+    from swampstore.pipeline.report.reading import SummaryReader
+    from swampstore.pipeline.running import spark_errors
+
+    started = time.monotonic()
+    path = _file_to_write(output)
+    tables_dir = tables_dir and os.path.abspath(tables_dir)
+    sources = [Source(place.identity, place.namespace) for place in places]
+    with spark_errors(), _figures(spark, places, now, tell) as figures:
+        reader = SummaryReader(
+            figures, lambda done: tell(Step("summing up", done, SummaryReader.STEPS, 0, 0))
+        )
+        summary = reader.summary(sources, now)
+        tables = figures.tables() if tables_dir else {}
+        for number, (name, table) in enumerate(tables.items(), 1):
+            write_findings(table, f"{tables_dir}/{name}")
+            tell(Step("writing tables", number, len(tables), 0, 0))
+    with disk_errors(path):
+        replace_file(path, page(summary).encode(), durable=False)
+    return Reported(path, tables_dir, summary, time.monotonic() - started)
+
+
+def _file_to_write(output: str) -> str:
+    """Return the absolute path; find out before the work whether there is a place for it."""
+    path = os.path.abspath(output)
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        raise NotFoundError(
+            f"there is no directory {directory}", hint="Make it, or write to another one."
+        )
+    return path
+
+
+@contextmanager
+def _figures(
+    spark: SparkSession, places: Sequence[Place], now: datetime, tell: Progress
+) -> Iterator[Figures]:
+    """Yield the tables, with what they are made of kept in memory until the end of the block."""
+    from swampstore.pipeline.collecting.planner import planned
+    from swampstore.pipeline.planning import tasks_for
+    from swampstore.pipeline.report.figures import Figures, narrowed
+    from swampstore.pipeline.running import watched
+    from swampstore.pipeline.tables import Tables
+
+    with ExitStack() as stack:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            frame.persist()
+            stack.callback(frame.unpersist)
+            return frame
+
+        versions = keep(narrowed(Tables(spark, places).artifacts()))
+        with watched(spark, "reading", tasks_for(spark), tell):
+            versions.count()
+        plan = stack.enter_context(planned(versions, _run_records(spark, places), now))
+        figures = Figures(versions, plan.removals)
+        keep(figures.usage)
+        keep(figures.duplicates)
+        yield figures
+
+
+def _run_records(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
+    """Return the paths of all records of workflow runs, without opening any."""
+    from swampstore.pipeline.tables import Tables
+
+    indexed = [place for place in places if place.indexed]
+    in_place = [place for place in places if not place.indexed]
+    frames = [Tables(spark, indexed).index()] if indexed else []
+    frames += [Tables(spark, in_place).objects()] if in_place else []
+    listed = reduce(
+        lambda one, other: one.unionByName(other),
+        (frame.select("store", "namespace", "rel") for frame in frames),
+    )
+    return listed.where("rel LIKE 'workflow-runs/%'")

@@ -1,0 +1,191 @@
+"""The tables of a report: what is stored, summed up in every way that people ask about.
+
+Most of them are one table, `usage`: each version counts in every dimension, such as its namespace
+or its type. So everything is summed up in one go over the versions. Only imported where there is
+Spark.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from swampstore.catalog.schema import ACTIVE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PLACE = ("store", "namespace")
+MODEL = (*PLACE, "type_normalized", "model_id")
+NAME = (*MODEL, "data_name")
+# The columns that make up the key of each dimension; `state` is the lifecycle of the whole name.
+DIMENSIONS = {
+    "namespace": PLACE,
+    "type": ("type_normalized",),
+    "model": MODEL,
+    "name": (*NAME, "state"),
+    "lifecycle": ("state",),
+    "content_type": ("content_type",),
+    "owner": ("owner_type", "owner_ref"),
+    "workflow": ("workflow_name",),
+    "day": (*PLACE, "day"),
+}
+# The same for what garbage collection would remove.
+GARBAGE_DIMENSIONS = {"rule": ("rule",), "collectable": ("rule", *PLACE, "type_normalized")}
+OLD_VERSIONS = "old-versions"
+USE = ("names", "versions", "bytes", "latest_bytes")
+
+_LISTED = 1000
+_EXAMPLES = 5
+# Days are days in UTC, whatever time zone the session has.
+_DAY = "date_from_unix_date(CAST(floor(unix_seconds(created_at) / 86400) AS int))"
+_COLUMNS = (
+    *(*NAME, "version", "model_name", "is_latest", "deferred", "lifecycle", "content_type"),
+    *("lifetime", "garbage_collection", "owner_type", "owner_ref", "workflow_id"),
+    *("workflow_run_id", "workflow_name", "size", "checksum", "created_at"),
+)
+_LISTED_COLUMNS = (*NAME, "model_name", "version", "content_type", "size", "created_at")
+
+
+def narrowed(artifacts: DataFrame) -> DataFrame:
+    """Return what a report, and retention, need of the artifacts; an unknown size is nothing.
+
+    The versions of a name are brought together once, and not again for every table.
+    """
+    kept = artifacts.select(*_COLUMNS).withColumn("size", sf.coalesce("size", sf.lit(0)))
+    return kept.repartition(*NAME)
+
+
+class Figures:
+    """The tables of a report.
+
+    `versions` are the narrowed artifacts, `removals` those that garbage collection would remove,
+    with their `reason`. Keep `versions`, `usage` and `duplicates` in memory: the others are made
+    of them.
+    """
+
+    def __init__(self, versions: DataFrame, removals: DataFrame) -> None:
+        self._versions = versions
+        self._removals = removals
+
+    @cached_property
+    def usage(self) -> DataFrame:
+        """Names, versions and bytes by `dimension` and `key`, an array of texts.
+
+        `last` says when the newest version was written, and what its model was called.
+        """
+        by_recency = sf.struct("is_latest", "version")
+        state = sf.max_by("lifecycle", by_recency).over(Window.partitionBy(*NAME))
+        stored = self._versions.withColumns({"state": state, "day": sf.expr(_DAY)})
+        rule = sf.coalesce("reason", sf.lit(OLD_VERSIONS))
+        going = self._removals.withColumns(
+            {"rule": rule, "is_latest": sf.expr("false"), "model_name": sf.lit("")}
+        )
+        return _summed_up(stored, DIMENSIONS).unionByName(_summed_up(going, GARBAGE_DIMENSIONS))
+
+    def table(self, dimension: str, *more: str | Column) -> DataFrame:
+        """Return the part of `usage` about one dimension, with the columns of its key."""
+        columns = (DIMENSIONS | GARBAGE_DIMENSIONS)[dimension]
+        key = [sf.col("key")[number].alias(name) for number, name in enumerate(columns)]
+        return self.usage.where(sf.col("dimension") == dimension).select(*key, *more, *USE)
+
+    def tables(self) -> dict[str, DataFrame]:
+        """Return all tables by the name they are written under."""
+        last: tuple[str | Column, ...] = (
+            "last.model_name",
+            sf.col("last.created_at").alias("last_at"),
+        )
+        names = self.table("name", *last).withColumnRenamed("state", "lifecycle").drop("names")
+        return {
+            "usage_by_namespace": self.table("namespace"),
+            "usage_by_type": self.table("type"),
+            "usage_by_model": self.table("model", *last),
+            "usage_by_name": names,
+            "usage_by_day": self.days,
+            "usage_by_content_type": self.table("content_type"),
+            "usage_by_owner": self.table("owner"),
+            "usage_by_workflow": self.table("workflow"),
+            "usage_by_lifecycle": self.table("lifecycle").withColumnRenamed("state", "lifecycle"),
+            "growth": self.growth,
+            "largest": self.largest,
+            "oldest": self.oldest,
+            "duplicates": self.duplicates,
+            "collectable": self.table("collectable").drop("latest_bytes"),
+        }
+
+    @property
+    def days(self) -> DataFrame:
+        """What was written to each namespace on each day, and still exists."""
+        return self.table("day").withColumn("day", sf.col("day").cast("date"))
+
+    @property
+    def growth(self) -> DataFrame:
+        """How much there was in each namespace after each day; what has no date comes first."""
+        so_far = Window.partitionBy(*PLACE).orderBy("day").rowsBetween(Window.unboundedPreceding, 0)
+        sums = (sf.sum(name).over(so_far).alias(name) for name in ("versions", "bytes"))
+        return self.days.select(*PLACE, "day", *sums)
+
+    @property
+    def largest(self) -> DataFrame:
+        """The versions with the most bytes."""
+        order = (sf.col("size").desc(), *NAME, "version")
+        return self._versions.select(*_LISTED_COLUMNS).orderBy(*order).limit(_LISTED)
+
+    @property
+    def oldest(self) -> DataFrame:
+        """The latest versions that were written first, without those of deleted names."""
+        found = self._versions.where("is_latest AND created_at IS NOT NULL")
+        found = found.where(sf.col("lifecycle") == ACTIVE)
+        return found.select(*_LISTED_COLUMNS).orderBy("created_at", *NAME).limit(_LISTED)
+
+    @cached_property
+    def duplicates(self) -> DataFrame:
+        """Contents that are there more than once, in how many names, and the first few places."""
+        in_order = Window.partitionBy("checksum").orderBy(*NAME, "version")
+        name = sf.struct(*NAME)
+        is_other_name = ~name.eqNullSafe(sf.lag(name).over(in_order))
+        example = sf.struct(*NAME, "model_name", "version")
+        numbered = self._versions.where("checksum != '' AND size > 0").select(
+            *("checksum", "size", is_other_name.alias("is_other_name")),
+            sf.when(sf.row_number().over(in_order) <= _EXAMPLES, example).alias("example"),
+        )
+        return (
+            numbered.groupBy("checksum")
+            .agg(
+                sf.count("*").alias("copies"),
+                sf.count_if("is_other_name").alias("names"),
+                sf.sum("size").alias("bytes"),
+                (sf.sum("size") - sf.max("size")).alias("wasted_bytes"),
+                sf.sort_array(sf.collect_list("example")).alias("examples"),
+            )
+            .where("copies > 1")
+        )
+
+
+def _summed_up(versions: DataFrame, dimensions: dict[str, tuple[str, ...]]) -> DataFrame:
+    """Count every version in all dimensions; where it has no workflow, it counts in none."""
+    parts = sf.explode(sf.array(*(_part(name, key) for name, key in dimensions.items())))
+    facts = (*NAME, "version", "model_name", "is_latest", "size", "created_at")
+    counted = versions.select(*facts, parts.alias("part"))
+    in_names = (
+        counted.where("part.key[0] != '' OR part.dimension != 'workflow'")
+        .groupBy("part", *NAME)
+        .agg(
+            sf.count("*").alias("versions"),
+            sf.sum("size").alias("bytes"),
+            sf.sum(sf.when(sf.col("is_latest"), sf.col("size")).otherwise(0)).alias("latest_bytes"),
+            sf.max(sf.struct("created_at", "version", "model_name")).alias("last"),
+        )
+    )
+    sums = (sf.sum(name).alias(name) for name in USE[1:])
+    return in_names.groupBy("part.dimension", "part.key").agg(
+        sf.max("last").alias("last"), sf.count("*").alias("names"), *sums
+    )
+
+
+def _part(dimension: str, key: tuple[str, ...]) -> Column:
+    texts = sf.array(*(sf.col(name).cast("string") for name in key))
+    return sf.struct(sf.lit(dimension).alias("dimension"), texts.alias("key"))

@@ -1,0 +1,275 @@
+"""What a report tells, as plain data: totals, the heads of its tables, growth.
+
+The members of each row are columns of the table it comes from; `Summary.to_json` is the document
+that the command prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, NamedTuple
+
+from swampstore.clock import to_iso
+
+TOP = 10
+
+
+class Source(NamedTuple):
+    """A namespace of a store that was read."""
+
+    store: str
+    namespace: str
+
+
+class Totals(NamedTuple):
+    """Everything in numbers; bytes are those of content, as its metadata states them."""
+
+    namespaces: int = 0
+    types: int = 0
+    models: int = 0
+    names: int = 0
+    versions: int = 0
+    bytes: int = 0
+    latest_bytes: int = 0
+    deleted_names: int = 0
+    deleted_bytes: int = 0
+    duplicate_contents: int = 0
+    duplicate_versions: int = 0
+    duplicate_bytes: int = 0
+    freed_names: int = 0
+    freed_versions: int = 0
+    freed_bytes: int = 0
+    undated_versions: int = 0
+    future_versions: int = 0
+
+
+NOTHING = Totals()
+
+
+class NamespaceUsage(NamedTuple):
+    """What a namespace uses."""
+
+    store: str
+    namespace: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class TypeUsage(NamedTuple):
+    """What the models of a type use, in all namespaces."""
+
+    type_normalized: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class ModelUsage(NamedTuple):
+    """What a model uses."""
+
+    store: str
+    namespace: str
+    type_normalized: str
+    model_id: str
+    model_name: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class NameUsage(NamedTuple):
+    """What a data name uses; `lifecycle` is that of its latest version."""
+
+    store: str
+    namespace: str
+    type_normalized: str
+    model_id: str
+    model_name: str
+    data_name: str
+    lifecycle: str
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class ContentTypeUsage(NamedTuple):
+    """What a kind of content uses."""
+
+    content_type: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class OwnerUsage(NamedTuple):
+    """What an owner produced."""
+
+    owner_type: str
+    owner_ref: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class WorkflowUsage(NamedTuple):
+    """What the runs of a workflow produced."""
+
+    workflow_name: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class LifecycleUsage(NamedTuple):
+    """What names use whose latest version is of this lifecycle."""
+
+    lifecycle: str
+    names: int
+    versions: int
+    bytes: int
+    latest_bytes: int
+
+
+class StoredVersion(NamedTuple):
+    """One version."""
+
+    store: str
+    namespace: str
+    type_normalized: str
+    model_id: str
+    model_name: str
+    data_name: str
+    version: int
+    content_type: str
+    size: int
+    created_at: datetime | None
+
+
+class Copy(NamedTuple):
+    """One place where some content is."""
+
+    store: str
+    namespace: str
+    type_normalized: str
+    model_id: str
+    model_name: str
+    data_name: str
+    version: int
+
+
+class Duplicate(NamedTuple):
+    """Content that is there more than once; `examples` are the first few places."""
+
+    checksum: str
+    copies: int
+    names: int
+    bytes: int
+    wasted_bytes: int
+    examples: tuple[Copy, ...]
+
+
+class Freed(NamedTuple):
+    """What garbage collection would remove by one rule from one type of a namespace."""
+
+    rule: str
+    store: str
+    namespace: str
+    type_normalized: str
+    names: int
+    versions: int
+    bytes: int
+
+
+class RuleUsage(NamedTuple):
+    """What garbage collection would remove by one rule."""
+
+    rule: str
+    names: int
+    versions: int
+    bytes: int
+
+
+class Addition(NamedTuple):
+    """What was written to a namespace on a day and still exists.
+
+    `source` is None for all namespaces but the largest, `day` None if the day is unknown.
+    """
+
+    source: Source | None
+    day: date | None
+    versions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the page shows. Lists are heads, the largest first; `totals` count everything."""
+
+    generated_at: datetime
+    sources: Sequence[Source]
+    totals: Totals = NOTHING
+    additions: Sequence[Addition] = ()
+    namespaces: Sequence[NamespaceUsage] = ()
+    types: Sequence[TypeUsage] = ()
+    models: Sequence[ModelUsage] = ()
+    names: Sequence[NameUsage] = ()
+    content_types: Sequence[ContentTypeUsage] = ()
+    owners: Sequence[OwnerUsage] = ()
+    workflows: Sequence[WorkflowUsage] = ()
+    lifecycles: Sequence[LifecycleUsage] = ()
+    largest: Sequence[StoredVersion] = ()
+    oldest: Sequence[StoredVersion] = ()
+    duplicates: Sequence[Duplicate] = ()
+    rules: Sequence[RuleUsage] = ()
+    freed: Sequence[Freed] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals and the top ten of everything."""
+        lists = {
+            "namespaces": self.namespaces,
+            "types": self.types,
+            "models": self.models,
+            "names": self.names,
+            "contentTypes": self.content_types,
+            "owners": self.owners,
+            "workflows": self.workflows,
+            "lifecycles": self.lifecycles,
+            "largest": self.largest,
+            "oldest": self.oldest,
+            "duplicates": self.duplicates,
+            "rules": self.rules,
+            "freed": self.freed,
+        }
+        return {
+            "generatedAt": to_iso(self.generated_at),
+            "sources": [_json(source) for source in self.sources],
+            "totals": _json(self.totals),
+            **{name: [_json(row) for row in rows[:TOP]] for name, rows in lists.items()},
+        }
+
+
+def _json(value: Any) -> Any:
+    match value:
+        case tuple() if hasattr(value, "_asdict"):
+            return {_camel(name): _json(member) for name, member in value._asdict().items()}
+        case tuple():
+            return [_json(member) for member in value]
+        case datetime():
+            return to_iso(value)
+    return value
+
+
+def _camel(name: str) -> str:
+    if name == "type_normalized":
+        return "type"
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
