@@ -19,11 +19,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import bulk_jobs
 import catalog_reads
 import command_line
 import machine
 import rebuilding
 import saving
+import spark_start
 import sync_memory
 import syncing
 from measuring import Benchmark, Line, Setting, say
@@ -35,6 +37,8 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cli": command_line.measure,
     "sync": syncing.measure,
     "sync-memory": sync_memory.measure,
+    "spark-start": spark_start.measure,
+    "bulk": bulk_jobs.measure,
 }
 _QUICK = 20
 _VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}

@@ -87,10 +87,10 @@ class Account:
         self.echo(line, on)
         self._run(line, on, stdout=None, fails=fails)
 
-    def ask(self, line: str, *, on: Machine | None = None) -> str:
-        """Run a command line that must go well, show what it prints, and return that."""
+    def ask(self, line: str, *, fails: bool = False, on: Machine | None = None) -> str:
+        """Run a command line as `run` does, and return what it printed."""
         self.echo(line, on)
-        printed = self._run(line, on, stdout=subprocess.PIPE)
+        printed = self._run(line, on, stdout=subprocess.PIPE, fails=fails)
         self.console.print(Text(printed.rstrip("\n")), soft_wrap=True)
         return printed
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import everything
 import scan
 import sharing
 import writers
@@ -269,6 +270,7 @@ def sum_up(account: Account) -> None:
             "content": f"{account.directory}/.swamp/data",
             "catalog": f"{account.directory}/.swamp/swampstore.db",
             "bucket": f"{account.directory}/{sharing.ELSEWHERE}/bucket",
+            "report": f"{account.directory}/{everything.REPORT}",
             "command": f"{Path(sys.executable).parent}/swampstore",
             "next": "README.md, docs/index.md",
         }
@@ -287,6 +289,7 @@ CHAPTERS: tuple[Callable[[Account], None], ...] = (
     clean_up,
     sharing.share_it,
     see_the_doctor,
+    everything.look_after_all_of_it,
     sum_up,
 )
 

@@ -450,6 +450,63 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "pipeline/class_archive.py": {
+        "os.makedirs": "the user's cache directory",
+        "os.open": "archives of classes in it",
+        "os.unlink": "the same",
+        "os.utime": "the same",
+    },
+    "pipeline/copying/objects.py": {"tempfile.TemporaryFile": "content on its way"},
+    "pipeline/editing.py": {"tempfile.TemporaryDirectory": "a base that lasts for one edit"},
+    "pipeline/findings.py": {
+        "open": "the findings that --findings keeps",
+        "os.makedirs": "the directory they are in",
+        "os.mkdir": "the findings themselves",
+        "os.rename": "the same",
+        "os.replace": "the same",
+        "shutil.rmtree": "the same",
+    },
+    "pipeline/gateway.py": {
+        "open": "the settings of Spark, in a temporary directory",
+        "tempfile.TemporaryDirectory": "the same",
+    },
+    "pipeline/java.py": {
+        "open": "the wrapper around a Java runtime, in the user's cache directory",
+        "os.chmod": "the same",
+        "os.makedirs": "the same",
+        "os.mkdir": "the same",
+        "os.rename": "the same",
+        "shutil.rmtree": "the same",
+        "shutil.which": "looking for Java",
+        "tempfile.mkdtemp": "the same",
+    },
+    "pipeline/source/objects.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "pipeline/reindex/ground.py": {"tempfile.TemporaryDirectory": "a base that lasts for one look"},
+    "pipeline/reindex/reading.py": {
+        "os.makedirs": "the directory of a verification that goes on, in the local tier",
+        "shutil.rmtree": "the same",
+    },
+    "pipeline/shipping.py": {
+        "tempfile.mkdtemp": "the package for executors, in a temporary directory",
+    },
+    "pipeline/source/filters.py": {
+        "open": "what was asked of a frame of Spark, in a temporary file",
+        "os.open": "the same",
+        "os.unlink": "the same, of frames that nobody used for long",
+        "tempfile.gettempdir": "the same",
+    },
+    "pipeline/source/records.py": {"tempfile.TemporaryFile": "a long record while it is read"},
+    "pipeline/source/saving.py": {
+        "tempfile.TemporaryDirectory": "the throw-away cache of a Spark job",
+    },
+    "pipeline/source/snapshots.py": {
+        "os.makedirs": "the directory where a stream remembers what it has delivered",
+        "os.unlink": "snapshots that it needs no more",
+    },
+    "pipeline/source/staging.py": {
+        "open": "what tasks staged, brought to the driver",
+        "tempfile.TemporaryDirectory": "the same",
+    },
 }
 
 

@@ -29,6 +29,7 @@ CHAPTERS = (
     "Clean up",
     "Share it with another machine",
     "See the doctor",
+    "Look after all of it",
     "What happened",
 )
 
@@ -62,7 +63,7 @@ def test_it_shows_the_commands_that_it_runs(told: str) -> None:
     prompt = r"^(?:server|laptop)?\$ (?:.*\| )?"
     shown = re.findall(rf"{prompt}swampstore ([a-z]+(?: [a-z]+)?)", told, re.MULTILINE)
     assert {"data get", "data put", "data query", "data rename", "data gc", "doctor"} <= set(shown)
-    assert {"datastore setup", "sync"} <= set(shown)
+    assert {"datastore setup", "sync", "pipeline verify", "pipeline report"} <= set(shown)
 
 
 def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
@@ -84,6 +85,8 @@ def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
         "nor on the laptop",
         "the data is in the repository again, all of it",
         "nothing is wrong, after all of this",
+        "that is found, and nothing else",
+        "the report needs nothing but a browser",
     ):
         assert claim in claims
     assert any(re.fullmatch(r"one artifact took 1\d requests", claim) for claim in claims)
@@ -93,8 +96,10 @@ def test_it_is_plain_where_there_is_no_terminal(told: str) -> None:
     assert "\x1b" not in told
 
 
-def test_it_leaves_a_repository_to_look_at(told: str, place: Path) -> None:
+def test_it_leaves_a_repository_and_a_report_to_look_at(told: str, place: Path) -> None:
     assert f"rm -r {place}" in told
+    assert re.search(rf"^ +report +{place}/report.html$", told, re.MULTILINE)
+    assert (place / "report.html").read_text("utf-8").startswith("<!doctype html>")
     with open_repo(place) as repo:
         assert repo.latest("web-1", "state").version == 8
 

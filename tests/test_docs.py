@@ -29,6 +29,14 @@ from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, SHARED_CHECKS, U
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import errors as lock_errors
+from swampstore.pipeline import catalog as pipeline_catalog
+from swampstore.pipeline import collecting as pipeline_collecting
+from swampstore.pipeline import copying as pipeline_copying
+from swampstore.pipeline import errors as pipeline_errors
+from swampstore.pipeline import reindex as pipeline_reindex
+from swampstore.pipeline import report as pipeline_report
+from swampstore.pipeline import syncing as pipeline_syncing
+from swampstore.pipeline import verify as pipeline_verify
 from swampstore.stores import errors as store_errors
 from swampstore.sync import errors as sync_errors
 from swampstore.sync.service import SyncService
@@ -191,7 +199,8 @@ def test_the_reference_describes_no_other_command() -> None:
 
 
 def test_every_command_has_an_example_of_its_json_document() -> None:
-    examples = "\n".join(block.text for block in page("reference/json.md").blocks)
+    pages = page("reference/json.md"), page("reference/json-pipeline.md")
+    examples = "\n".join(block.text for found in pages for block in found.blocks)
     for path in COMMANDS:
         assert re.search(rf"^\$ {path}\b.*--json", examples, re.MULTILINE), path
 
@@ -231,7 +240,7 @@ def test_the_codes_of_the_command_line_are_documented() -> None:
 
 def _library_errors() -> set[type[SwampstoreError]]:
     modules = {SwampstoreError.__module__, store_errors.__name__, sync_errors.__name__}
-    modules.add(lock_errors.__name__)
+    modules |= {lock_errors.__name__, pipeline_errors.__name__}
     return {kind for kind in _errors() if kind.__module__ in modules}
 
 
@@ -263,7 +272,8 @@ def test_the_environment_variables_of_the_reference_are_those_of_the_code() -> N
 def test_the_settings_of_the_reference_are_those_of_the_code() -> None:
     section = page("reference/configuration.md").section(".swamp.yaml")
     documented = {name for row in table_rows(section) for name in re.findall(r"`(.+?)`", row[0])}
-    places = ("config.py", "datastore_address.py", "retention/definitions.py")
+    places = ["config.py", "datastore_address.py", "retention/definitions.py"]
+    places.append("pipeline/settings.py")
     code = "".join((SOURCES / place).read_text() for place in places)
     for name in documented:
         assert f'"{name.rpartition(".")[2]}"' in code, name
@@ -330,6 +340,13 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
         (doctor, ("examine",)),
         (datastore_setup, ("set_up_datastore",)),
         (namespaces, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),
+        (pipeline_verify, ("verify",)),
+        (pipeline_reindex, ("reindex",)),
+        (pipeline_copying, ("copy",)),
+        (pipeline_collecting, ("gc",)),
+        (pipeline_report, ("report",)),
+        (pipeline_syncing, ("push",)),
+        (pipeline_catalog, ("rebuild", "export")),
     ):
         for name in names:
             call = _signature(f"{module.__name__}.{name}", getattr(module, name), drop=0)

@@ -37,6 +37,7 @@ root = Group(
         "run": Entry("app:run", "Look after the records of runs."),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
         "datastore": Entry("app:datastore", "Choose where the data is, and look after it."),
+        "pipeline": Entry("app:pipeline", "Work on everything at once, on Apache Spark."),
         "doctor": Entry(
             "doctor:doctor",
             "Check the repository and its remote; the exit status is 1 if something is wrong.",
@@ -144,5 +145,45 @@ run = Group(
             "retention:run_gc",
             "Delete the records and logs of workflow runs and outputs that ended long ago.",
         )
+    },
+)
+
+pipeline = Group(
+    "pipeline",
+    root.entries["pipeline"].summary,
+    {
+        "verify": Entry(
+            "pipeline_verify:verify",
+            "Hash everything and compare it with the index; the exit status is 1 if something is"
+            " wrong.",
+        ),
+        "reindex": Entry(
+            "pipeline_reindex:reindex", "Make the index of a remote anew from what is stored there."
+        ),
+        "copy": Entry(
+            "pipeline_copy:copy",
+            "Copy a datastore to another store; the exit status is 1 if something stayed behind.",
+        ),
+        "gc": Entry(
+            "pipeline_gc:gc",
+            "Delete expired data and versions beyond their policy, after a grace period.",
+        ),
+        "report": Entry(
+            "pipeline_report:report",
+            "Write a page about what is stored: who uses how much, growth, duplicates, garbage.",
+        ),
+        "push": Entry(
+            "pipeline_push:push",
+            "Compare every file of the cache, and bring to the remote what it does not have.",
+        ),
+        "pull": Entry(
+            "pipeline_pull:pull",
+            "Compare everything that the remote has with the cache, and bring here what is"
+            " missing.",
+        ),
+        "catalog": Entry(
+            "pipeline_catalog:catalog",
+            "Make catalogs anew: of any namespaces as Parquet, and the local one.",
+        ),
     },
 )

@@ -56,14 +56,10 @@ class Bulk:
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:
         """Yield a Spark session, which ends with the block if it began with it."""
-        from swampstore.pipeline.session import session as start
-        from swampstore.pipeline.session import stop
+        from swampstore.pipeline.starting import session_for
 
-        spark = start(self.settings(session))
-        try:
+        with session_for(self.settings(session)) as spark:
             yield spark
-        finally:
-            stop(spark)
 
 
 _target = click.argument(

@@ -1,0 +1,152 @@
+"""Bulk jobs on Spark beside the plain loop: time, memory, one core against two, break-even."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import repeat
+from typing import NamedTuple
+
+import sample
+from measuring import Line, Setting, say
+from swampstore import init_repo
+
+# 100,000 versions of two files each, and the marker of each name.
+_MODELS = 100
+_NAMES = 100
+_VERSIONS = 10
+_ROUNDS = 4
+# One core against two; promised as a limit of the time of two by that of one.
+SCALING = 1.6
+_CONTENT = b'{"status": "running", "cpus": 4}\n' * 30
+_MIB = 1 << 20
+
+
+class Cost(NamedTuple):
+    """Seconds to start, of the first round and of the best later one; bytes of all processes."""
+
+    started: float
+    cold: float
+    warm: float
+    memory: int
+
+
+def measure(setting: Setting) -> Iterator[Line]:
+    """Make a datastore, and let every job run on one core, on two, and without Spark."""
+    shape = sample.Shape(max(8, setting.scaled(_MODELS)), _NAMES, _VERSIONS)
+    repo, bucket = f"{setting.directory}/repo", f"{setting.directory}/bucket"
+    objects = _make(repo, bucket, shape)
+    _run("reindex", f"file://{bucket}", "local[2]", 1)
+    targets = {"reindex": f"file://{bucket}", "verify": f"file://{bucket}", "catalog": repo}
+    for job, target in targets.items():
+        say(f"{job} of {objects:,} objects")
+        yield from _compared(job, target, bucket if job != "catalog" else repo, objects)
+
+
+def _compared(job: str, target: str, plain_target: str, objects: int) -> Iterator[Line]:
+    plain = _run(job, plain_target, "", _ROUNDS)
+    one = _run(job, target, "local[1]", _ROUNDS)
+    two = _run(job, target, "local[2]", _ROUNDS)
+    yield Line(
+        f"{job} of {objects:,} objects, local[2], warm",
+        two.warm,
+        "s",
+        note=f"first time {two.cold:.1f} s after {two.started:.1f} s to start, one core"
+        f" {one.warm:.1f} s, plain loop {plain.warm:.1f} s",
+    )
+    yield Line(
+        f"{job}: time on two cores by that on one",
+        two.warm / one.warm,
+        "x",
+        1 / SCALING if job != "catalog" else None,
+        f"{one.warm / two.warm:.2f} times as fast",
+    )
+    yield Line(
+        f"{job}: memory of all processes",
+        two.memory / _MIB,
+        "MiB",
+        note=f"plain loop {plain.memory / _MIB:.0f} MiB",
+    )
+    yield _break_even(job, objects, two, plain)
+
+
+def _break_even(job: str, objects: int, spark: Cost, plain: Cost) -> Line:
+    """Return from how many objects on a cold Spark is faster than the loop."""
+    saved = (plain.warm - spark.warm) / objects
+    ahead = spark.started + spark.cold - spark.warm
+    if saved <= 0:
+        return Line(f"{job}: break-even", float("inf"), "objects", note="never on this machine")
+    note = f"{ahead:.1f} s to start and warm up, {saved * 1e6:.0f} µs saved by each object"
+    return Line(f"{job}: break-even", ahead / saved, "objects", note=note)
+
+
+def _make(repo_dir: str, bucket: str, shape: sample.Shape) -> int:
+    """Write the files of a repository, and the same ones as a bucket; return how many."""
+    with init_repo(repo_dir) as repo:
+        say(f"writing the files of {shape.artifacts * shape.versions:,} versions")
+        versions = sample.write_files(repo.tree, shape, repeat(_CONTENT))
+        data = repo.tree.path("data")
+    os.makedirs(bucket)
+    shutil.copytree(data, f"{bucket}/data", copy_function=os.link)
+    os.sync()
+    return 2 * versions + shape.artifacts
+
+
+def _run(job: str, target: str, master: str, rounds: int) -> Cost:
+    script = f"{os.path.dirname(os.path.abspath(__file__))}/bulk_once.py"
+    command = [sys.executable, script, job, target, master, str(rounds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        watch = _Memory(process.pid)
+        out, _ = process.communicate()
+        memory = watch.end()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    told = json.loads(out.splitlines()[-1])
+    times = told["rounds"]
+    return Cost(told["started"], times[0], min(times[1:], default=times[0]), memory)
+
+
+class _Memory:
+    """Looks now and then how much memory a process and all below it have, shared parts once."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._peak = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def end(self) -> int:
+        """Return the most there was."""
+        self._over.set()
+        self._thread.join()
+        return self._peak
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.5):
+            self._peak = max(self._peak, sum(map(_pss, _family(self._pid))))
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                for child in file.read().split():
+                    yield from _family(int(child))
+    except OSError:
+        return  # it has ended
+
+
+def _pss(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            (line,) = (line for line in file if line.startswith("Pss:"))
+            return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        return 0
