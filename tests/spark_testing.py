@@ -38,8 +38,10 @@ _START_TIMEOUT = 180.0
 _RESULT_TIMEOUT = 400.0
 _LOCAL_CONF = {
     "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "4",
-    # Tests ask each question once, of little data: compiling them would take longer than answers.
+    # Tests ask each question once, of little data. Compiling it, and planning it anew after each of
+    # its stages, would take longer than the answer.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
 }
