@@ -98,7 +98,7 @@ def test_it_is_plain_where_there_is_no_terminal(told: str) -> None:
 
 def test_it_leaves_a_repository_and_a_report_to_look_at(told: str, place: Path) -> None:
     assert f"rm -r {place}" in told
-    assert re.search(rf"^ +report +{place}/report.html$", told, re.MULTILINE)
+    assert re.search(rf"^ +report +{place}/report.html *$", told, re.MULTILINE)
     assert (place / "report.html").read_text("utf-8").startswith("<!doctype html>")
     with open_repo(place) as repo:
         assert repo.latest("web-1", "state").version == 8

@@ -229,7 +229,7 @@ def export(
         artifacts = Tables(spark, places).artifacts()
         if not dry_run:
             write_findings(artifacts, output)
-            artifacts = spark.read.parquet(output)
+            artifacts = spark.read.parquet(os.path.abspath(output))
         counted = artifacts.groupBy("namespace").count().collect()
     rows = {place.namespace: 0 for place in places} | {row[0]: row[1] for row in counted}
     return Exported(output, rows, round(time.monotonic() - began, 3))

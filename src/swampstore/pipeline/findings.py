@@ -34,8 +34,9 @@ def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
 def _replace(
     path: str, rows: Iterable[Mapping[str, Any]], write_parquet: Callable[[str], object]
 ) -> None:
+    path = os.path.abspath(path)  # Spark may have been started in another directory
     with disk_errors(path):
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         temp = f"{path}.{uuid.uuid4()}.tmp"
         if path.endswith(".json"):
             _write_lines(rows, temp)

@@ -18,11 +18,13 @@ from swampstore.pipeline.places import Place
 from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
+from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+R = TypeVar("R")
 _NAMESPACE_MARK = ".namespace.json"
 _FOREIGN_MARKS = frozenset({_NAMESPACE_MARK, MONOLITH_KEY})
 _INDEX = META_KEY.partition("/")[0]
@@ -139,3 +141,22 @@ def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:
         # Beside the data of a directory in place there are the files of this machine.
         internal = internal or "/" not in rel
     return Listed(rel, info, internal or is_temp(rel))
+
+
+def each(place: Place, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[tuple[T, R]]:
+    """Yield each task with its result, in no order; many run at once where answers take time."""
+    if place.root is not None:
+        # A local disk answers at once; threads would only contend for the interpreter.
+        for task in tasks:
+            yield task, work(task)
+        return
+
+    def boxed(task: T) -> tuple[R]:
+        return (work(task),)
+
+    concurrency = place.config.limits.pull_concurrency
+    for task, box, error in in_parallel(boxed, tasks, concurrency, Deadline()):
+        if error is not None:
+            raise error
+        assert box is not None
+        yield task, box[0]

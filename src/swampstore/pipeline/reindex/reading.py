@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 from swampstore.files import disk_errors
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Listed, tasks_for
+from swampstore.pipeline.planning import Listed, each, tasks_for
 from swampstore.pipeline.reindex.entries import PATH
 from swampstore.pipeline.reindex.scanning import arrow_schema
 from swampstore.pipeline.running import watched
@@ -26,7 +26,6 @@ from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.report import Progress
-from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -135,15 +134,7 @@ def _listed(row: Mapping[str, Any]) -> Listed:
 
 def _contents(place: Place, store: Store, objects: Iterable[Listed]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of objects with their content; those that vanish meanwhile have none."""
-    # A local disk answers at once; threads would only contend for the interpreter.
-    concurrency = 1 if place.root else place.config.limits.pull_concurrency
-
-    def content(one: Listed) -> Content | None:
-        return readable_content(store, one)
-
-    for one, found, error in in_parallel(content, objects, concurrency, Deadline()):
-        if error is not None:
-            raise error
+    for one, found in each(place, lambda one: readable_content(store, one), objects):
         if found is not None:
             yield object_row(place, one) + found
 

@@ -16,11 +16,11 @@ from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.committed import (
     File,
     Shards,
     Slice,
-    each,
     files_of,
     loads,
     slices,

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Piece, bins, listed, pieces
+from swampstore.pipeline.planning import Piece, bins, each, listed, pieces
 from swampstore.pipeline.source.index import read_meta
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.stores.errors import ObjectNotFoundError
@@ -20,7 +20,6 @@ from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import RawEntries, decode_entry, decode_monolith, decode_shard
 from swampstore.sync.partitions import MONOLITH_KEY, partition_of, shard_key
 from swampstore.sync.shapes import unit_of
-from swampstore.sync.workers import Deadline, in_parallel
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -150,25 +149,6 @@ def _document(place: Place, store: Store, rel: str) -> bytes:
             f"{key} of {place.identity} is missing",
             hint="Run `swampstore pipeline reindex` to make the index anew.",
         ) from None
-
-
-def each(place: Place, work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[tuple[T, R]]:
-    """Yield each task with its result, in no order; many run at once where answers take time."""
-    if place.root is not None:
-        # A local disk answers at once; threads would only contend for the interpreter.
-        for task in tasks:
-            yield task, work(task)
-        return
-
-    def boxed(task: T) -> tuple[R]:
-        return (work(task),)
-
-    concurrency = place.config.limits.pull_concurrency
-    for task, box, error in in_parallel(boxed, tasks, concurrency, Deadline()):
-        if error is not None:
-            raise error
-        assert box is not None
-        yield task, box[0]
 
 
 def loads(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:

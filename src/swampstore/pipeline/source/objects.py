@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 from swampstore.layout import METADATA, parse_version
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Listed, Piece, listed, pieces
+from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
 from swampstore.pipeline.source.scan import Whole
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.partitions import partition_of
 from swampstore.sync.shapes import is_marker, version_file
-from swampstore.sync.workers import Deadline, in_parallel
 
 # Larger objects go through a file, so that memory does not depend on what is stored.
 _IN_MEMORY = 4 << 20
@@ -86,21 +85,7 @@ class Contents(Whole):
     def rows(self, place: Place, piece: Piece, store: Store) -> Iterator[tuple[Any, ...]]:
         """List one piece and read what is chosen; objects that vanish meanwhile have no row."""
         wanted = (one for one in listed(piece, store) if self._is_wanted(one))
-        if place.root is not None:
-            # A local disk answers at once; threads would only contend for the interpreter.
-            for one in wanted:
-                if (content := read_content(store, one)) is not None:
-                    yield object_row(place, one) + content
-            return
-        reading = in_parallel(
-            lambda one: read_content(store, one),
-            wanted,
-            place.config.limits.pull_concurrency,
-            Deadline(),
-        )
-        for one, content, error in reading:
-            if error is not None:
-                raise error
+        for one, content in each(place, lambda one: read_content(store, one), wanted):
             if content is not None:
                 yield object_row(place, one) + content
 
