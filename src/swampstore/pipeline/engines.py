@@ -45,7 +45,8 @@ class BreakEven(NamedTuple):
     cluster: int
 
 
-# Measured by `benchmarks/`; what is told about them is in docs/benchmarks.md.
+# On one machine Spark was slower at every size that `benchmarks/` tried. The numbers for a cluster
+# are estimates: nobody has measured one yet.
 BREAK_EVEN: Mapping[Job, BreakEven] = {
     "push": BreakEven(NEVER, 50_000),
     "pull": BreakEven(NEVER, 50_000),
