@@ -15,6 +15,7 @@ from swampstore.cli.session import Session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from swampstore.config import Config
     from swampstore.pipeline.places import Place
     from swampstore.pipeline.settings import SparkSettings
 
@@ -44,14 +45,12 @@ class Bulk:
     def settings(self, session: Session) -> SparkSettings:
         """Return how Spark is to be run, by the command line, the environment and the marker."""
         from swampstore.errors import RepoNotFoundError
-        from swampstore.pipeline.settings import settings_of
 
         try:
             with session.open_repo() as repo:
-                settings = settings_of(repo.config)
+                return settings_at(repo.config, self.master)
         except RepoNotFoundError:
-            settings = settings_of()  # a bucket can be looked after from anywhere
-        return settings.at(self.master) if self.master else settings
+            return settings_at(None, self.master)  # a bucket can be looked after from anywhere
 
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:
@@ -60,6 +59,14 @@ class Bulk:
 
         with session_for(self.settings(session)) as spark:
             yield spark
+
+
+def settings_at(config: Config | None, master: str | None) -> SparkSettings:
+    """Return what environment and marker say of Spark, at the master of the command line if any."""
+    from swampstore.pipeline.settings import settings_of
+
+    settings = settings_of(config)
+    return settings.at(master) if master else settings
 
 
 _target = click.argument(
@@ -88,6 +95,18 @@ master_option = click.option(
     help="Where Spark is, such as local[4], spark://host:7077 or sc://host."
     "  [default: as configured, else local[*]]",
 )
+
+
+def grace_option(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option for the age, in minutes, up to which a push may still be going on."""
+    return click.option(
+        "--grace",
+        type=click.IntRange(min=0),
+        default=60,
+        show_default=True,
+        metavar="MINUTES",
+        help=meaning,
+    )
 
 
 def spark_options(function: Callable[..., None]) -> Callable[..., None]:

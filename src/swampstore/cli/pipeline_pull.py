@@ -8,8 +8,8 @@ import click
 
 from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import dry_run_option, findings_option, master_option
-from swampstore.cli.pipeline_push import keep_findings, patience_option, settings_at, show_synced
+from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
+from swampstore.cli.pipeline_push import keep_findings, patience_option, show_synced
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def pull(
         synced = syncing.pull(
             repo,
             engine=engine,
-            settings=settings_at(repo, master),
+            settings=settings_at(repo.config, master),
             metadata_only=metadata_only or None,
             dry_run=dry_run,
             deadline=timeout,

@@ -8,12 +8,12 @@ import click
 
 from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import dry_run_option, findings_option, master_option
+from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
 from swampstore.cli.rendering import counted, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
-    from swampstore.pipeline.settings import Engine, SparkSettings
+    from swampstore.pipeline.settings import Engine
     from swampstore.pipeline.syncing import Synced
     from swampstore.repo import Repo
 
@@ -56,21 +56,13 @@ def push(
         synced = syncing.push(
             repo,
             engine=engine,
-            settings=settings_at(repo, master),
+            settings=settings_at(repo.config, master),
             dry_run=dry_run,
             deadline=timeout,
             tell=tell,
         )
         keep_findings(repo, synced, findings)
     show_synced(session, synced)
-
-
-def settings_at(repo: Repo, master: str | None) -> SparkSettings:
-    """Return how Spark is to be run, by the command line, the environment and the marker."""
-    from swampstore.pipeline.settings import settings_of
-
-    settings = settings_of(repo.config)
-    return settings.at(master) if master else settings
 
 
 def keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
+from swampstore.cli.pipeline import Bulk, dry_run_option, grace_option, spark_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted
 from swampstore.cli.session import Session
@@ -29,13 +29,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Also compare the content of every object with the entry that is there.",
 )
-@click.option(
-    "--grace",
-    type=click.IntRange(min=0),
-    default=60,
-    show_default=True,
-    metavar="MINUTES",
-    help="Objects that no entry names are entered when they are older: a push may be going on.",
+@grace_option(
+    "Objects that no entry names are entered when they are older: a push may be going on."
 )
 @dry_run_option
 @spark_options

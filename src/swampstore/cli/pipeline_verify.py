@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, pipeline_options
+from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
@@ -55,14 +55,7 @@ class _Slice(click.ParamType[tuple[int, int]]):
     metavar="SHARE",
     help="Read this share of the content, such as 0.1; of the rest, compare names and sizes.",
 )
-@click.option(
-    "--grace",
-    type=click.IntRange(min=0),
-    default=60,
-    show_default=True,
-    metavar="MINUTES",
-    help="What is younger may belong to a push that is going on, and is no failure.",
-)
+@grace_option("What is younger may belong to a push that is going on, and is no failure.")
 @click.option(
     "--work",
     metavar="DIR",

@@ -14,6 +14,7 @@ from swampstore.layout import (
     is_temp,
     parse_version,
 )
+from swampstore.namespaces.manifests import MANIFEST
 from swampstore.pipeline.places import Place
 from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import ObjectInfo, Store
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-_NAMESPACE_MARK = ".namespace.json"
-_FOREIGN_MARKS = frozenset({_NAMESPACE_MARK, MONOLITH_KEY})
+_FOREIGN_MARKS = frozenset({MANIFEST, MONOLITH_KEY})
 _INDEX = META_KEY.partition("/")[0]
 _TASKS_PER_CORE = 4
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from swampstore.layout import METADATA, parse_version
+from swampstore.artifacts.versions import parse_marker
+from swampstore.layout import METADATA
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
@@ -119,8 +120,7 @@ def read_content(store: Store, one: Listed) -> Content | None:
         return None
     sha256 = hashlib.sha256(data).hexdigest()
     if is_marker(one.rel):
-        text = data.decode("ascii", "replace").strip().removesuffix("/")
-        return Content(sha256, len(data), marker=parse_version(text))
+        return Content(sha256, len(data), marker=parse_marker(data))
     if one.rel.endswith(f"/{METADATA}") and version_file(one.rel):
         return _described(sha256, data, one.rel)
     return Content(sha256, len(data))
