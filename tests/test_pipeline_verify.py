@@ -16,15 +16,15 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.cli import pipeline_verify as cli
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.pipeline.evidence import reading
+from swampstore.pipeline.evidence.gathering import Budget, everything
+from swampstore.pipeline.evidence.reading import Look, Reading
+from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.reindex import reading
-from swampstore.pipeline.reindex.reading import Reading
-from swampstore.pipeline.reindex.scanning import scanned
-from swampstore.pipeline.source.objects import Objects
 from swampstore.pipeline.verify import Finding, Verified, kinds, verify
+from swampstore.pipeline.verify.files import File
 from swampstore.pipeline.verify.mending import (
     Action,
-    File,
     Wanted,
     marker_hash,
     mend_file,
@@ -273,37 +273,134 @@ def test_slices_together_see_everything_and_what_was_read_is_not_read_again(
 def test_a_run_that_was_stopped_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(Home(tmp_path / "ana", tmp_path / "bucket"), MODELS[:1])
+    fill(Home(tmp_path / "ana", tmp_path / "bucket"), MODELS[:2])
     bucket, work = Bucket(tmp_path / "bucket"), tmp_path / "work"
-    places = places_at(bucket.root)
-    objects = scanned(spark, Objects(), places).persist()
+    places = dict(enumerate(places_at(bucket.root)))
     monkeypatch.setattr(reading, "_OBJECTS", 8)
-    with pytest.raises(KeyboardInterrupt), _Stopped(places, str(work), no_progress) as one:
-        one.of(objects)
+    whole = Total(objects=len(bucket.payload()))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        _Stopped(spark, places, str(work), no_progress) as stopped,
+    ):
+        stopped.look(places, whole, everything, everything)
     first = sorted(path.name for path in work.iterdir())
     assert first == ["portion-000000", "portion-000001"]
+    before = _contents(spark, work)
+    assert before
 
     bucket.put("data/t/u/m00/alone/1/raw", b"changed meanwhile")
-    with Reading(places, str(work), no_progress) as two:
-        listed = scanned(spark, Objects(), places)
-        now = two.of(listed).join(listed, ["store", "namespace", "rel", "etag"], "left_semi")
-        read = {row["rel"]: row["sha256"] for row in now.collect()}
-        assert read == {
+    with Reading(spark, places, str(work), no_progress) as goes_on:
+        look = goes_on.look(places, whole, everything, everything)
+        found = {
+            path.rel: path.content.sha256
+            for paths in paths_in(look.rows.toArrow().to_batches(), look.number).values()
+            for path in paths.values()
+            if path.content
+        }
+        assert found == {
             rel: hashlib.sha256(data).hexdigest() for rel, data in bucket.payload().items()
         }
-        kept = {path.name for path in work.iterdir()}
-        assert kept > set(first)
+        read_now = _contents(spark, work) - before
+        assert not read_now & before
+        assert {rel for rel, _ in read_now | before} == set(bucket.payload())
     assert not work.exists()
-    objects.unpersist()
+
+
+def _contents(spark: SparkSession, work: Path) -> set[tuple[str, str]]:
+    """Return the path and ETag of all that was read and is kept."""
+    paths = [str(path) for path in work.iterdir()]
+    batches = spark.read.parquet(*paths).where("rel IS NOT NULL").toArrow().to_batches()
+    kept = [(rel, seen.etag) for _, _, rel, seen in rows_in(batches) if seen.content]
+    assert len(kept) == len(set(kept))
+    return set(kept)
 
 
 class _Stopped(Reading):
     """A reading that somebody stops after two portions."""
 
-    def _read(self, objects: DataFrame, label: str) -> None:
+    def _kept(self, frame: DataFrame, *, is_all: bool) -> DataFrame:
         if len(self._portions()) == 2:
             raise KeyboardInterrupt
-        super()._read(objects, label)
+        return super()._kept(frame, is_all=is_all)
+
+
+def test_what_one_task_should_not_read_alone_is_read_by_all(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(Home(tmp_path / "ana", tmp_path / "bucket"), MODELS[:1])
+    bucket = Bucket(tmp_path / "bucket")
+    places = dict(enumerate(places_at(bucket.root)))
+    monkeypatch.setattr(reading, "_WORTH_A_TASK", Budget(2, 1 << 20))
+    with Reading(spark, places, None, no_progress) as read:
+        look = read.look(places, Total(), everything, everything)
+        assert look.total.unread
+        seen = [body for _, _, _, body in rows_in(look.rows.toArrow().to_batches())]
+    assert sum(one.content is not None for one in seen) == len(bucket.payload())
+
+
+def test_a_sample_reads_a_part_and_a_missing_object_is_found_all_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    fill(Home(tmp_path / "ana", tmp_path / "bucket"), MODELS[:4])
+    bucket = Bucket(tmp_path / "bucket")
+    damaged = {f"data/{model}/alone/{number}/raw" for model in MODELS[:4] for number in (1, 2)}
+    for rel in damaged:
+        bucket.put(rel, b"x" * len(bucket.get(rel)))
+    lost = "data/t/u/m03/alone/3/raw"
+    bucket.remove(lost)
+    seen = found(verify(spark, places_at(bucket.root), sample=0.5, grace=AT_ONCE))
+    assert (kinds.MISSING_OBJECT, lost) in seen
+    corrupt = {rel for kind, rel in seen if kind == kinds.CORRUPT}
+    assert set() < corrupt < damaged
+
+
+def test_a_dry_run_tells_what_would_be_done_and_a_repair_restores_from_the_cache(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = Home(tmp_path / "ana", tmp_path / "bucket")
+    for variable, value in ana.environ.items():
+        monkeypatch.setenv(variable, value)
+    fill(ana, MODELS[:1])
+    bucket = Bucket(tmp_path / "bucket")
+    before = bucket.payload()
+    bucket.put("data/t/u/m00/alone/1/raw", b"?" * 16)
+    bucket.remove("data/t/u/m00/alone/2/raw")
+    damaged = bucket.payload()
+    places = places_of(ana.repo_dir)
+
+    would = verify(spark, places, repair=True, dry_run=True, grace=AT_ONCE)
+    assert would.dry_run
+    assert (would.open, would.repaired, dict(would.actions)) == (2, 0, {"restore": 2})
+    assert bucket.payload() == damaged
+    done = verify(spark, places, repair=True, grace=AT_ONCE)
+    assert (done.open, done.repaired, done.lost) == (0, 2, 0)
+    assert done.ok
+    assert bucket.payload() == before
+
+
+def test_what_looks_wrong_only_because_others_commit_is_not_told(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana = Home(tmp_path / "ana", tmp_path / "bucket")
+    fill(ana, MODELS[:1], version=2)
+    bucket = Bucket(tmp_path / "bucket")
+    damaged = "data/t/u/m00/one-twin/1/raw"
+    bucket.put(damaged, b"x" * len(bucket.get(damaged)))
+    looks = []
+
+    def look(self: Reading, *args: Any) -> Look:
+        # The entries have been read; now somebody deletes a name, and its objects go.
+        looks.append(1)
+        if len(looks) == 1:
+            with ana.open() as repo, repo.session():
+                repo.artifacts.delete("t/u/m00", "alone")
+        return unhurried(self, *args)
+
+    unhurried = Reading.look
+    monkeypatch.setattr(Reading, "look", look)
+    seen = verify(spark, places_at(bucket.root), grace=AT_ONCE)
+    assert found(seen) == {(kinds.CORRUPT, damaged)}
+    assert len(looks) == 2
 
 
 def test_a_sample_is_no_ground_for_a_repair(tmp_path: Path) -> None:

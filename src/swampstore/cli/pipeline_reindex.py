@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, dry_run_option, grace_option, spark_options
+from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted
 from swampstore.cli.session import Session
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     swampstore pipeline reindex --dry-run
     swampstore pipeline reindex
     swampstore pipeline reindex s3://bucket/prefix --namespace infra --rehash
+    swampstore pipeline reindex --findings changed.json
     """
 )
 @click.option(
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 @grace_option(
     "Objects that no entry names are entered when they are older: a push may be going on."
 )
-@dry_run_option
-@spark_options
+@pipeline_options
 @pass_session
 def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
     """Make the index of a remote anew from what is stored there."""
+    from swampstore.pipeline.findings import write_few_findings, write_findings
     from swampstore.pipeline.reindex import reindex as reindex_places
 
     places = bulk.places(session)
@@ -49,6 +50,11 @@ def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
             dry_run=bulk.dry_run,
             tell=tell,
         )
+        if bulk.findings is not None:
+            if done.findings is not None:
+                write_findings(done.findings, bulk.findings)
+            else:
+                write_few_findings([], bulk.findings)
     session.show(done.to_json(), lambda: _text(done))
 
 

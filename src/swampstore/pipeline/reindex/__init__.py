@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from swampstore.pipeline.places import Place
 from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 GRACE = timedelta(hours=1)
 
@@ -30,6 +30,7 @@ class Reindexed:
     `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
     that no entry named. `contradicted` entries stay, though their object is missing or another
     one: `verify` tells more. `waiting` objects are too young to be anything but a push.
+    `findings` is a table of all but the kept ones, None if there are none.
     """
 
     places: int = 0
@@ -41,13 +42,16 @@ class Reindexed:
     dropped: int = 0
     waiting: int = 0
     documents: int = 0
-    dry_run: bool = False
     seconds: float = 0.0
+    dry_run: bool = False
+    findings: DataFrame | None = field(default=None, repr=False, compare=False)
 
     def __add__(self, other: Reindexed) -> Reindexed:
-        mine, theirs = asdict(self), asdict(other)
-        both = {name: mine[name] + theirs[name] for name in mine if name != "dry_run"}
-        return Reindexed(**both, dry_run=self.dry_run or other.dry_run)
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        findings = self.findings
+        if other.findings is not None:
+            findings = findings.unionByName(other.findings) if findings else other.findings
+        return Reindexed(**sums, dry_run=self.dry_run or other.dry_run, findings=findings)
 
     @property
     def entries(self) -> int:
@@ -56,8 +60,12 @@ class Reindexed:
 
     def to_json(self) -> dict[str, Any]:
         """Return the members of the result document."""
-        members = asdict(self) | {"entries": self.entries, "seconds": round(self.seconds, 3)}
-        return {"dryRun": members.pop("dry_run"), **members}
+        members = {name: getattr(self, name) for name in _SUMS}
+        seconds = round(self.seconds, 3)
+        return {"dryRun": self.dry_run, **members, "entries": self.entries, "seconds": seconds}
+
+
+_SUMS = tuple(one.name for one in fields(Reindexed) if one.name not in ("dry_run", "findings"))
 
 
 def reindex(

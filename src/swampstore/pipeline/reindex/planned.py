@@ -1,4 +1,4 @@
-"""What an index made anew says about each path, as a DataFrame.
+"""What an index made anew says about each path.
 
 An entry that can be read is believed and stays as it is, byte for byte. Whether its object is what
 it says is a matter of `verify`: an index that described damaged content would make it the truth,
@@ -7,17 +7,26 @@ and every machine would fetch it. What no entry tells of is hashed.
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.pipeline.reindex.entries import PATH, believed, of_truth
-from swampstore.pipeline.reindex.ground import Ground
+import msgspec
+
+from swampstore.clock import to_iso
+from swampstore.pipeline.evidence.gathering import arrow_schema, as_listed, readable_content
+from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import each
+from swampstore.stores.protocol import Store
+from swampstore.sync.index_format import Entry as IndexEntry
+from swampstore.sync.index_format import encode_entry
+from swampstore.sync.partitions import partition_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import pyarrow as pa
 
-    from swampstore.pipeline.reindex.reading import Reading
-
+PLANNED = "home string, rel string, fate string, entry binary"
 # What becomes of a path.
 KEPT = "kept"
 HASHED = "hashed"
@@ -26,109 +35,130 @@ ADOPTED = "adopted"
 CONTRADICTED = "contradicted"
 DROPPED = "dropped"
 WAITING = "waiting"
-_NAMED = (KEPT, HASHED, MADE, ADOPTED, CONTRADICTED)
-_HASH_NEEDED = (HASHED, MADE, ADOPTED)
+_HASH_NEEDED = frozenset({HASHED, MADE, ADOPTED})
+
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def planned(
-    index: DataFrame,
-    objects: DataFrame,
-    ground: Ground,
-    reading: Reading,
-    *,
-    rehash: bool,
-    grace: timedelta | None,
-) -> DataFrame:
-    """Return one row for each path of a place, with its `fate` and what its entry is made of.
+class Planned(NamedTuple):
+    """What becomes of a path. Without `entry` the index does not name it."""
 
-    `raw` is the entry as it is, or what a new one goes onto. An object that vanishes meanwhile,
-    or that may belong to a push that is going on, gets no entry; without `grace` no object does
-    that is not named.
+    rel: str
+    fate: str
+    entry: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one place is planned; it travels to the tasks.
+
+    Entries that are written carry the `commit_seq`. What only one of the `hidden` shards says was
+    never visible. An object that nobody names is entered if the plan `adopts` such.
     """
-    from pyspark.sql import functions as f
 
-    entries = believed(of_truth(index, [ground]), objects, [ground])
-    listed = objects.where("NOT internal").select(
-        *PATH, f.col("home").alias("belongs"), f.col("size").alias("there"), "etag", "last_modified"
-    )
-    joined = entries.join(listed, [*PATH], "full_outer")
-    joined = joined.withColumn("home", f.coalesce("home", "belongs"))
-    rows = joined.withColumn("fate", _fate(ground, grace))
-    needed = (*_HASH_NEEDED, KEPT) if rehash else _HASH_NEEDED
-    needy = rows.where(f.col("fate").isin(*needed)).select(*PATH)
-    contents = reading.of(objects.join(needy, [*PATH], "left_semi"))
-    known = contents.select(*PATH, "etag", f.col("sha256").alias("hash"))
-    rows = rows.join(known, [*PATH, "etag"], "left")
-    return _settled(_with_proven(rows, index, ground))
+    place: Place
+    look: int
+    outlook: Outlook
+    hidden: frozenset[str]
+    commit_seq: int | None
+    adopts: bool
+    rehash: bool
+
+    def task(self) -> Task:
+        """Return what a task does with all the evidence about some paths."""
+        schema = arrow_schema(PLANNED)
+
+        def work(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            from swampstore.pipeline.source.scan import batches
+
+            found = paths_in(incoming, self.look)
+            paths = (path for unit in found.values() for path in unit.values())
+            with self.place.open() as store:
+                yield from batches(self._rows(store, paths), schema)
+
+        return work
+
+    def _rows(self, store: Store, paths: Iterable[Path]) -> Iterator[tuple[Any, ...]]:
+        for one in self.planned(store, paths):
+            yield partition_of(one.rel), one.rel, one.fate, one.entry
+
+    def planned(self, store: Store, paths: Iterable[Path]) -> Iterator[Planned]:
+        """Plan some paths; what has to be hashed is read."""
+        needy: list[tuple[Path, Entry | None, str]] = []
+        for path in paths:
+            entry = believed(path, self.outlook)
+            fate = self._fate(path, entry)
+            if fate in _HASH_NEEDED or (fate == KEPT and self.rehash):
+                needy.append((path, entry, fate))
+            elif fate is not None:
+                yield _as_it_is(path, entry, fate)
+        for (path, entry, fate), sha256 in self._hashed(store, needy):
+            yield self._settled(path, entry, fate, sha256)
+
+    def _hashed(
+        self, store: Store, needy: list[tuple[Path, Entry | None, str]]
+    ) -> Iterator[tuple[tuple[Path, Entry | None, str], str | None]]:
+        def sha256(one: tuple[Path, Entry | None, str]) -> str | None:
+            seen = one[0].seen
+            assert seen is not None
+            content = one[0].content
+            if content is None:
+                content = readable_content(store, as_listed(self.place, one[0].rel, seen))
+            return content.sha256 if content else None
+
+        return each(self.place, sha256, needy)
+
+    def _fate(self, path: Path, entry: Entry | None) -> str | None:
+        """Return what becomes of a path before anything is hashed, None for bookkeeping."""
+        seen = None if path.seen is None or path.seen.internal else path.seen
+        if entry is not None:
+            return self._fate_of_entry(entry, seen)
+        if seen is None:
+            return None
+        is_old = self.adopts and seen.last_modified <= self.outlook.since
+        return ADOPTED if is_old else WAITING
+
+    def _fate_of_entry(self, entry: Entry, seen: Seen | None) -> str:
+        claim = entry.claim
+        if seen is None:
+            is_worthless = claim.problem is not None or claim.partition in self.hidden
+            return DROPPED if is_worthless else CONTRADICTED
+        if entry.is_assumed or claim.problem is not None:
+            return MADE
+        if seen.size != claim.size:
+            return CONTRADICTED
+        return HASHED if claim.sha256 is None else KEPT
+
+    def _settled(self, path: Path, entry: Entry | None, fate: str, sha256: str | None) -> Planned:
+        """Return what becomes of a path after it was hashed, or could not be."""
+        assert path.seen is not None
+        if fate == KEPT:
+            assert entry is not None
+            is_right = sha256 is None or sha256 == entry.claim.sha256
+            return _as_it_is(path, entry, KEPT if is_right else CONTRADICTED)
+        if sha256 is None:
+            return _as_it_is(path, entry, CONTRADICTED if fate == HASHED else DROPPED)
+        if fate == MADE and (proven := _proven(path, sha256)) is not None:
+            return Planned(path.rel, KEPT, proven)
+        modified = to_iso(path.seen.last_modified)
+        new = IndexEntry(path.seen.size, modified, sha256, commit_seq=self.commit_seq)
+        raw = entry.claim.raw if entry else None
+        onto = None if raw is None else msgspec.Raw(raw)
+        return Planned(path.rel, fate, bytes(encode_entry(path.rel, new, onto=onto)))
 
 
-def _fate(ground: Ground, grace: timedelta | None) -> Column:
-    """Return what becomes of each path, before anything is hashed."""
-    from pyspark.sql import functions as f
-
-    entry, there = f.col("entry"), f.col("there")
-    is_old = f.expr("false")
-    if grace is not None:
-        is_old = f.col("last_modified") <= f.lit(ground.now - grace)
-    # What only a shard says that nobody is told of was never visible.
-    is_hidden = f.coalesce(f.col("entry.partition").isin(ground.unlisted), f.expr("false"))
-    return (
-        f.when(entry.isNull(), f.when(is_old, ADOPTED).otherwise(WAITING))
-        .when(f.col("entry.is_assumed"), MADE)
-        .when(f.col("entry.problem").isNotNull(), f.when(there.isNull(), DROPPED).otherwise(MADE))
-        .when(there.isNull() & is_hidden, DROPPED)
-        .when(there.isNull() | (there != f.col("entry.size")), CONTRADICTED)
-        .when(f.col("entry.sha256").isNull(), HASHED)
-        .otherwise(KEPT)
-    )
+def _as_it_is(path: Path, entry: Entry | None, fate: str) -> Planned:
+    is_named = fate in (KEPT, CONTRADICTED)
+    return Planned(path.rel, fate, entry.claim.raw if entry and is_named else None)
 
 
-def _with_proven(rows: DataFrame, index: DataFrame, ground: Ground) -> DataFrame:
-    """Add what any document, whether it counts or not, says rightly about a path."""
-    from pyspark.sql import functions as f
-
-    if not (ground.is_assumed or ground.damaged or ground.has_lost_list):
-        return rows.withColumn("proven", f.lit(None).cast("binary"))
-    said = index.where("rel IS NOT NULL AND problem IS NULL AND sha256 IS NOT NULL")
-    proofs = said.groupBy(*PATH, f.col("sha256").alias("hash"), f.col("size").alias("there"))
-    return rows.join(
-        proofs.agg(f.max_by("raw", "last_modified").alias("proven")),
-        [*PATH, "hash", "there"],
-        "left",
-    )
-
-
-def _settled(rows: DataFrame) -> DataFrame:
-    """Return the rows with their fates as hashing left them."""
-    from pyspark.sql import functions as f
-
-    fate, hashed = f.col("fate"), f.col("hash")
-    is_proven = (fate == MADE) & f.col("proven").isNotNull()
-    final = (
-        f.when((fate == HASHED) & hashed.isNull(), CONTRADICTED)
-        .when(fate.isin(MADE, ADOPTED) & hashed.isNull(), DROPPED)
-        .when(is_proven, KEPT)
-        .when((fate == KEPT) & (hashed != f.col("entry.sha256")), CONTRADICTED)
-        .otherwise(fate)
-    )
-    return rows.select(
-        "rel",
-        "home",
-        final.alias("fate"),
-        f.when(is_proven, f.col("proven")).otherwise(f.col("entry.raw")).alias("raw"),
-        f.col("there").alias("size"),
-        hashed.alias("sha256"),
-        "last_modified",
-    )
-
-
-def named(rows: DataFrame) -> DataFrame:
-    """Return the paths that the index names."""
-    from pyspark.sql import functions as f
-
-    return rows.where(f.col("fate").isin(*_NAMED))
-
-
-def is_new(fate: str) -> bool:
-    """Whether the entry of a path has to be written."""
-    return fate in _HASH_NEEDED
+def _proven(path: Path, sha256: str) -> bytes | None:
+    """Return what any document, whether it counts or not, says rightly about a path."""
+    assert path.seen is not None
+    said = [
+        one
+        for one in path.claims
+        if one.problem is None and one.sha256 == sha256 and one.size == path.seen.size
+    ]
+    best = max(said, key=lambda one: one.last_modified or "", default=None)
+    return best.raw if best else None

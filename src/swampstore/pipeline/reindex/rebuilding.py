@@ -13,16 +13,34 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from swampstore.clock import system_clock, to_iso
+from swampstore.pipeline.evidence.gathering import (
+    Chosen,
+    Claims,
+    everything,
+    gathered,
+    nothing,
+    shares_of,
+    sums_in,
+)
+from swampstore.pipeline.evidence.ground import Ground, survey
+from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
 from swampstore.pipeline.reindex import Reindexed, shards
-from swampstore.pipeline.reindex.entries import Entries, Listing
-from swampstore.pipeline.reindex.ground import Ground, look, surveyed
-from swampstore.pipeline.reindex.planned import named, planned
-from swampstore.pipeline.reindex.reading import Reading
-from swampstore.pipeline.reindex.scanning import scanned
+from swampstore.pipeline.reindex.planned import (
+    ADOPTED,
+    CONTRADICTED,
+    DROPPED,
+    HASHED,
+    KEPT,
+    MADE,
+    PLANNED,
+    Plan,
+)
 from swampstore.pipeline.running import watched
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.sync.errors import IndexDamagedError
@@ -75,34 +93,73 @@ class Rebuilding:
 
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
-        index = scanned(self._spark, Entries(), [self._place]).persist()
-        objects = scanned(self._spark, Listing(), [self._place]).persist()
-        with Reading([self._place], None, self._tell) as reading:
-            ground = self._look(index)
-            rows = planned(
-                index,
-                objects,
-                ground,
-                reading,
-                rehash=self._rehash,
-                grace=self._grace if self._adopts else None,
-            ).persist()
-            fates = {row["fate"]: row["count"] for row in rows.groupBy("fate").count().collect()}
-            done = Reindexed(places=1, dry_run=self._editor is None, **fates)
-            if self._editor is not None and ground.version:
-                with self._editor.locks.committing() as guard:
-                    documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
-                    documents.guard = guard
-                    writing = Writing(ground, documents, named(rows), self._tell)
-                    done = replace(done, documents=writing.run())
-        for frame in (rows, objects, index):
-            frame.unpersist()
+        places = {0: self._place}
+        table = Claims(with_raw=True)
+        shares = shares_of(table, places, tasks_for(self._spark))
+        claims = gathered(self._spark, table, places, shares).persist()
+        ground = survey(places, sums_in(claims))[0]
+        with Reading(self._spark, places, None, self._tell) as reading:
+            look = reading.look(places, ground.expected, everything, self._reads())
+            entries = claims.where("rel IS NOT NULL")
+            done = self._rebuilt(ground, look, entries.unionByName(look.rows))
+        claims.unpersist()
         return done
 
-    def _look(self, index: DataFrame) -> Ground:
-        with self._place.open() as store:
-            ground = look(self._place, store)
-        return surveyed([ground], index)[0]
+    def _reads(self) -> Chosen:
+        """Return what is read while it is listed; what turns out to be needed is read later."""
+        return everything if self._rehash else nothing
+
+    def _rebuilt(self, ground: Ground, look: Look, evidence: DataFrame) -> Reindexed:
+        tasks = tasks_of(self._spark, look.total)
+        plan = self._plan(ground, look.number)
+        rows = evidence.repartition(tasks, "rel").mapInArrow(plan.task(), PLANNED).persist()
+        with watched(self._spark, "plan", tasks, self._tell):
+            fates = dict(map(tuple, rows.groupBy("fate").count().collect()))
+        dry_run = self._editor is None
+        findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
+        done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
+        if self._editor is not None and ground.version:
+            with self._editor.locks.committing() as guard:
+                documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
+                documents.guard = guard
+                named = rows.where("entry IS NOT NULL")
+                done = replace(done, documents=Writing(ground, documents, named, self._tell).run())
+        rows.unpersist()
+        return done
+
+    def _plan(self, ground: Ground, look: int) -> Plan:
+        return Plan(
+            self._place,
+            look,
+            ground.outlook(self._grace),
+            frozenset(ground.unlisted),
+            ground.highest + 1 if ground.version == 2 else None,
+            adopts=self._adopts,
+            rehash=self._rehash,
+        )
+
+
+def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
+    """Return what became of all paths but those that stay as they are, kept by Spark."""
+    from pyspark.sql import functions as f
+
+    fate = f.col("fate")
+    key = f.concat(f.lit(place.names().remote("")), "rel")
+    severity = f.when(fate == CONTRADICTED, "error").when(fate == DROPPED, "warning")
+    is_done = fate.isin(HASHED, MADE, ADOPTED, DROPPED) & f.lit(not dry_run)
+    found = rows.where(fate != KEPT).select(
+        f.lit(place.identity).alias("store"),
+        f.lit(place.namespace).alias("namespace"),
+        fate.alias("kind"),
+        "rel",
+        key.alias("key"),
+        f.lit("").alias("detail"),
+        severity.otherwise("info").alias("severity"),
+        is_done.alias("repaired"),
+    )
+    found = found.persist()
+    found.count()
+    return found
 
 
 class Writing:
@@ -134,7 +191,7 @@ class Writing:
 
     def _sharded(self) -> int:
         seq = self._ground.highest + 1
-        etags, written = self._write_shards(seq)
+        etags, written = self._write_shards()
         emptied = self._empty({*dict(self._ground.shards), *self._ground.listed} - etags.keys())
         if not written and not emptied and self._is_told(etags):
             return 0
@@ -185,7 +242,7 @@ class Writing:
 
     def _monolithic(self) -> int:
         etag, is_written = self._write_monolith()
-        etags, written = self._write_shards(None)
+        etags, written = self._write_shards()
         leftovers = sorted(dict(self._ground.shards).keys() - etags.keys())
         for partition in leftovers:
             self._documents.delete_shard(partition)
@@ -213,7 +270,7 @@ class Writing:
         token = fetched.info.token if fetched else None
         current = _decoded(fetched.data) if fetched else None
         wanted: RawEntries = {
-            row["rel"]: shards.entry_of(row.asDict(), None)
+            row["rel"]: msgspec.Raw(bytes(row["entry"]))
             for row in self._rows.sort("rel").toLocalIterator()
         }
         if fetched is not None and current is not None and current.entries == wanted:
@@ -228,12 +285,12 @@ class Writing:
 
     # Both --------------------------------------------------------------------------------------
 
-    def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
+    def _write_shards(self) -> tuple[dict[str, str], int]:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
         spark = self._rows.sparkSession
         tasks = tasks_for(spark)
         expected = {partition: info.etag for partition, info in self._ground.shards}
-        write = shards.shard_writer(self._place, commit_seq, expected)
+        write = shards.shard_writer(self._place, expected)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home", "rel")
         with watched(spark, "write shards", tasks, self._tell):
             answers = frame.mapInArrow(write, shards.WRITTEN).collect()

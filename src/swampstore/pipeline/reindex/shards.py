@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.clock import to_iso
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.reindex.planned import is_new
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
 from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
-    Document,
-    Entry,
-    RawEntries,
-    decode_shard,
-    encode_entry,
-    encode_shard,
-)
+from swampstore.sync.index_format import Document, RawEntries, decode_shard, encode_shard
 from swampstore.sync.partitions import shard_key
 from swampstore.sync.remote.merging import attempts, index_moved
 
 if TYPE_CHECKING:
-    import msgspec
     import pyarrow as pa
 
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
@@ -37,18 +28,6 @@ class Current(NamedTuple):
     doc: Document | None = None
     etag: str | None = None
     token: str | None = None
-
-
-def entry_of(row: Mapping[str, Any], commit_seq: int | None) -> msgspec.Raw:
-    """Return the entry of a planned row: as it was, or made anew."""
-    import msgspec
-
-    raw = None if row["raw"] is None else msgspec.Raw(row["raw"])
-    if raw is not None and not is_new(row["fate"]):
-        return raw
-    modified = to_iso(row["last_modified"])
-    entry = Entry(row["size"], modified, row["sha256"], commit_seq=commit_seq)
-    return encode_entry(row["rel"], entry, onto=raw)
 
 
 def merged(current: RawEntries, wanted: RawEntries) -> RawEntries:
@@ -104,23 +83,28 @@ def _put(store: Store, key: str, data: bytes, token: str | None) -> tuple[str, s
     return store.put(key, data)
 
 
-def shard_writer(place: Place, commit_seq: int | None, expected: Mapping[str, str]) -> Task:
+def shard_writer(place: Place, expected: Mapping[str, str]) -> Task:
     """Return what a task does with planned rows, which come sorted by partition."""
-    from swampstore.pipeline.reindex.scanning import arrow_schema
+    from swampstore.pipeline.evidence.gathering import arrow_schema
 
     schema = arrow_schema(WRITTEN)
 
     def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import msgspec
         import pyarrow as pa
 
-        rows = (row for batch in incoming for row in batch.to_pylist())
+        rows = (row for batch in incoming for row in zip(*_columns(batch), strict=True))
         with place.open() as store:
-            for partition, group in groupby(rows, key=lambda row: row["home"]):
-                wanted = {row["rel"]: entry_of(row, commit_seq) for row in group}
+            for partition, group in groupby(rows, key=itemgetter(0)):
+                wanted = {rel: msgspec.Raw(entry) for _, rel, entry in group}
                 answer = _answer(place, store, partition, wanted, expected.get(partition))
                 yield pa.RecordBatch.from_pylist([answer], schema=schema)
 
     return write
+
+
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    return [batch.column(name).to_pylist() for name in ("home", "rel", "entry")]
 
 
 def _answer(

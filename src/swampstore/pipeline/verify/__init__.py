@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import monotonic
@@ -18,14 +19,15 @@ from swampstore.errors import ValidationError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
 from swampstore.pipeline.verify import kinds
+from swampstore.pipeline.verify.selection import Selection
 from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.pipeline.editing import Editor
-    from swampstore.pipeline.reindex.reading import Reading
-    from swampstore.pipeline.verify.examination import Examined, Selection
+    from swampstore.pipeline.evidence.reading import Reading
+    from swampstore.pipeline.verify.examination import Examined
     from swampstore.pipeline.verify.repair import Mended
 
 _NAMED = 50
@@ -109,21 +111,18 @@ def verify(
     machine. What is younger than `grace` may belong to a push that is going on, and is no
     failure. `repair` mends what can be mended; with `dry_run` it only counts what it would do.
     """
-    from swampstore.pipeline.reindex.reading import Reading
-    from swampstore.pipeline.verify.examination import Selection, examine
+    from swampstore.pipeline.evidence.reading import Reading
 
     selection = Selection(_slice(shard), 1.0 if sample is None else sample, grace)
     _check(places, selection, repair=repair)
     started = monotonic()
     directory = _directory(spark, places, selection, work_dir)
-    with Reading(places, directory, tell) as reading:
-        seen = examine(spark, places, reading, selection)
-        if repair:
-            outcome = _Repairing(spark, reading, selection, tell, dry_run=dry_run).run(seen)
-        else:
-            outcome = _Outcome(_confirmed(spark, reading, selection, seen))
+    numbered = dict(enumerate(places))
+    with Reading(spark, numbered, directory, tell) as reading:
+        job = _Job(spark, reading, selection, tell)
+        seen = job.examine(numbered)
+        outcome = job.repair(seen, dry_run=dry_run) if repair else job.confirmed(seen)
         verified = _verified(seen, outcome, dry_run=repair and dry_run)
-        seen.forget()
     return replace(verified, seconds=monotonic() - started)
 
 
@@ -172,26 +171,21 @@ def _directory(
 
 
 class _Outcome(NamedTuple):
-    """The findings after all, with `repaired`, and what was done."""
+    """The findings after all, how many there are of each kind, repaired or not; what was done."""
 
     findings: DataFrame
+    counts: Mapping[tuple[str, bool], int]
     actions: Mapping[str, int] = {}
 
 
-def _confirmed(
-    spark: SparkSession, reading: Reading, selection: Selection, seen: Examined
-) -> DataFrame:
-    """Return what is found in two looks, if others committed or deleted during the first."""
-    from swampstore.pipeline.verify.examination import examine, is_settled
+def _counted(findings: DataFrame, actions: Mapping[str, int] = {}) -> _Outcome:
+    findings = findings.persist()
+    rows = findings.groupBy("kind", "repaired").count().collect()
+    return _Outcome(findings, {(kind, repaired): count for kind, repaired, count in rows}, actions)
 
-    found = _with_repaired(seen.found)
-    if found.where("severity != 'info'").isEmpty() or is_settled(seen):
-        return found
-    again = examine(spark, [one.place for one in seen.grounds], reading, selection)
-    both = found.join(again.found.select(*_IDENTITY), [*_IDENTITY], "left_semi").persist()
-    both.count()
-    again.forget()
-    return both
+
+def _is_wrong(kind: str) -> bool:
+    return kinds.KINDS[kind].severity != "info"
 
 
 _IDENTITY = ("store", "namespace", "kind", "rel")
@@ -212,67 +206,72 @@ def _with_repaired(found: DataFrame, left: DataFrame | None = None) -> DataFrame
     return rows.join(still, [*_IDENTITY], "left").withColumn("repaired", ~is_left).drop("is_left")
 
 
-class _Repairing:
-    """Mends places, each under its lock, and looks whether that helped."""
+class _Job:
+    """Examines places, and mends them, each under its lock."""
 
     def __init__(
-        self,
-        spark: SparkSession,
-        reading: Reading,
-        selection: Selection,
-        tell: Progress,
-        *,
-        dry_run: bool,
+        self, spark: SparkSession, reading: Reading, selection: Selection, tell: Progress
     ) -> None:
         self._spark = spark
         self._reading = reading
         self._selection = selection
         self._tell = tell
-        self._dry_run = dry_run
 
-    def run(self, seen: Examined) -> _Outcome:
-        """Repair what was seen."""
-        from swampstore.pipeline.verify.examination import FOUND, examine
+    def examine(self, places: Mapping[int, Place]) -> Examined:
+        """Look at places."""
+        from swampstore.pipeline.verify.examination import examine
 
-        grounds = {(one.place.identity, one.place.namespace): one.place for one in seen.grounds}
-        damaged = _with_repaired(seen.found).where("severity != 'info'")
-        chosen = [
-            grounds[row["store"], row["namespace"]]
-            for row in damaged.select("store", "namespace").distinct().collect()
-        ]
-        actions: dict[str, int] = {}
+        return examine(self._spark, places, self._reading, self._selection, self._tell)
+
+    def confirmed(self, seen: Examined) -> _Outcome:
+        """Return what is found in two looks, if others committed or deleted during the first."""
+        from swampstore.pipeline.verify.examination import is_settled
+
+        found = _with_repaired(seen.found)
+        if not any(map(_is_wrong, seen.counts)) or is_settled(seen):
+            return _Outcome(found, {(kind, False): count for kind, count in seen.counts.items()})
+        again = self.examine({number: one.place for number, one in seen.grounds.items()})
+        both = found.join(again.found.select(*_IDENTITY), [*_IDENTITY], "left_semi")
+        outcome = _counted(both)
+        again.forget()
+        return outcome
+
+    def repair(self, seen: Examined, *, dry_run: bool) -> _Outcome:
+        """Mend what was seen, and look whether that helped."""
+        from swampstore.pipeline.verify.examination import FOUND
+
+        chosen = {number: seen.grounds[number].place for number in seen.damaged()}
+        actions: Counter[str] = Counter()
         lost: list[tuple[Any, ...]] = []
-        for place in chosen:
-            mended = self._repair(place, seen)
-            for name, count in mended.done.items():
-                actions[name] = actions.get(name, 0) + count
+        for number, place in chosen.items():
+            mended = self._repair(number, place, seen, dry_run=dry_run)
+            actions.update(mended.done)
             lost += [
                 (place.identity, place.namespace, kinds.LOST, rel, None, why)
                 for rel, why in mended.lost
             ]
         told = self._spark.createDataFrame(lost, FOUND)
-        if self._dry_run or not chosen:
-            return _Outcome(_with_repaired(seen.found.unionByName(told)), actions)
-        again = examine(self._spark, chosen, self._reading, self._selection)
+        if dry_run or not chosen:
+            return _counted(_with_repaired(seen.found.unionByName(told)), actions)
+        again = self.examine(chosen)
         # What came to light by the repair is told, too.
         new = again.found.join(seen.found.select(*_IDENTITY), [*_IDENTITY], "left_anti")
         left = again.found.unionByName(told)
-        findings = _with_repaired(seen.found.unionByName(told).unionByName(new), left).persist()
-        findings.count()
+        every = seen.found.unionByName(told).unionByName(new)
+        outcome = _counted(_with_repaired(every, left), actions)
         again.forget()
-        return _Outcome(findings, actions)
+        return outcome
 
-    def _repair(self, place: Place, seen: Examined) -> Mended:
+    def _repair(self, number: int, place: Place, seen: Examined, *, dry_run: bool) -> Mended:
         from swampstore.pipeline.editing import editing
-        from swampstore.pipeline.verify.examination import examine
         from swampstore.pipeline.verify.repair import Repair
 
-        if self._dry_run:
-            return Repair(place, seen, None).run()
+        if dry_run:
+            return Repair(place, seen, self._reading, None).run()
         with editing(place) as editor:
             documents = self._rebuild(place, seen, editor)
-            now = examine(self._spark, [place], self._reading, self._selection)
-            mended = Repair(place, now, editor).run()
+            now = self.examine({number: place})
+            mended = Repair(place, now, self._reading, editor).run()
             mended.done["document"] += documents
             now.forget()
         return mended
@@ -283,20 +282,16 @@ class _Repairing:
 
         if seen.of(place).where(f"kind IN ({_quoted(kinds.OF_DOCUMENTS)})").isEmpty():
             return 0
-        grace = self._selection.grace
-        return (
-            Rebuilding(
-                self._spark,
-                place,
-                editor,
-                rehash=False,
-                adopts=False,
-                grace=grace,
-                tell=self._tell,
-            )
-            .run()
-            .documents
+        rebuilding = Rebuilding(
+            self._spark,
+            place,
+            editor,
+            rehash=False,
+            adopts=False,
+            grace=self._selection.grace,
+            tell=self._tell,
         )
+        return rebuilding.run().documents
 
 
 def _quoted(texts: Iterable[str]) -> str:
@@ -304,29 +299,29 @@ def _quoted(texts: Iterable[str]) -> str:
 
 
 def _verified(seen: Examined, outcome: _Outcome, *, dry_run: bool) -> Verified:
-    from pyspark.sql import functions as f
-
-    findings = outcome.findings
-    counted = findings.groupBy("kind", "severity", "repaired").count().collect()
-    wrong = [row for row in counted if row["severity"] != "info" and row["kind"] != kinds.LOST]
-    totals: dict[str, int] = {}
-    for row in counted:
-        totals[row["kind"]] = totals.get(row["kind"], 0) + row["count"]
-    payload = seen.objects.where("NOT internal")
-    objects, size = payload.agg(f.count("*"), f.coalesce(f.sum("size"), f.lit(0))).first()
-    first = findings.where("severity != 'info'").sort("store", "namespace", "rel", "kind")
-    columns = Finding._fields
+    totals: Counter[str] = Counter()
+    wrong: Counter[bool] = Counter()
+    for (kind, is_repaired), count in outcome.counts.items():
+        totals[kind] += count
+        if _is_wrong(kind) and kind != kinds.LOST:
+            wrong[is_repaired] += count
+    has_some = any(map(_is_wrong, totals))
     return Verified(
         places=len(seen.grounds),
-        objects=objects,
-        bytes=size,
+        objects=seen.total.objects,
+        bytes=seen.total.bytes,
         kinds=dict(sorted(totals.items())),
-        open=sum(row["count"] for row in wrong if not row["repaired"]),
-        repaired=sum(row["count"] for row in wrong if row["repaired"]),
-        lost=totals.get(kinds.LOST, 0),
+        open=wrong[False],
+        repaired=wrong[True],
+        lost=totals[kinds.LOST],
         actions=outcome.actions,
-        first=tuple(Finding(*row) for row in first.select(*columns).limit(_NAMED).collect()),
+        first=tuple(_first(outcome.findings)) if has_some else (),
         dry_run=dry_run,
         seconds=0.0,
-        findings=findings.select(*columns),
+        findings=outcome.findings.select(*Finding._fields),
     )
+
+
+def _first(findings: DataFrame) -> Iterator[Finding]:
+    rows = findings.where("severity != 'info'").sort("store", "namespace", "rel", "kind")
+    return (Finding(*row) for row in rows.select(*Finding._fields).limit(_NAMED).collect())

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.clock import system_clock, to_iso
+from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.quarantine import Quarantine
-from swampstore.pipeline.verify.mending import Action, File, Wanted
+from swampstore.pipeline.verify.files import File
+from swampstore.pipeline.verify.mending import Action, Wanted
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 from swampstore.sync.index_format import Entry
@@ -24,14 +26,6 @@ if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
 
 _CONCURRENCY = 8
-
-
-class Copy(NamedTuple):
-    """An object with content that is needed elsewhere, as it was when it was read."""
-
-    key: str
-    etag: str
-    size: int
 
 
 class Source(NamedTuple):

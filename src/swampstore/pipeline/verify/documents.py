@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from swampstore.pipeline.reindex.entries import PLACE
-from swampstore.pipeline.reindex.ground import Ground, Summary
+from swampstore.pipeline.evidence.gathering import arrow_schema
+from swampstore.pipeline.evidence.ground import Ground
+from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
+from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.verify import kinds
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, shard_key
+from swampstore.pipeline.verify.rules import Found
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_SHARD = "store string, namespace string, partition string"
-_SAME = ("size", "sha256", "last_modified", "problem")
-
-
-class Found(NamedTuple):
-    """A finding about one place, without the place."""
-
-    kind: str
-    rel: str
-    detail: str = ""
+_STALE = "place int, partition string, count bigint"
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 def of_documents(ground: Ground, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
@@ -90,47 +87,58 @@ def _unless_young(found: Found, written: datetime, since: datetime) -> Found:
     return Found(kinds.IN_FLIGHT, found.rel, found.detail)
 
 
-def stale_shards(
-    index: DataFrame, grounds: Sequence[Ground]
-) -> dict[tuple[str, str], dict[str, int]]:
+def stale_shards(entries: DataFrame, grounds: Mapping[int, Ground]) -> dict[int, dict[str, int]]:
     """Return by how many entries shards of version 1 differ from the monolith, if they do."""
-    from pyspark.sql import functions as f
-
-    shards = [
-        (one.place.identity, one.place.namespace, partition)
-        for one in grounds
+    shards = {
+        number: frozenset(_readable(one))
+        for number, one in grounds.items()
         if one.version == 1 and not one.is_monolith_lost
-        for partition in _readable(one)
-    ]
-    if not shards:
+    }
+    if not any(shards.values()):
         return {}
-    there = f.broadcast(index.sparkSession.createDataFrame(shards, _SHARD))
-    entries = index.where("rel IS NOT NULL AND forbidden IS NULL")
-    content = f.struct(*_SAME)
-    ours = entries.where("partition IS NOT NULL").select(
-        *PLACE, "partition", "rel", content.alias("shard")
-    )
-    monolith = entries.where(f.col("document") == MONOLITH_KEY).select(
-        *PLACE, f.col("home").alias("partition"), "rel", content.alias("monolith")
-    )
-    # Other clients have no shard for some paths that we put there.
-    is_left_out = (
-        f.col("shard").isNull() & (f.col("partition") == ROOT) & f.col("rel").contains("/")
-    )
-    rows = (
-        ours.join(monolith, [*PLACE, "partition", "rel"], "full_outer")
-        .join(there, [*PLACE, "partition"], "left_semi")
-        .where(~f.col("shard").eqNullSafe(f.col("monolith")) & ~is_left_out)
-        # Entries that nobody can read are told of one by one.
-        .where("shard.problem IS NULL AND monolith.problem IS NULL")
-        .groupBy(*PLACE, "partition")
-        .count()
-        .collect()
-    )
-    found: dict[tuple[str, str], dict[str, int]] = {}
-    for store, namespace, partition, count in rows:
-        found.setdefault((store, namespace), {})[partition] = count
+    rows = entries.repartition(tasks_for(entries.sparkSession), "rel")
+    found: dict[int, dict[str, int]] = {}
+    for row in rows.mapInArrow(_comparer(shards), _STALE).collect():
+        counts = found.setdefault(row["place"], {})
+        counts[row["partition"]] = counts.get(row["partition"], 0) + row["count"]
     return found
+
+
+def _comparer(shards: Mapping[int, frozenset[str]]) -> Task:
+    """Return what a task does with all entries of some paths."""
+    schema = arrow_schema(_STALE)
+
+    def compare(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from swampstore.pipeline.source.scan import batches
+
+        counts = Counter(
+            (number, partition)
+            for (number, _), paths in paths_in(incoming, look=0).items()
+            for path in paths.values()
+            for partition in stale_in(path)
+            if partition in shards.get(number, ())
+        )
+        yield from batches(((*which, count) for which, count in counts.items()), schema)
+
+    return compare
+
+
+def stale_in(path: Path) -> Iterator[str]:
+    """Yield the partitions whose shard does not say of a path what the monolith says.
+
+    Entries that nobody can understand are told of one by one.
+    """
+    if why_forbidden(path.rel) is not None or any(one.problem for one in path.claims):
+        return
+    home = partition_of(path.rel)
+    monolith = next((one.content for one in path.claims if one.partition is None), None)
+    shards = {one.partition: one.content for one in path.claims if one.partition is not None}
+    for partition in {*shards, *([home] if monolith else [])}:
+        ours = shards.get(partition)
+        # Other clients have no shard for some paths that we put there.
+        is_left_out = ours is None and partition == ROOT and "/" in path.rel
+        if ours != (monolith if partition == home else None) and not is_left_out:
+            yield partition
 
 
 def _readable(ground: Ground) -> list[str]:

@@ -2,162 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from swampstore.layout import DEFERRED, LATEST
+import msgspec
+
+from swampstore.pipeline.evidence.gathering import (
+    Claims,
+    Places,
+    arrow_schema,
+    gathered,
+    shares_of,
+    sums_in,
+)
+from swampstore.pipeline.evidence.ground import Ground, look, survey
+from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
+from swampstore.pipeline.evidence.rows import Outlook, Total, paths_in
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.reindex.entries import PLACE, Entries, Listing, believed, of_truth
-from swampstore.pipeline.reindex.ground import Ground, look, surveyed
-from swampstore.pipeline.reindex.reading import Reading
-from swampstore.pipeline.reindex.scanning import scanned
-from swampstore.pipeline.verify import kinds, rules
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.running import watched
+from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import of_documents, stale_shards
+from swampstore.pipeline.verify.files import File
+from swampstore.pipeline.verify.rules import Found, examined
+from swampstore.pipeline.verify.selection import Selection
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
+from swampstore.sync.report import Progress
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FOUND = "store string, namespace string, kind string, rel string, key string, detail string"
+# With the first finding of a unit that may want mending come all its files.
+_KIND = 2
+_WITH_FILES = f"{FOUND}, unit string, files binary"
 # If objects are being removed, some of these are.
 _LOOKED_AT_AGAIN = 200
-# What belongs to one model, wherever in it, and of all else the directory.
-_MODEL = rf"^(data(?:/[^/]+){{2,}})/[^/]+/(?:[1-9][0-9]{{0,17}}/[^/]+|{LATEST})$"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which part is examined: one slice (from 1) of so many, and content of a share of it.
-
-    `grace` is the age up to which things may belong to a push that is going on.
-    """
-
-    slice: tuple[int, int] = (1, 1)
-    sample: float = 1.0
-    grace: timedelta = timedelta(hours=1)
-
-    def has(self) -> Column:
-        """Return the condition that a path is examined; data of a model is, or is not."""
-        from pyspark.sql import functions as f
-
-        number, count = self.slice
-        if count == 1:
-            return f.expr("true")
-        inside = f.regexp_extract("rel", _MODEL, 1)
-        directory = f.regexp_extract("rel", r"^(.*/)?[^/]*$", 1)
-        group = f.when(inside != "", inside).otherwise(directory)
-        return f.pmod(f.xxhash64(group), f.lit(count)) == number - 1
-
-    def reads(self) -> Column:
-        """Return the condition that content is read; that of a version is, or is not."""
-        from pyspark.sql import functions as f
-
-        directory = f.regexp_extract("rel", r"^(.*/)?[^/]*$", 1)
-        share = f.pmod(f.xxhash64(directory, f.lit("sample")), f.lit(1 << 20))
-        return share < self.sample * (1 << 20)
+_NOT_MENDED = frozenset({kinds.IN_FLIGHT, kinds.BEHIND_LATEST, *kinds.OF_DOCUMENTS})
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What was found, and what it was found in. `facts` is kept by Spark until `forget`."""
+    """What was found, and in what; Spark keeps it until `forget`."""
 
-    grounds: tuple[Ground, ...]
-    facts: DataFrame
+    grounds: Mapping[int, Ground]
+    total: Total
+    counts: Mapping[str, int]
     found: DataFrame
-    objects: DataFrame
+    _judged: DataFrame
 
     def of(self, place: Place) -> DataFrame:
         """Return what was found in one place."""
         return self.found.where(is_of(place))
 
+    def damaged(self) -> list[int]:
+        """Return the places in which anything was found that is wrong."""
+        harmless = [kind for kind, one in kinds.KINDS.items() if one.severity == "info"]
+        rows = self.found.where(~self.found["kind"].isin(harmless))
+        named = {tuple(row) for row in rows.select("store", "namespace").distinct().collect()}
+        return [
+            number
+            for number, one in self.grounds.items()
+            if (one.place.identity, one.place.namespace) in named
+        ]
+
+    def units(self, place: Place) -> Iterator[tuple[str, list[File]]]:
+        """Yield the data names of a place, and the single other files, that may want mending."""
+        rows = self._judged.where(is_of(place)).where("files IS NOT NULL").sort("unit")
+        for row in rows.select("unit", "files").toLocalIterator():
+            yield row["unit"], msgspec.msgpack.decode(bytes(row["files"]), type=list[File])
+
     def forget(self) -> None:
         """Let Spark forget the tables."""
-        for frame in (self.found, self.facts, self.objects):
-            frame.unpersist()
+        self._judged.unpersist()
 
 
 def examine(
-    spark: SparkSession, places: Sequence[Place], reading: Reading, selection: Selection
+    spark: SparkSession, places: Places, reading: Reading, selection: Selection, tell: Progress
 ) -> Examined:
     """Apply every rule to some places."""
-    from pyspark.sql import functions as f
-
-    index = scanned(spark, Entries(), places).persist()
-    grounds = _grounds(places, index)
-    objects = _without_deferred(scanned(spark, Listing(), places), grounds).persist()
-    moments = {
-        (one.place.identity, one.place.namespace): one.now - selection.grace for one in grounds
-    }
-    listed = rules.young_since(objects, moments)
-    truth = of_truth(index, grounds)
-    contents = reading.of(objects.where(selection.has() & selection.reads()))
-    entries = believed(truth, objects, grounds)
-    facts = rules.facts(entries, listed, contents).where(selection.has()).persist()
-    parts = [
-        rules.of_objects(facts),
-        rules.of_places(facts),
-        rules.of_forbidden(truth.where(selection.has())),
-        rules.of_versions(facts),
-        rules.of_markers(facts),
-        _of_documents(spark, index, objects, grounds, selection),
-    ]
-    found = reduce(lambda one, other: one.unionByName(other), parts)
-    found = found.withColumn("detail", f.coalesce("detail", f.lit(""))).persist()
-    found.count()
-    index.unpersist()
-    return Examined(grounds, facts, found, objects)
+    table = Claims(selection.has)
+    shares = shares_of(table, places, tasks_for(spark))
+    claims = gathered(spark, table, places, shares).persist()
+    grounds = survey(places, sums_in(claims))
+    expected = sum((one.expected for one in grounds.values()), Total())
+    look = reading.look(places, selection.part_of(expected), selection.has, selection.reads)
+    outlooks = {number: one.outlook(selection.grace) for number, one in grounds.items()}
+    tasks = tasks_of(spark, look.total)
+    entries = claims.where("rel IS NOT NULL")
+    evidence = entries.unionByName(look.rows).repartition(tasks, "unit")
+    judge = _judge(places, outlooks, look.number)
+    judged = evidence.mapInArrow(judge, _WITH_FILES).persist()
+    with watched(spark, "compare", tasks, tell):
+        counts = Counter(dict(map(tuple, judged.groupBy("kind").count().collect())))
+    found = judged.drop("unit", "files")
+    told = list(_of_documents(entries, grounds, look, selection))
+    if told:
+        found = found.unionByName(spark.createDataFrame(told, FOUND))
+        counts.update(row[_KIND] for row in told)
+    claims.unpersist()
+    return Examined(grounds, look.total, counts, found, judged)
 
 
-def _grounds(places: Sequence[Place], index: DataFrame) -> tuple[Ground, ...]:
-    grounds = []
-    for place in places:
-        with place.open() as store:
-            grounds.append(look(place, store))
-    return surveyed(grounds, index)
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def _without_deferred(objects: DataFrame, grounds: Sequence[Ground]) -> DataFrame:
-    """Leave out versions of a directory in place that are written and not committed yet."""
-    from pyspark.sql import functions as f
+def _judge(places: Places, outlooks: Mapping[int, Outlook], look: int) -> Task:
+    """Return what a task does with all the evidence about some units."""
+    schema = arrow_schema(_WITH_FILES)
 
-    if all(one.place.indexed for one in grounds):
-        return objects
-    inside = f.regexp_extract("rel", r"^(.*)/[^/]*$", 1)
-    deferred = objects.where(f.col("rel").endswith(f"/{DEFERRED}"))
-    deferred = deferred.select(*PLACE, inside.alias("directory")).distinct()
-    rows = objects.withColumn("directory", inside)
-    return rows.join(f.broadcast(deferred), [*PLACE, "directory"], "left_anti").drop("directory")
+    def judge(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from swampstore.pipeline.source.scan import batches
+
+        yield from batches(findings(incoming), schema)
+
+    def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+        for (number, unit), paths in paths_in(incoming, look).items():
+            files, found = examined(unit, paths.values(), outlooks[number])
+            yield from _rows(places[number], unit, files, found)
+
+    return judge
+
+
+def _rows(
+    place: Place, unit: str, files: list[File], found: list[Found]
+) -> Iterator[tuple[Any, ...]]:
+    wants_mending = any(one.kind not in _NOT_MENDED for one in found)
+    encoded = msgspec.msgpack.encode(files) if wants_mending else None
+    for one in found:
+        yield (*finding_of(place, one), unit, encoded)
+        encoded = None
+
+
+def finding_of(place: Place, found: Found) -> tuple[Any, ...]:
+    """Return the row of a finding."""
+    key = place.names().remote(found.rel) if found.is_there else None
+    return (place.identity, place.namespace, found.kind, found.rel, key, found.detail)
 
 
 def _of_documents(
-    spark: SparkSession,
-    index: DataFrame,
-    objects: DataFrame,
-    grounds: Sequence[Ground],
-    selection: Selection,
-) -> DataFrame:
-    stale = stale_shards(index, grounds)
-    rows = []
-    for one in grounds:
-        where = (one.place.identity, one.place.namespace)
-        names = one.place.names()
-        found = of_documents(one, selection.grace, stale.get(where, {}))
-        if one.is_bare and _is_first_push(objects, one, selection.grace):
-            continue
-        rows += [(*where, kind, rel, names.remote(rel), detail) for kind, rel, detail in found]
-    return spark.createDataFrame(rows, FOUND)
-
-
-def _is_first_push(objects: DataFrame, ground: Ground, grace: timedelta) -> bool:
-    """Whether all that there is may belong to a push that is going to make the first index."""
-    from pyspark.sql import functions as f
-
-    is_old = f.col("last_modified") <= f.lit(ground.now - grace)
-    return bool(objects.where(is_of(ground.place) & is_old & ~f.col("internal")).isEmpty())
+    entries: DataFrame, grounds: Mapping[int, Ground], look: Look, selection: Selection
+) -> Iterator[tuple[Any, ...]]:
+    stale = stale_shards(entries, grounds)
+    for number, one in grounds.items():
+        oldest = look.totals.get(number, Total()).oldest
+        is_first_push = oldest is None or oldest > one.now - selection.grace
+        if one.is_bare and is_first_push:
+            continue  # all that there is may belong to a push that is going to make an index
+        for found in of_documents(one, selection.grace, stale.get(number, {})):
+            yield finding_of(one.place, found)
 
 
 def is_of(place: Place) -> Column:
@@ -175,7 +172,7 @@ def is_settled(seen: Examined) -> bool:
     """
     from pyspark.sql import functions as f
 
-    for ground in seen.grounds:
+    for ground in seen.grounds.values():
         with ground.place.open() as store:
             now = look(ground.place, store)
             if (now.etag, now.monolith and now.monolith.etag) != (
@@ -184,15 +181,14 @@ def is_settled(seen: Examined) -> bool:
             ):
                 return False
             orphans = seen.of(ground.place).where(f.col("kind") == kinds.ORPHAN)
-            if not all(is_there(store, row["key"]) for row in orphans.take(_LOOKED_AT_AGAIN)):
+            if not all(etag_of(store, row["key"]) for row in orphans.take(_LOOKED_AT_AGAIN)):
                 return False
     return True
 
 
-def is_there(store: Store, key: str) -> bool:
-    """Whether a store holds an object."""
+def etag_of(store: Store, key: str) -> str | None:
+    """Return the ETag that an object has now, None if it is not there."""
     try:
-        store.head(key)
+        return store.head(key).etag
     except ObjectNotFoundError:
-        return False
-    return True
+        return None

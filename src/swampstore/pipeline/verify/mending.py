@@ -9,49 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.verify import kinds
+from swampstore.pipeline.verify.files import File
 
 _CONTENT_DAMAGE = frozenset(
     {kinds.MISSING_OBJECT, kinds.CORRUPT, kinds.TRUNCATED, kinds.WRONG_SIZE}
 )
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A path as entry, listing and content show it.
-
-    `size` and `sha256` are what the entry says, `there` and `hash` what the object is; all are
-    None where there is nothing that could say it. `kind` is what is wrong with the two.
-    """
-
-    rel: str
-    kind: str | None = None
-    is_named: bool = True
-    size: int | None = None
-    sha256: str | None = None
-    there: int | None = None
-    etag: str | None = None
-    hash: str | None = None
-    marker: int | None = None
-    checksum: str | None = None
-    claimed_size: int | None = None
-    described: tuple[str | None, int | None] = (None, None)
-    error: str | None = None
-
-    @property
-    def is_untouchable(self) -> bool:
-        """Whether somebody may be about to commit it, or nobody could read it."""
-        is_unread = self.there is not None and self.hash is None
-        return is_unread or self.kind in (kinds.IN_FLIGHT, kinds.UNREADABLE)
-
-    @property
-    def is_like_its_entry(self) -> bool:
-        """Whether the index says what the object is, so that nothing need be written."""
-        return self.is_named and self.size == self.there and self.sha256 in (None, self.hash)
 
 
 class Wanted(NamedTuple):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import datetime, timedelta
 
 from swampstore.clock import system_clock
+from swampstore.pipeline.evidence.gathering import Places
+from swampstore.pipeline.evidence.rows import Outlook, Summary, Total
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.base import Base
@@ -18,23 +19,7 @@ from swampstore.sync.partitions import MONOLITH_KEY
 from swampstore.sync.remote import RemoteIndex
 from swampstore.sync.remote.documents import Documents
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 _CONCURRENCY = 10
-
-
-class Summary(NamedTuple):
-    """A document as its rows in the table `index` show it.
-
-    `problem` says why it has none; `highest` is the highest commit number of an entry.
-    """
-
-    document: str
-    partition: str | None
-    entries: int
-    problem: str | None
-    highest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +88,18 @@ class Ground:
         """Whether nothing but the listing tells what belongs to the place."""
         return self.version == 0 or self.is_monolith_lost
 
+    def outlook(self, grace: timedelta) -> Outlook:
+        """Return how evidence is to be understood; what is younger may be of a push."""
+        there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
+        return Outlook(self.version, self.is_assumed, self.damaged, there, self.now - grace)
+
+    @property
+    def expected(self) -> Total:
+        """How much there should be by the documents that count."""
+        is_sharded = self.version == 2
+        counting = [one for one in self.summaries if (one.partition is not None) == is_sharded]
+        return Total(sum(one.entries for one in counting), sum(one.bytes for one in counting))
+
     @property
     def highest(self) -> int:
         """The highest commit number that is known or that any entry carries."""
@@ -159,39 +156,22 @@ def _version_without_meta(place: Place, store: Store) -> int:
     return state.version if state.exists else 0
 
 
-def surveyed(grounds: Iterable[Ground], index: DataFrame) -> tuple[Ground, ...]:
-    """Return the grounds with what the rows of their documents show.
+def surveyed(ground: Ground, found: tuple[Summary, ...]) -> Ground:
+    """Return the ground with what its documents show.
 
     Without a `_meta.json`, entries that have a commit number show that the remote is of version
     2. Times, which otherwise tell that, are no longer those of the last commit after a fence.
     """
-    found = _summaries(index)
-    return tuple(
-        _with_summaries(one, found.get((one.place.identity, one.place.namespace), ()))
-        for one in grounds
-    )
-
-
-def _with_summaries(ground: Ground, found: tuple[Summary, ...]) -> Ground:
     is_numbered = any(one.partition and one.highest for one in found)
     version = 2 if ground.meta is None and is_numbered else ground.version
     return replace(ground, version=version, summaries=found)
 
 
-def _summaries(index: DataFrame) -> dict[tuple[str, str], tuple[Summary, ...]]:
-    """Return what the documents are like, by store and namespace."""
-    from pyspark.sql import functions as f
-
-    rows = (
-        index.groupBy("store", "namespace", "document", "partition")
-        .agg(
-            f.count("rel").alias("entries"),
-            f.max(f.when(f.col("rel").isNull(), f.col("problem"))).alias("problem"),
-            f.coalesce(f.max("commit_seq"), f.lit(0)).alias("highest"),
-        )
-        .collect()
-    )
-    found: dict[tuple[str, str], list[Summary]] = {}
-    for store, namespace, *rest in rows:
-        found.setdefault((store, namespace), []).append(Summary(*rest))
-    return {where: tuple(sorted(ones)) for where, ones in found.items()}
+def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, Ground]:
+    """Look at the documents of places, whose entries were read just now."""
+    grounds = {}
+    for number, place in places.items():
+        found = sorted(sums.get(number, ()), key=lambda one: one.document)
+        with place.open() as store:
+            grounds[number] = surveyed(look(place, store), tuple(found))
+    return grounds

@@ -1,0 +1,232 @@
+"""The pieces of evidence that tasks exchange: what documents, listings and content say of a path.
+
+Where a document is lost or damaged, the listing tells what belongs to it, as it does for every
+reader. So the loss of a document is one thing that is wrong, and not one for each of its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from swampstore.layout import is_internal
+from swampstore.pipeline.source.objects import Content
+from swampstore.sync.names import is_safe
+from swampstore.sync.partitions import partition_of
+from swampstore.sync.shapes import unit_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A row without a path sums up what one task has gathered.
+ROWS = "place int, unit string, rel string, body binary"
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
+    """An entry of a document; the monolith is the one without `partition`.
+
+    `problem` says why the entry cannot be understood. `raw` is the entry as it is, if that was
+    asked for.
+    """
+
+    partition: str | None
+    size: int | None = None
+    sha256: str | None = None
+    last_modified: str | None = None
+    commit_seq: int | None = None
+    problem: str | None = None
+    raw: bytes | None = None
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What two entries have in common that say the same."""
+        return self.size, self.sha256, self.last_modified, self.problem
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
+    """An object in a listing, with its content if somebody has read it.
+
+    `look` tells listings apart. The objects of an earlier one may be gone; their content is still
+    good for objects of the same ETag.
+    """
+
+    look: int
+    size: int
+    etag: str
+    last_modified: datetime
+    internal: bool = False
+    content: Content | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
+    """A document as a whole. `problem` says why nothing is known of its entries.
+
+    `bytes` are those of all objects that it names, `highest` is the highest commit number.
+    """
+
+    document: str
+    partition: str | None
+    entries: int
+    bytes: int
+    problem: str | None
+    highest: int
+
+
+class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
+    """How much was listed that is no bookkeeping, and how many of that were left to be read.
+
+    `oldest` also counts what was not chosen.
+    """
+
+    objects: int = 0
+    bytes: int = 0
+    unread: int = 0
+    oldest: datetime | None = None
+
+    def __add__(self, other: Total) -> Total:
+        times = [one for one in (self.oldest, other.oldest) if one is not None]
+        return Total(
+            self.objects + other.objects,
+            self.bytes + other.bytes,
+            self.unread + other.unread,
+            min(times, default=None),
+        )
+
+
+Body = Claim | Seen | Summary | Total
+Row = tuple[int, str | None, str | None, bytes]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Body).decode
+
+
+def row(place: int, rel: str, body: Body) -> Row:
+    """Return the row of a piece of evidence."""
+    return place, unit_of(rel), rel, _encode(body)
+
+
+def sum_row(place: int, body: Summary | Total) -> Row:
+    """Return the row that sums up what one task has gathered."""
+    return place, None, None, _encode(body)
+
+
+def decoded(data: bytes) -> Any:
+    """Return the body of a row."""
+    return _decode(data)
+
+
+class Path:
+    """All the evidence about one path."""
+
+    __slots__ = ("claims", "contents", "rel", "seen")
+
+    def __init__(self, rel: str) -> None:
+        self.rel = rel
+        self.claims: list[Claim] = []
+        self.seen: Seen | None = None
+        self.contents: dict[str, Content] = {}
+
+    def add(self, body: Claim | Seen, look: int) -> None:
+        """Take a piece of evidence in; what is there is what the last look has seen."""
+        if isinstance(body, Claim):
+            self.claims.append(body)
+            return
+        if body.look == look:
+            self.seen = body
+        if body.content is not None:
+            self.contents[body.etag] = body.content
+
+    @property
+    def content(self) -> Content | None:
+        """What the object that is there holds, if somebody has read it."""
+        return self.contents.get(self.seen.etag) if self.seen else None
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:
+    """Yield the evidence that a task is given, each body decoded."""
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for place, unit, rel, body in zip(*columns, strict=True):
+            yield place, unit, rel, _decode(body)
+
+
+def paths_in(
+    batches: Iterable[pa.RecordBatch], look: int
+) -> dict[tuple[int, str], dict[str, Path]]:
+    """Return the evidence that a task is given, by place and unit, and there by path."""
+    found: dict[tuple[int, str], dict[str, Path]] = {}
+    for place, unit, rel, body in rows_in(batches):
+        paths = found.setdefault((place, unit), {})
+        path = paths.get(rel)
+        if path is None:
+            path = paths[rel] = Path(rel)
+        path.add(body, look)
+    return found
+
+
+class Outlook(NamedTuple):
+    """How the evidence of a place is to be understood, as far as a task must know.
+
+    `version` is that of the index. Whatever is there belongs to the place if it `is_assumed`, else
+    what is of one of the `damaged` partitions, and with `shards` all that is of no such partition.
+    What was written after `since` may belong to a push that is going on.
+    """
+
+    version: int
+    is_assumed: bool
+    damaged: frozenset[str]
+    shards: frozenset[str] | None
+    since: datetime
+
+    def truth(self, claims: Iterable[Claim]) -> Iterator[Claim]:
+        """Yield the entries of the documents that count.
+
+        On version 2 these are all shards, also such that `_meta.json` does not tell of.
+        """
+        is_sharded = self.version == 2
+        return (one for one in claims if (one.partition is not None) == is_sharded)
+
+    def assumes(self, home: str) -> bool:
+        """Whether an object of a partition belongs to the place, though no entry may tell."""
+        if self.is_assumed or home in self.damaged:
+            return True
+        return self.shards is not None and home not in self.shards
+
+
+class Entry(NamedTuple):
+    """The entry of a path that is believed, and the shards that should not have one."""
+
+    claim: Claim
+    strays: tuple[str, ...] = ()
+    is_assumed: bool = False
+
+    @property
+    def is_misplaced(self) -> bool:
+        """Whether no shard has an entry but such that should not."""
+        return self.claim.partition in self.strays
+
+
+def believed(path: Path, outlook: Outlook) -> Entry | None:
+    """Return the entry of a path, None if it has none; entries that may not be are not believed.
+
+    If it belongs to a document which nobody can read, the entry is made up from the listing.
+    """
+    claims = sorted(outlook.truth(path.claims), key=lambda one: one.partition or "")
+    home = partition_of(path.rel)
+    if claims and why_forbidden(path.rel) is None:
+        strays = tuple(one.partition for one in claims if one.partition not in (None, home))
+        best = next((one for one in claims if one.partition in (None, home)), claims[0])
+        return Entry(best, strays)
+    seen = path.seen
+    if seen is not None and not seen.internal and outlook.assumes(home):
+        return Entry(Claim(None, seen.size), is_assumed=True)
+    return None
+
+
+def why_forbidden(rel: str) -> str | None:
+    """Return why no index may name a path, None if one may."""
+    if is_internal(rel):
+        return "it names bookkeeping"
+    return None if is_safe(rel) else "it leads out of the cache"
