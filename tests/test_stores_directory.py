@@ -14,6 +14,7 @@ import pytest
 
 from swampstore.errors import ConfigError, DiskError, ValidationError
 from swampstore.stores import Store, directory, open_store
+from swampstore.stores.contents import contents
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -21,6 +22,8 @@ from swampstore.stores.errors import (
     StoreMissingError,
     StorePermissionError,
 )
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.stores.retry import RetryingStore
 from swampstore.testing import StoreConformance
 from tests.test_many_processes import run_all
 
@@ -376,3 +379,33 @@ def test_all_descriptors_are_given_back(root: Path) -> None:
         store.clock()
         store.delete("a/b")
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_directory_hands_content_out_with_its_listing(root: Path, store: DirectoryStore) -> None:
+    for key in ("a/1/raw", "a/1/metadata.yaml", "a/latest", "b"):
+        store.put(key, key.encode())
+    (root / "a/1/link").symlink_to(root / "b")
+    found = list(contents(RetryingStore(store), "a/", lambda _: True, 1000))
+    keys = ["a/1/metadata.yaml", "a/1/raw", "a/latest"]
+    assert [(one.info.key, one.data) for one in found] == [(key, key.encode()) for key in keys]
+    assert [one.info for one in found] == list(store.list("a/"))
+
+
+def test_content_that_vanishes_or_grows_during_a_listing_is_not_made_up(
+    root: Path, store: DirectoryStore
+) -> None:
+    for key in ("a", "b", "c"):
+        store.put(key, b"old")
+
+    def wanted(info: ObjectInfo) -> bool:
+        if info.key == "a":
+            (root / "a").unlink()
+        if info.key == "b":
+            store.put("b", b"newer")
+        return True
+
+    gone, changed, same = contents(store, "", wanted, 1000)
+    assert (gone.info.key, gone.is_wanted, gone.data) == ("a", True, None)
+    assert (changed.data, changed.info.size) == (b"newer", 5)
+    assert changed.info.etag == store.head("b").etag
+    assert same.data == b"old"

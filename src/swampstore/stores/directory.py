@@ -37,6 +37,7 @@ from swampstore.files import disk_errors
 from swampstore.layout import is_temp
 from swampstore.stores import directory_tree as tree
 from swampstore.stores.config_fields import Fields, Limits
+from swampstore.stores.contents import Handed, Wanted
 from swampstore.stores.errors import (
     StoreError,
     StoreMissingError,
@@ -153,6 +154,18 @@ class DirectoryStore:
                 yield _info(found.path, found.status)
         if temps:
             self._sweep(temps)
+
+    def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
+        """See swampstore.stores.contents."""
+        with self._errors(prefix):
+            for found in tree.walk(self._root, parent_of(prefix), prefix, LOCKS, []):
+                info = _info(found.path, found.status)
+                if not wanted(info):
+                    yield Handed(info, is_wanted=False)
+                elif info.size > limit:
+                    yield Handed(info, is_wanted=True)
+                else:
+                    yield _handed(info, found)
 
     def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""
@@ -359,6 +372,20 @@ def _fill(fd: int, body: bytes | BinaryIO) -> None:
         view = memoryview(chunk)
         while view:
             view = view[os.write(fd, view) :]
+
+
+def _handed(info: ObjectInfo, found: tree.Found) -> Handed:
+    """Return an object of a walk with its content, if that can be read."""
+    try:
+        fd = tree.open_in(found.directory, found.path.rpartition("/")[2])
+    except OSError:
+        return Handed(info, is_wanted=True)
+    try:
+        # What is read is what the ETag says, whatever was put there since.
+        info = _info(found.path, os.fstat(fd))
+        return Handed(info, is_wanted=True, data=b"".join(_chunks(fd)))
+    finally:
+        os.close(fd)
 
 
 def _chunks(fd: int) -> Iterator[bytes]:

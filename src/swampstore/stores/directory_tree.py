@@ -27,10 +27,14 @@ _ATTEMPTS = 100
 
 
 class Found(NamedTuple):
-    """A file of a walk: its path below the root, and what the file system says about it."""
+    """A file of a walk: its path below the root, and what the file system says about it.
+
+    `directory` is a descriptor of its directory; it is good until the walk goes on.
+    """
 
     path: str
     status: os.stat_result
+    directory: int = -1
 
 
 @contextlib.contextmanager
@@ -48,15 +52,20 @@ def open_file(root: int, path: str) -> int:
     """Return a descriptor of a regular file; raise FileNotFoundError if there is none."""
     try:
         with parent(root, path) as (directory, name):
-            fd = os.open(name, _FILE, dir_fd=directory)
+            return open_in(directory, name)
     except OSError as error:
         if error.errno in _NOT_A_FILE:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
         raise
+
+
+def open_in(directory: int, name: str) -> int:
+    """Return a descriptor of a regular file in a directory; raise OSError if there is none."""
+    fd = os.open(name, _FILE, dir_fd=directory)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise FileNotFoundError(errno.ENOENT, "not a file", path)
+    raise FileNotFoundError(errno.ENOENT, "not a file", name)
 
 
 def new_file(root: int, path: str, *, durable: bool = True) -> tuple[int, int, str]:
@@ -192,7 +201,7 @@ def _walk(
                     yield from _walk(inner, f"{path}/", prefix, hidden, temps)
                 elif path.startswith(prefix):
                     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                    yield Found(path, status)
+                    yield Found(path, status, directory)
     finally:
         os.close(directory)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO, TypeVar
 
+from swampstore.stores.contents import Handed, Wanted, contents
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -88,6 +89,10 @@ class RetryingStore(WrappingStore):
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """See Store.list. Stores repeat failed pages themselves: only they know where they are."""
         return self.inner.list(prefix)
+
+    def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
+        """See swampstore.stores.contents. Like a listing, it is not repeated here."""
+        return contents(self.inner, prefix, wanted, limit)
 
     def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.folders."""

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import ValidationError
+from swampstore.stores.contents import contents
 from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
@@ -24,7 +25,7 @@ from swampstore.stores.errors import (
 )
 from swampstore.stores.folders import folders, level
 from swampstore.stores.probe import probe
-from swampstore.stores.protocol import Store, Written
+from swampstore.stores.protocol import ObjectInfo, Store, Written
 
 RACERS = 16
 AWKWARD_KEYS = (
@@ -223,6 +224,26 @@ class StoreConformance:
             (f"{under}/b", 2),
             (f"{under}/c d", 2),
         ]
+
+    def test_content_that_comes_with_a_listing_is_what_is_stored(
+        self, store: Store, under: str
+    ) -> None:
+        data = {f"{under}/{key}": key.encode() * 3 for key in ("a/x", "a/b/c", "b", "long key")}
+        for key, content in data.items():
+            store.put(key, content)
+        asked: list[str] = []
+
+        def wanted(info: ObjectInfo) -> bool:
+            asked.append(info.key)
+            return not info.key.endswith("/b")
+
+        found = list(contents(store, f"{under}/", wanted, 10))
+        assert sorted(asked) == sorted(one.info.key for one in found) == sorted(data)
+        for one in found:
+            assert one.is_wanted == (not one.info.key.endswith("/b"))
+            may_come = one.is_wanted and one.info.size <= 10
+            assert one.data in ((None, data[one.info.key]) if may_come else (None,))
+            assert one.info.etag == store.head(one.info.key).etag
 
     def test_a_prefix_that_leads_elsewhere_is_refused(self, store: Store) -> None:
         for prefix in ("/", "/a", "../a", "a/../b", "a//b", "./a"):

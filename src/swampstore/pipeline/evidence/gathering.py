@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
+from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
 from swampstore.pipeline.source.index import Index, document_rows
-from swampstore.pipeline.source.objects import Content, read_content
+from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
+from swampstore.stores.contents import Handed
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import ObjectInfo, Store
 
@@ -109,46 +111,65 @@ class Listing:
 
     def rows(self, number: int, place: Place, piece: Piece, store: Store) -> Iterator[Row]:
         """List one piece."""
-        counting = _Counting(self)
-        found = listed(piece, store)
-        objects = counting.counted(found if place.indexed else _without_deferred(found))
+        tally = _Tally(self, is_index=place.indexed)
+        found = listed_with_content(piece, store, tally.wants, IN_MEMORY)
+        chosen = ((one, handed) for one, handed in found if tally.has(one))
 
-        def content(one: tuple[Listed, bool]) -> Content | None:
-            return readable_content(store, one[0]) if one[1] else None
+        def content(pair: tuple[Listed, Handed]) -> Content | None:
+            one, handed = pair
+            if handed.data is not None:
+                return content_of(one.rel, handed.data)
+            return readable_content(store, one) if handed.is_wanted else None
 
-        for (one, _), read in each(place, content, objects):
+        for (one, _), read in each(place, content, chosen):
             yield rows.row(number, one.rel, seen_as(one, self.look, read))
-        yield rows.sum_row(number, counting.total)
+        yield rows.sum_row(number, tally.total)
 
 
-class _Counting:
-    """Says which objects of a piece are read, and counts all of them."""
+class _Tally:
+    """Says which objects of a piece are listed and which are read, and counts them.
 
-    def __init__(self, listing: Listing) -> None:
+    Versions of a directory in place that are not committed yet are left out: of each directory,
+    which comes in order, the file that marks it as such is the first.
+    """
+
+    def __init__(self, listing: Listing, *, is_index: bool) -> None:
         self._listing = listing
-        self.total = Total()
+        self._is_index = is_index
+        self._deferred = "/"
+        self._objects = self._bytes = self._unread = 0
+        self._oldest: datetime | None = None
 
-    def counted(self, objects: Iterable[Listed]) -> Iterator[tuple[Listed, bool]]:
-        """Yield the chosen objects, and whether their content is to be read now."""
-        listing = self._listing
-        count = size = unread = 0
-        oldest = None
-        for one in objects:
-            info = one.info
-            if not one.internal:
-                oldest = min(oldest or info.last_modified, info.last_modified)
-            if not listing.chosen(one.rel):
-                continue
-            is_read = False
-            if not one.internal:
-                is_affordable = count < listing.budget.objects and size < listing.budget.bytes
-                count, size = count + 1, size + info.size
-                if listing.reads(one.rel):
-                    is_read = is_affordable
-                    unread += not is_affordable
-            self.total = Total(count, size, unread, oldest)
-            yield one, is_read
-        self.total = Total(count, size, unread, oldest)
+    @property
+    def total(self) -> Total:
+        """What was counted so far."""
+        return Total(self._objects, self._bytes, self._unread, self._oldest)
+
+    def has(self, one: Listed) -> bool:
+        """Whether an object is listed at all."""
+        is_out = not self._is_index and one.rel.startswith(self._deferred)
+        return not is_out and self._listing.chosen(one.rel)
+
+    def wants(self, one: Listed) -> bool:
+        """Count an object; return whether it is read now."""
+        if not self._is_index and one.rel.endswith(f"/{DEFERRED}"):
+            self._deferred = one.rel.removesuffix(DEFERRED)
+        if one.internal or (not self._is_index and one.rel.startswith(self._deferred)):
+            return False
+        info, listing = one.info, self._listing
+        if self._oldest is None or info.last_modified < self._oldest:
+            self._oldest = info.last_modified
+        if not listing.chosen(one.rel):
+            return False
+        is_affordable = (
+            self._objects < listing.budget.objects and self._bytes < listing.budget.bytes
+        )
+        self._objects += 1
+        self._bytes += info.size
+        if not listing.reads(one.rel):
+            return False
+        self._unread += not is_affordable
+        return is_affordable
 
 
 def seen_as(one: Listed, look: int, content: Content | None) -> Seen:
@@ -169,13 +190,6 @@ def readable_content(store: Store, one: Listed) -> Content | None:
         return read_content(store, one)
     except (CorruptObjectError, StorePermissionError) as error:
         return Content(error=error.message)
-
-
-def _without_deferred(objects: Iterable[Listed]) -> Iterator[Listed]:
-    """Leave out versions of a directory in place that are written and not committed yet."""
-    every = list(objects)
-    deferred = {one.rel.removesuffix(DEFERRED) for one in every if one.rel.endswith(f"/{DEFERRED}")}
-    return (one for one in every if one.rel[: one.rel.rfind("/") + 1] not in deferred)
 
 
 def arrow_schema(columns: str) -> pa.Schema:

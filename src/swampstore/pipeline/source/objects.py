@@ -19,7 +19,10 @@ from swampstore.sync.partitions import partition_of
 from swampstore.sync.shapes import is_marker, version_file
 
 # Larger objects go through a file, so that memory does not depend on what is stored.
-_IN_MEMORY = 4 << 20
+IN_MEMORY = 4 << 20
+
+
+_METADATA = f"/{METADATA}"
 
 
 class Objects(Whole):
@@ -113,16 +116,21 @@ def read_content(store: Store, one: Listed) -> Content | None:
     Raises StoreUnreachableError and its like: an object that nobody could look at is not damaged.
     """
     try:
-        if one.info.size > _IN_MEMORY:
+        if one.info.size > IN_MEMORY:
             return _hashed(store, one.info)
         data = store.get(one.info.key).data
     except ObjectNotFoundError:
         return None
+    return content_of(one.rel, data)
+
+
+def content_of(rel: str, data: bytes) -> Content:
+    """Say what the content of a path holds."""
     sha256 = hashlib.sha256(data).hexdigest()
-    if is_marker(one.rel):
+    if rel.endswith(_METADATA) and version_file(rel):
+        return _described(sha256, data, rel)
+    if is_marker(rel):
         return Content(sha256, len(data), marker=parse_marker(data))
-    if one.rel.endswith(f"/{METADATA}") and version_file(one.rel):
-        return _described(sha256, data, one.rel)
     return Content(sha256, len(data))
 
 
