@@ -6,9 +6,11 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from swampstore.pipeline.copying import job
 from swampstore.pipeline.copying.commits import Commits
+from swampstore.pipeline.copying.comparison import Totals
 from swampstore.pipeline.copying.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copying.units import CopyTask, copy_units, units_of
 from swampstore.pipeline.editing import committer
@@ -18,6 +20,9 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.index_format import decode_entry
 from tests.staging import metadata_of
 from tests.sync_harness import Machine, remote_index
+
+if TYPE_CHECKING:
+    import pytest
 
 MODEL = "data/aws/ec2/i-1"
 LARGE = 5 << 20
@@ -105,8 +110,10 @@ def lacking(source: Bucket, target: Bucket) -> list[Wanted]:
 
 def copy_here(source: Bucket, target: Bucket, wanted: list[Wanted] | None = None) -> list[Outcome]:
     """Do in this process what the tasks of a copy do; nothing is committed."""
-    chosen = lacking(source, target) if wanted is None else wanted
-    return list(copy_units(CopyTask(source.place, target.place, tuple(units_of(chosen)))))
+    units = units_of(lacking(source, target) if wanted is None else wanted)
+    with committer(target.place) as editor:
+        told = Commits(editor).with_versions(units)
+    return list(copy_units(CopyTask(source.place, target.place, tuple(told))))
 
 
 def copy_and_commit(source: Bucket, target: Bucket) -> list[Outcome]:
@@ -117,6 +124,54 @@ def copy_and_commit(source: Bucket, target: Bucket) -> list[Outcome]:
         outcomes = copy_here(source, target)
         commits.commit([one for one in outcomes if isinstance(one, Placed)])
     return outcomes
+
+
+class Compared:
+    """What `Comparison` is, of two directories and without Spark."""
+
+    waves_of: ClassVar[int] = 1
+    rounds: ClassVar[list[int]] = []
+
+    def __init__(self, source: Bucket, target: Bucket) -> None:
+        self._wanted = lacking(source, target)
+        self._objects = len(source.entries)
+        self.rounds.append(len(self._wanted))
+
+    @classmethod
+    def of(cls, _spark: object, source: Place, target: Place) -> Self:
+        return cls(bucket_of(source), bucket_of(target))
+
+    def totals(self) -> Totals:
+        return Totals(self._objects, 0, len(self._wanted), 0, 0)
+
+    def waves(self, _totals: Totals) -> int:
+        return self.waves_of
+
+    def wanted(self, wave: int, waves: int) -> list[Wanted]:
+        units = units_of(self._wanted)
+        return [one for unit in units[wave::waves] for one in unit.wanted]
+
+    def close(self) -> None: ...
+
+
+def bucket_of(place: Place) -> Bucket:
+    assert place.root is not None
+    return Bucket(Path(place.root), place.namespace)
+
+
+def run_here(_spark: object, work: Any, items: list[Any], **_: object) -> Iterator[Any]:
+    """Do what `run_tasks` does, in this process."""
+    return (result for item in items for result in work(item))
+
+
+def without_spark(monkeypatch: pytest.MonkeyPatch, waves: int = 1) -> list[int]:
+    """Let copies do their work in this process; return how much each of their looks will find."""
+    monkeypatch.setattr(Compared, "rounds", [])
+    monkeypatch.setattr(Compared, "waves_of", waves)
+    monkeypatch.setattr(job, "Comparison", Compared)
+    monkeypatch.setattr(job, "tasks_for", lambda _: 2)
+    monkeypatch.setattr(job, "run_tasks", run_here)
+    return Compared.rounds
 
 
 def refused(outcomes: list[Outcome]) -> dict[str, str]:

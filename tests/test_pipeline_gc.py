@@ -17,16 +17,14 @@ from hypothesis import strategies as st
 from swampstore import open_repo
 from swampstore.cli.pipeline import Bulk
 from swampstore.errors import LockTimeoutError, ValidationError
-from swampstore.pipeline.collecting import gc, gc_in_place, sweeping
+from swampstore.pipeline.collecting import gc, gc_in_place
 from swampstore.pipeline.collecting.collection import Collection
-from swampstore.pipeline.collecting.doomed import doomed, write_down
-from swampstore.pipeline.collecting.going import MARKER_FILE, VERSION_FILE, Going, files_of_name
+from swampstore.pipeline.collecting.going import Going, files_of_name
 from swampstore.pipeline.collecting.marks import MARKS
-from swampstore.pipeline.editing import Editor, committer
+from swampstore.pipeline.data_names import MARKER_FILE, VERSION_FILE
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Capabilities
-from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.shapes import unit_of
 from tests.garbage import (
     AT_ONCE,
@@ -124,62 +122,6 @@ def test_a_policy_that_was_relaxed_meanwhile_keeps_what_was_due(ana: Machine, bu
     assert version("state", 1, 2, 3) < data_in(bucket)
 
 
-def test_a_push_that_is_under_way_is_not_harmed(ana: Machine, bob: Machine, bucket: Path) -> None:
-    save(ana, "state", "1", lifetime="1h")
-    with bob.open() as repo:
-        repo.sync.pull()
-        repo.artifacts.save(MODEL, "state", "2", lifetime="1h")
-        prepared = repo.sync.prepare_push()
-        collected = Clock(bucket).collect(grace=AT_ONCE)
-        repo.sync.commit_push(prepared)
-    assert kinds(collected) == {"state": "kept"}
-    with ana.open() as repo:
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state") == ["1", "2"]
-
-
-def test_what_is_uploaded_while_a_name_goes_is_there_after_its_commit(
-    ana: Machine, bob: Machine, bucket: Path
-) -> None:
-    save(ana, "state", "1", lifetime="1h")
-    with bob.open() as repo:
-        repo.sync.pull()
-        repo.artifacts.save(MODEL, "state", "2", lifetime="1h")
-        prepared = repo.sync.prepare_push()
-        # As if the marker were still on its way.
-        (bucket / f"data/{MODEL}/state/latest").write_bytes(b"1")
-        collected = Clock(bucket).collect(grace=AT_ONCE)
-        repo.sync.commit_push(prepared)
-    assert kinds(collected) == {"state": "swept"}
-    with ana.open() as repo:
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state") == ["2"]
-    assert healthy(ana)
-
-
-def test_offline_work_on_a_name_that_was_collected_is_kept(
-    ana: Machine, bob: Machine, bucket: Path
-) -> None:
-    save(ana, "state", "1", "2", lifetime="1h")
-    with bob.open() as repo:
-        repo.sync.pull()
-    bob.put(MODEL, "state", "3")
-    assert kinds(Clock(bucket).collect(grace=AT_ONCE)) == {"state": "swept"}
-
-    with bob.open() as repo:
-        repo.sync.push()
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state")[-1] == "3"
-    with ana.open() as repo:
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state") == ["3"]
-        found = repo.latest(MODEL, "state")
-        assert found is not None
-        assert found.text() == "3"
-    assert healthy(ana)
-    assert healthy(bob)
-
-
 def test_other_machines_see_the_deletion_as_any_other(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:
@@ -195,61 +137,6 @@ def test_other_machines_see_the_deletion_as_any_other(
             assert contents(repo, MODEL, "state") == ["2", "3"]
             assert repo.latest(MODEL, "gone", default=None) is None
         assert healthy(machine)
-
-
-def collect_and_die(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be stopped between the commit and the removal of the objects."""
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(sweeping, "remove", killed)
-        clock.collect(grace=AT_ONCE)
-
-
-def test_a_collection_that_was_killed_is_finished_by_the_next(
-    ana: Machine, bob: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(ana, "state", "1", "2", garbage_collection=1)
-    save(ana, "state", "3", garbage_collection=1)
-    clock = Clock(bucket)
-
-    collect_and_die(clock, monkeypatch)
-    assert version("state", 1, 2) < data_in(bucket)
-    with ana.open() as repo:
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state") == ["3"]
-
-    finished = clock.collect()
-    assert finished.finished == 4
-    assert data_in(bucket) == {*version("state", 3), "state/latest"}
-    assert not [rel for rel in listing(bucket) if "/doomed/" in rel]
-    with bob.open() as repo:
-        repo.sync.pull()
-        assert contents(repo, MODEL, "state") == ["3"]
-    assert healthy(bob)
-
-
-def test_what_took_the_place_of_a_doomed_object_stays(
-    ana: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save(ana, "state", "1", "2", garbage_collection=1)
-    clock = Clock(bucket)
-
-    collect_and_die(clock, monkeypatch)
-    (bucket / f"data/{MODEL}/state/1/raw").write_bytes(b"another")
-
-    assert clock.collect().finished == 1
-    assert data_in(bucket) == {*version("state", 2), "state/latest", "state/1/raw"}
-
-
-def test_a_model_that_somebody_has_locked_is_left_alone(ana: Machine, bucket: Path) -> None:
-    save(ana, "state", "1", "2", garbage_collection=1)
-    clock = Clock(bucket)
-    with ana.open() as repo, repo.session([MODEL]):
-        assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "kept"}
-    assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "swept"}
 
 
 def test_a_name_inside_a_name_stays(ana: Machine, bucket: Path) -> None:
@@ -296,19 +183,6 @@ def test_a_store_that_cannot_delete_on_condition_is_swept_as_well(
     assert data_in(bucket) == {*version("state", 2), "state/latest"}
 
 
-def test_two_collections_at_once_do_no_harm(ana: Machine, bucket: Path) -> None:
-    save(ana, "state", "1", "2", garbage_collection=1)
-    clock = Clock(bucket)
-    garbage = garbage_of(clock.place, clock.now)
-    first, second = (Collection(clock.place, garbage, clock.now, AT_ONCE) for _ in range(2))
-    first.run()
-    second.run()
-
-    assert kinds(first) == {"state/1": "swept"}
-    assert kinds(second) == {"state/1": "kept"}
-    assert healthy(ana)
-
-
 @pytest.mark.parametrize("kind", ["s3", "gs"])
 def test_a_bucket_is_swept_as_a_directory_is(
     kind: str, request: pytest.FixtureRequest, ana: Machine, bob: Machine
@@ -323,6 +197,8 @@ def test_a_bucket_is_swept_as_a_directory_is(
         (place,) = places_of(repo)
 
     assert kinds(Clock(place).collect(grace=AT_ONCE)) == {"gone": "swept", "state/1": "swept"}
+    left = {info.key.removeprefix(f"data/{MODEL}/") for info in remote.open().list("data/")}
+    assert left == {*version("state", 2), "state/latest"}
     with bob.open() as repo:
         repo.sync.pull()
         assert contents(repo, MODEL, "state") == ["2"]
@@ -339,34 +215,6 @@ def test_data_of_a_run_whose_record_appeared_stays(ana: Machine, bucket: Path) -
     assert kinds(clock.collect(grace=AT_ONCE)) == {"step": "kept"}
     record.unlink()
     assert kinds(clock.collect(grace=AT_ONCE)) == {"step": "swept"}
-
-
-def test_what_others_change_without_the_lock_stays(
-    ana: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def moved(*_: object, **__: object) -> None:
-        raise IndexMovedError("others changed it", frozenset(), hint="")
-
-    save(ana, "state", "1", "2", garbage_collection=1)
-    clock = Clock(bucket)
-    with monkeypatch.context() as patched:
-        patched.setattr(Editor, "commit", moved)
-        assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "kept"}
-    assert version("state", 1, 2) < data_in(bucket)
-    assert clock.collect(dry_run=True).finished == 0
-    assert not [rel for rel in listing(bucket) if "/doomed/" in rel]
-
-
-def test_a_record_of_doomed_objects_removes_nothing_but_data(ana: Machine, bucket: Path) -> None:
-    save(ana, "state", "1")
-    clock = Clock(bucket)
-    with committer(clock.place) as editor:
-        rels = ["_index/_meta.json", f"data/{MODEL}/state/1/raw"]
-        write_down(editor, [doomed(rel, editor.store.head(rel)) for rel in rels])
-    before = listing(bucket)
-
-    assert clock.collect().finished == 0
-    assert listing(bucket).items() >= {rel: before[rel] for rel in rels}.items()
 
 
 # --- the command and the function; they plan without Spark here ----------------------------------
@@ -466,9 +314,17 @@ def test_spark_and_the_driver_know_the_same_files_of_a_name(rest: list[str]) -> 
     rel = "/".join(["data", *rest])
     found = re.search(VERSION_FILE.replace(r"\z", r"\Z"), rel)
     marker = re.search(MARKER_FILE.replace(r"\z", r"\Z"), rel)
-    name_rel = found[1] if found else marker[1] if marker else unit_of(rel)
+    name_rel = found[1] if found else marker[1] if marker else rel
+    assert name_rel == unit_of(rel)
     expected = [(rel, int(found[2]) if found else 0)] if found or marker else []
     assert list(files_of_name([rel], name_rel)) == expected
+
+
+def test_a_directory_that_others_use_in_place_is_refused(ana: Machine, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    refused = ana("pipeline", "gc", f"filesystem:{tmp_path}/theirs")
+    assert refused.status == 1
+    assert "it is collected by the repository that uses it" in refused.err
 
 
 def test_a_directory_used_in_place_is_collected_by_its_repository(repo_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -98,17 +99,16 @@ def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timed
 
 def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:
     """Let the repository collect the directory that it uses; nothing of others in there."""
-    from swampstore.errors import ValidationError
-    from swampstore.pipeline.collecting import gc_in_place
+    from swampstore.pipeline.collecting import gc_in_place, used_in_place
     from swampstore.repo import open_repo
 
-    with open_repo(places[0].target) as repo:
+    target = places[0].target
+    if not os.path.isdir(target):  # it was named by a URL, not found by its repository
+        raise used_in_place(places[0])
+    with open_repo(target) as repo:
         for place in places:
             if place.namespace != repo.config.namespace:
-                raise ValidationError(
-                    f"{place} is used in place: it is collected by the repository that uses it",
-                    hint="Run `swampstore data gc` in that repository.",
-                )
+                raise used_in_place(place)
         return gc_in_place(repo, dry_run=bulk.dry_run)
 
 

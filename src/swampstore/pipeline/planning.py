@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from swampstore.layout import (
     ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
+    MANIFEST,
     is_internal,
     is_temp,
     parse_version,
 )
-from swampstore.namespaces.manifests import MANIFEST
 from swampstore.pipeline.places import Place
+from swampstore.stores.contents import Handed, contents
 from swampstore.stores.folders import Level, level
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
@@ -132,6 +133,28 @@ def listed(piece: Piece, store: Store) -> Iterator[Listed]:
     for prefix in piece.deep:
         for info in store.list(names.remote(prefix)):
             yield _listed(piece.place, info, root)
+
+
+def listed_with_content(
+    piece: Piece, store: Store, wanted: Callable[[Listed], bool], limit: int
+) -> Iterator[tuple[Listed, Handed]]:
+    """Yield the objects of a piece; `wanted` is asked once for each whether it is to be read now.
+
+    See `swampstore.stores.contents`.
+    """
+    names = piece.place.names()
+    root = names.remote("")
+    for prefix in piece.shallow:
+        for info in level(store, names.remote(prefix)).objects:
+            one = _listed(piece.place, info, root)
+            yield one, Handed(info, wanted(one))
+
+    def is_wanted(info: ObjectInfo) -> bool:
+        return wanted(_listed(piece.place, info, root))
+
+    for prefix in piece.deep:
+        for found in contents(store, names.remote(prefix), is_wanted, limit):
+            yield _listed(piece.place, found.info, root), found
 
 
 def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
-from swampstore.artifacts.retention.plan import Removal
 from swampstore.pipeline.collecting.doomed import finish
 from swampstore.pipeline.collecting.going import Going
 from swampstore.pipeline.collecting.judging import Due
@@ -23,26 +21,6 @@ from swampstore.pipeline.collecting.sweeping import Sweeper, batches
 from swampstore.pipeline.editing import Editor, committer
 from swampstore.pipeline.places import Place
 from swampstore.sync.report import Progress, Step, no_progress
-
-
-class _Unit(NamedTuple):
-    """What is marked and swept at once: a version, or (version 0) a whole name."""
-
-    removal: Removal
-    rel: str
-    version: int
-
-    def outcome(self, place: Place, kind: Kind, detail: str = "") -> Outcome:
-        facts = [one for one in self.removal.versions if self.version in (0, one.version)]
-        return Outcome(
-            store=place.identity,
-            namespace=place.namespace,
-            kind=kind,
-            rel=f"{self.rel}/{self.version}" if self.version else self.rel,
-            detail=detail or self.removal.reason or "old version",
-            versions=len(facts),
-            size=sum(one.size for one in facts),
-        )
 
 
 class Collection:
@@ -71,15 +49,17 @@ class Collection:
     def run(self, tell: Progress = no_progress) -> None:
         """Finish what was left, mark, and sweep what was marked long enough ago."""
         with committer(self.place) as editor:
-            left = finish(editor)
-            self.finished = left.objects
-            self.warnings += left.failures
+            done = finish(editor)
+            self.finished = done.objects
+            self.warnings += done.failures
             before = read_marks(editor.store, editor.names)
             marks = marks_of(self._garbage, before.marks, self._now)
             due = list(self._mark(before, marks))
-            if not write_marks(editor.store, editor.names, marks, before):
+            written = write_marks(editor.store, editor.names, marks, before)
+            swept = self._sweep(editor, due, tell)
+            left = {place: mark for place, mark in marks.items() if place not in swept}
+            if written is None or write_marks(editor.store, editor.names, left, written) is None:
                 self.warnings.append("another collection marked at the same time; its marks stand")
-            self._sweep(editor, due, tell)
 
     def _mark(self, before: Marked, marks: Marks) -> Iterator[Due]:
         """Tell what is marked, and yield what has been for long enough."""
@@ -87,26 +67,47 @@ class Collection:
         self.unmarked = sum(marks.get(place) != mark for place, mark in before.marks.items())
         for one in self._garbage:
             ripe = due_of(one, marks, self._now, self._grace)
-            for version in one.fingerprints.keys() - ripe:
-                mark = (one.ref.rel, version)
-                is_new = before.marks.get(mark) != marks[mark]
-                self._tell(one, [version], "marked" if is_new else "waiting")
+            green = {(one.ref.rel, version) for version in one.fingerprints.keys() - ripe}
+            known = {mark for mark in green if before.marks.get(mark) == marks[mark]}
+            self._tell(one, (version for _, version in green - known), "marked")
+            self._tell(one, (version for _, version in known), "waiting")
             if ripe:
                 yield Due(one, ripe)
 
-    def _sweep(self, editor: Editor, due: Sequence[Due], tell: Progress) -> None:
+    def _sweep(self, editor: Editor, due: Sequence[Due], tell: Progress) -> set[tuple[str, int]]:
+        """Remove what is due; return what of it was."""
         sweeper = Sweeper(editor, self._now, self._grace)
-        done = 0
-        for batch in batches(due):
+        swept: set[tuple[str, int]] = set()
+        todo = list(batches(due))
+        for done, batch in enumerate(todo, 1):
             for one in sweeper.sweep(batch):
-                self._tell(one.due.going, one.verdict.going, "swept")
-                for version, reason in one.verdict.staying.items():
-                    self._tell(one.due.going, [version], "kept", reason)
-            done += len(batch)
-            tell(Step("sweep", done, len(due), 0, 0))
+                going, verdict = one.due.going, one.verdict
+                self._tell(going, verdict.going, "swept")
+                self._tell(going, verdict.staying, "kept", verdict.staying)
+                swept.update((going.ref.rel, version) for version in verdict.going)
+            tell(Step("sweep", done, len(todo), 0, 0))
         self.warnings += sweeper.failures
+        return swept
 
-    def _tell(self, one: Going, versions: Iterable[int], kind: Kind, detail: str = "") -> None:
+    def _tell(
+        self,
+        one: Going,
+        versions: Iterable[int],
+        kind: Kind,
+        reasons: Mapping[int, str] | None = None,
+    ) -> None:
+        """Note what became of some versions of a name; 0 stands for all of it."""
+        removal, rel = one.removal, one.ref.rel
+        sizes = {fact.version: fact.size for fact in removal.versions}
         for version in sorted(versions):
-            unit = _Unit(one.removal, one.ref.rel, version)
-            self.outcomes.append(unit.outcome(self.place, kind, detail))
+            self.outcomes.append(
+                Outcome(
+                    store=self.place.identity,
+                    namespace=self.place.namespace,
+                    kind=kind,
+                    rel=f"{rel}/{version}" if version else rel,
+                    detail=(reasons or {}).get(version) or removal.reason or "old version",
+                    versions=1 if version else len(sizes),
+                    size=sizes[version] if version else sum(sizes.values()),
+                )
+            )

@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.locks.errors import LockLostError
 from swampstore.pipeline.editing import Editor
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.shapes import is_marker
 from swampstore.sync.workers import Deadline, in_parallel
 
 DOOMED = "_control/gc/doomed/"
@@ -54,31 +56,41 @@ def write_down(editor: Editor, objects: Collection[Doomed]) -> str:
 def remove(editor: Editor, objects: Collection[Doomed], record: str) -> Removed:
     """Remove objects, then the record of them; with failures, the record stays for later.
 
-    The global lock is held. Raises LockLostError, before anything is removed, if it is not.
+    The global lock is held. Raises LockLostError, and removes nothing more, if it is not.
+
+    Markers go first. Whoever saves a name anew may find one that says just what his own would say,
+    and leave it at that; but not while the versions that it tells of are in his way.
     """
     editor.check()
-    removing = in_parallel(
-        lambda one: _remove(editor.store, editor.names.remote(one.rel), one),
-        objects,
-        editor.place.config.limits.push_concurrency,
-        Deadline(),
-    )
     count, failures = 0, []
-    for _, is_removed, error in removing:
-        count += bool(is_removed)
-        failures += [error.message] if error else []
-    if not failures:
-        editor.store.delete(record)
-    return Removed(count, tuple(failures))
+    for is_first in (True, False):
+        chosen = [one for one in objects if is_marker(one.rel) is is_first]
+        for _, is_removed, error in in_parallel(
+            lambda one: _remove(editor, one),
+            chosen,
+            editor.place.config.limits.push_concurrency,
+            Deadline(),
+        ):
+            if isinstance(error, LockLostError):
+                raise error
+            count += bool(is_removed)
+            failures += [error.message] if error else []
+        if failures:
+            return Removed(count, tuple(failures))
+    editor.store.delete(record)
+    return Removed(count)
 
 
-def _remove(store: Store, key: str, wanted: Doomed) -> bool:
+def _remove(editor: Editor, wanted: Doomed) -> bool:
+    store, key = editor.store, editor.names.remote(wanted.rel)
     try:
         found = store.head(key)
     except ObjectNotFoundError:
         return False
     if doomed(wanted.rel, found) != wanted:
         return False  # somebody has put another one in its place
+    # Whoever has the lock by now may have made this very object his own.
+    editor.locks.check()
     if store.capabilities.conditional_delete and found.token is not None:
         with contextlib.suppress(PreconditionFailedError):
             store.delete_if_match(key, found.token)
@@ -91,11 +103,11 @@ def _remove(store: Store, key: str, wanted: Doomed) -> bool:
 def finish(editor: Editor) -> Removed:
     """Finish what collections that were stopped have left: objects that no index names."""
     records = [info.key for info in editor.store.list(editor.names.remote(DOOMED))]
-    if not records:
-        return Removed()
-    with editor.locks.committing():
-        # Whoever holds the lock is the only one at work, so each record is of somebody dead.
-        done = [_finish(editor, record) for record in records]
+    done = []
+    for record in records:
+        with editor.locks.committing():
+            # Whoever holds the lock is the only one at work, so the record is of somebody dead.
+            done.append(_finish(editor, record))
     failures = tuple(failure for one in done for failure in one.failures)
     return Removed(sum(one.objects for one in done), failures)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.artifacts.retention.plan import Removal, VersionFacts
 from swampstore.layout import LATEST, DataRef, ModelRef
+from swampstore.pipeline.data_names import data_name, data_version
 from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from swampstore.sync.index_format import Entry
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# A file of a version, and the marker of a name; no other path belongs to a data name.
-VERSION_FILE = r"\A(data(?:/[^/]+){3,})/([1-9][0-9]{0,17})/[^/]+\z"
-MARKER_FILE = r"\A(data(?:/[^/]+){3,})/latest\z"
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
 _FINGERPRINT = "sha2(array_join(array_sort(collect_list(line)), '\n'), 256)"
 
@@ -98,11 +96,6 @@ def _entries(index: DataFrame) -> DataFrame:
     """Return the entries of data names: the name, the version (0: the marker) and a line."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-    of_version = F.regexp_extract("rel", VERSION_FILE, 2)
-    of_name = F.coalesce(
-        F.nullif(F.regexp_extract("rel", VERSION_FILE, 1), F.lit("")),
-        F.nullif(F.regexp_extract("rel", MARKER_FILE, 1), F.lit("")),
-    )
     line = F.concat_ws(
         "\t",
         "rel",
@@ -112,8 +105,8 @@ def _entries(index: DataFrame) -> DataFrame:
     return index.select(
         "store",
         "namespace",
-        of_name.alias("name_rel"),
-        F.coalesce(F.nullif(of_version, F.lit("")).cast("bigint"), F.lit(0)).alias("of_version"),
+        data_name().alias("name_rel"),
+        F.coalesce(data_version(), F.lit(0)).alias("of_version"),
         line.alias("line"),
     ).where("name_rel IS NOT NULL")
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from swampstore.errors import ValidationError
 from swampstore.pipeline.collecting.summary import Collected, Kind, Outcome
 
 if TYPE_CHECKING:
+    from swampstore.pipeline.places import Place
     from swampstore.repo import Repo
     from swampstore.retention import GcReport
+
+
+def used_in_place(place: Place) -> ValidationError:
+    """Return the error that tells who collects a directory without an index."""
+    return ValidationError(
+        f"{place} is used in place: it is collected by the repository that uses it",
+        hint="Run `swampstore data gc` in that repository.",
+    )
 
 
 def gc_in_place(repo: Repo, *, dry_run: bool = False) -> Collected:

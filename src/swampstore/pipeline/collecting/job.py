@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.pipeline.collecting.collection import Collection
+from swampstore.pipeline.collecting.in_place import used_in_place
 from swampstore.pipeline.collecting.summary import Collected
 from swampstore.pipeline.places import Place
 from swampstore.sync.report import Progress, no_progress
@@ -66,10 +67,7 @@ def gc(
 def _check(places: Sequence[Place]) -> None:
     for place in places:
         if not place.indexed:
-            raise ValidationError(
-                f"{place} is used in place: it is collected by the repository that uses it",
-                hint="Run `swampstore data gc` in that repository.",
-            )
+            raise used_in_place(place)
     if not places:
         raise ValidationError("there is no place to collect", hint="Name a repository or a URL.")
 

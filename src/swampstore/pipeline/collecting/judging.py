@@ -35,12 +35,17 @@ class Due(NamedTuple):
     going: Going
     versions: frozenset[int]
 
+    @property
+    def version_count(self) -> int:
+        """How many versions that are."""
+        return self.going.removal.version_count if 0 in self.versions else len(self.versions)
+
 
 class Sight(NamedTuple):
     """A data name at this moment.
 
     `entries` are what the index says about its paths, `objects` what is stored below it, whether
-    or not an index names it, and `contents` the marker and the metadata among those.
+    or not an index names it, and `contents` the marker and what metadata matters among those.
     """
 
     entries: Mapping[str, Entry]
@@ -92,12 +97,19 @@ def _is_unchanged(going: Going, version: int, sight: Sight) -> bool:
 
 
 def _is_being_pushed(sight: Sight) -> bool:
-    """Whether the marker, or any metadata, is not what the index says: a commit is to follow."""
-    for rel, data in sight.contents.items():
-        entry = sight.entries.get(rel)
-        if entry is not None and entry.sha256 not in (None, hashlib.sha256(data).hexdigest()):
-            return True
-    return False
+    """Whether an object is not what the index says: then a commit is to follow."""
+    return any(
+        _differs(entry, sight.objects.get(rel), sight.contents.get(rel))
+        for rel, entry in sight.entries.items()
+    )
+
+
+def _differs(entry: Entry, found: ObjectInfo | None, content: bytes | None) -> bool:
+    if found is not None and found.size != entry.size:
+        return True
+    if content is None or entry.sha256 is None:
+        return False
+    return hashlib.sha256(content).hexdigest() != entry.sha256
 
 
 def _why_whole_stays(

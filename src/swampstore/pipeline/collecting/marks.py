@@ -58,21 +58,21 @@ def read_marks(store: Store, names: Names) -> Marked:
         return Marked({}, token, f"{key} cannot be understood ({error!r}): all marks are new")
 
 
-def write_marks(store: Store, names: Names, marks: Marks, before: Marked) -> bool:
-    """Replace the marks that were read; False if somebody else has replaced them meanwhile."""
-    if before.token is None and not marks:
-        return True
+def write_marks(store: Store, names: Names, marks: Marks, before: Marked) -> Marked | None:
+    """Replace the marks that were read; None if somebody else has replaced them meanwhile."""
+    if marks == before.marks and before.problem is None:
+        return before
     key, data = names.remote(MARKS), _encoded(marks)
     try:
         if before.token is None and store.capabilities.conditional_create:
-            store.put_if_absent(key, data)
+            written = store.put_if_absent(key, data)
         elif before.token is not None and store.capabilities.conditional_update:
-            store.put_if_match(key, data, before.token)
+            written = store.put_if_match(key, data, before.token)
         else:
-            store.put(key, data)
+            written = store.put(key, data)
     except PreconditionFailedError:
-        return False
-    return True
+        return None
+    return Marked(marks, written.token)
 
 
 def marks_of(garbage: Iterable[Going], before: Marks, now: datetime) -> Marks:

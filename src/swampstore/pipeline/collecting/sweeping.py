@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
+from swampstore.artifacts.versions import parse_marker
 from swampstore.layout import METADATA, check_segment
 from swampstore.locks.registry import model_locks
-from swampstore.pipeline.collecting.doomed import doomed, remove, write_down
+from swampstore.pipeline.collecting.doomed import Doomed, doomed, remove, write_down
 from swampstore.pipeline.collecting.going import files_of_name
 from swampstore.pipeline.collecting.judging import CHANGED, Due, Sight, Verdict, judge
 from swampstore.pipeline.editing import Editor
+from swampstore.pipeline.planning import each
+from swampstore.pipeline.source.index import is_there
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.remote import View
-from swampstore.sync.workers import Deadline, in_parallel
 
-T = TypeVar("T")
-R = TypeVar("R")
 LOCKED = "somebody has its model locked"
 DAMAGED = "the index says nothing about it that can be understood"
 # Others wait with their commits while a batch is looked at and removed.
@@ -71,13 +72,28 @@ class Sweeper:
         editor = self._editor
         objects = [doomed(rel, info) for rel, info in going.items() if info is not None]
         record = write_down(editor, objects)
+        # A commit writes shards before it proves that it may.
+        editor.check()
         try:
             editor.commit({}, going, view=view)
         except IndexMovedError:  # by a client that does not know the lock
+            self._put_back(view, objects)
             editor.store.delete(record)
             return False
         self.failures += remove(editor, objects, record).failures
         return True
+
+    def _put_back(self, view: View, objects: Iterable[Doomed]) -> None:
+        """Put back what a commit took out of some shards before another one did not take it."""
+        editor = self._editor
+        named = [one.rel for one in objects if view.raw(one.rel) is not None]
+        now = editor.view(named)
+        lost = {}
+        for rel in named:
+            entry = view.entry(rel)
+            if entry is not None and now.raw(rel) is None and self._is_there(rel):
+                lost[rel] = replace(entry, like=view.raw(rel))
+        editor.commit(lost, view=now)
 
     def _verdict(self, due: Due, sight: Sight | str) -> Verdict:
         if isinstance(sight, str):
@@ -88,12 +104,10 @@ class Sweeper:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
         check_segment("workflow id", workflow_id)
         check_segment("workflow run id", run_id)
-        rel = f"workflow-runs/{workflow_id}/workflow-run-{run_id}.yaml"
-        try:
-            self._editor.store.head(self._editor.names.remote(rel))
-        except ObjectNotFoundError:
-            return False
-        return True
+        return self._is_there(f"workflow-runs/{workflow_id}/workflow-run-{run_id}.yaml")
+
+    def _is_there(self, rel: str) -> bool:
+        return is_there(self._editor.place, self._editor.store, rel)
 
     # Looking -----------------------------------------------------------------------------------
 
@@ -106,12 +120,16 @@ class Sweeper:
         for number, due in enumerate(batch):
             entries[number] = LOCKED if due.going.ref.model in locked else _entries(due, view)
         usable = {number: one for number, one in entries.items() if not isinstance(one, str)}
-        objects = self._each(lambda number: self._objects(batch[number]), usable)
-        asked = [(number, rel) for number, one in usable.items() for rel in one if _tells(rel)]
-        contents: dict[int, dict[str, bytes]] = {number: {} for number in usable}
-        for (number, rel), data in self._each(lambda one: self._content(one[1]), asked).items():
-            if data is not None:
-                contents[number][rel] = data
+        place = editor.place
+        objects = dict(each(place, lambda one: self._objects(batch[one]), usable))
+        contents = dict(each(place, lambda one: self._marker(batch[one], usable[one]), usable))
+        asked = [
+            (number, rel)
+            for number, one in usable.items()
+            for rel in _telling(batch[number], one, contents[number])
+        ]
+        for (number, _), data in each(place, lambda one: self._content(one[1]), asked):
+            contents[number] |= data
         return [
             one if isinstance(one, str) else Sight(one, objects[number], contents[number])
             for number, one in entries.items()
@@ -124,34 +142,37 @@ class Sweeper:
         found = {info.key.removeprefix(root): info for info in listed}
         return {rel: found[rel] for rel, _ in files_of_name(found, name_rel)}
 
-    def _content(self, rel: str) -> bytes | None:
-        try:
-            return self._editor.store.get(self._editor.names.remote(rel)).data
-        except ObjectNotFoundError:
-            return None
+    def _marker(self, due: Due, entries: Mapping[str, Entry]) -> dict[str, bytes]:
+        rel = due.going.ref.latest_rel
+        return self._content(rel) if rel in entries else {}
 
-    def _each(self, work: Callable[[T], R], tasks: Iterable[T]) -> dict[T, R]:
-        results: dict[T, R] = {}
-        concurrency = self._editor.place.config.limits.pull_concurrency
-        for task, result, error in in_parallel(work, tasks, concurrency, Deadline()):
-            if error is not None:
-                raise error
-            results[task] = result  # type: ignore[assignment]  # without an error there is one
-        return results
+    def _content(self, rel: str) -> dict[str, bytes]:
+        """Return the content of a path by its path, nothing if there is none."""
+        try:
+            return {rel: self._editor.store.get(self._editor.names.remote(rel)).data}
+        except ObjectNotFoundError:
+            return {}
 
 
 def batches(due: Iterable[Due]) -> Iterator[list[Due]]:
-    """Cut what is due into batches that others can wait for."""
+    """Cut what is due into batches that others can wait for; no name is in one of them twice."""
     batch: list[Due] = []
     versions = 0
-    for one in due:
+    for one in (part for name in due for part in _parts(name)):
         batch.append(one)
-        versions += one.going.removal.version_count
+        versions += one.version_count
         if len(batch) >= _NAMES or versions >= _VERSIONS:
             yield batch
             batch, versions = [], 0
     if batch:
         yield batch
+
+
+def _parts(due: Due) -> Iterator[Due]:
+    """Cut old versions of one name into parts, the newest first: older ones do not matter then."""
+    newest_first = sorted(due.versions, reverse=True)
+    for start in range(0, len(newest_first), _VERSIONS):
+        yield due._replace(versions=frozenset(newest_first[start : start + _VERSIONS]))
 
 
 def _samples(due: Due) -> tuple[str, str]:
@@ -173,9 +194,17 @@ def _entries(due: Due, view: View) -> dict[str, Entry] | str:
     return found or CHANGED
 
 
-def _tells(rel: str) -> bool:
-    """Whether a path of a data name is its marker or metadata."""
-    return rel.endswith((f"/{METADATA}", "/latest"))
+def _telling(due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]) -> list[str]:
+    """Return the metadata that tells whether something has to go.
+
+    That is the latest version's, and that of all versions which are not older.
+    """
+    ref = due.going.ref
+    named = parse_marker(marker.get(ref.latest_rel, b""))
+    versions = {version for _, version in files_of_name(entries, ref.rel)} - {0}
+    latest = max((one for one in versions if named is None or one <= named), default=0)
+    chosen = {one for one in versions if one >= min(due.versions)} | {latest}
+    return [rel for one in sorted(chosen) if (rel := ref.file_rel(one, METADATA)) in entries]
 
 
 def _all_stay(due: Due, reason: str) -> Verdict:

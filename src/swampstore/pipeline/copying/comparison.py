@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from swampstore.layout import DEFERRED, LATEST, METADATA
+from swampstore.layout import DEFERRED, METADATA
 from swampstore.pipeline.copying.outcomes import SEAL, SEAL_DIGITS, Wanted
+from swampstore.pipeline.data_names import data_name, data_version
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.running import spark_errors
 from swampstore.pipeline.tables import Tables
@@ -15,10 +16,6 @@ from swampstore.sync.index_format import iso_ms
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
 
-# As `swampstore.sync.shapes` has it: a file of a version, and a marker, each with its data name.
-VERSION_FILE = r"^((data/(?:[^/]+/)+[^/]+/[^/]+)/[1-9][0-9]{0,17})/[^/]+$"
-MARKER_FILE = rf"^((data/(?:[^/]+/)+[^/]+/[^/]+)/{LATEST})$"
-_UNITS = (VERSION_FILE, MARKER_FILE)
 # A file that was written so shortly before it was copied may have been written once more, without
 # a change of its time.
 _RACY_MS = 2_000
@@ -141,15 +138,16 @@ def _in_place(spark: SparkSession, source: Place) -> DataFrame:
     from pyspark.sql import functions as sql
 
     listed = Tables(spark, [source]).objects()
-    listed = listed.withColumn("version", sql.regexp_extract("rel", VERSION_FILE, 1))
-    alone = sql.col("version") == ""
-    siblings = Window.partitionBy(sql.when(alone, sql.col("rel")).otherwise(sql.col("version")))
+    listed = listed.withColumn("version", data_version())
+    alone = sql.col("version").isNull()
+    directory = sql.regexp_replace("rel", r"/[^/]+\z", "")
+    siblings = Window.partitionBy(sql.when(alone, sql.col("rel")).otherwise(directory))
     name = sql.substring_index("rel", "/", -1)
     finished = listed.select(
         "*",
         sql.max(name == METADATA).over(siblings).alias("described"),
         sql.max(name == DEFERRED).over(siblings).alias("deferred"),
-    ).where("NOT internal AND (version = '' OR (described AND NOT deferred))")
+    ).where("NOT internal AND (version IS NULL OR (described AND NOT deferred))")
     unknown = ("document", "problem", "sha256", "last_modified", "local_mtime")
     return finished.select(
         *(sql.lit(None).cast("string").alias(column) for column in unknown),
@@ -208,9 +206,7 @@ def _compared(joined: DataFrame, same: Column) -> DataFrame:
     is_ours = sql.col("size").isNotNull()
     missing = is_ours & ~sql.coalesce(same, sql.expr("false"))
     kept = ("rel", "sha256", "last_modified", "local_mtime", "raw", "etag", "written", "there")
-    unit = sql.coalesce(
-        *(sql.nullif(sql.regexp_extract("rel", one, 2), sql.lit("")) for one in _UNITS), "rel"
-    )
+    unit = sql.coalesce(data_name(), "rel")
     told = missing | ~is_ours
     return joined.where(is_ours | sql.expr(_TROUBLE)).select(
         *(sql.when(told, sql.col(column)).alias(column) for column in kept),

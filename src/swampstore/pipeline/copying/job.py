@@ -127,14 +127,20 @@ class _Copy:
             commits = Commits(editor)
             commits.begin(self._ends.source)
             for _ in range(_ROUNDS):
-                for units in self._waves(self._ends.target):
-                    for stage in stages_of(units):
-                        self._run(stage, commits)
-                if not any(one.kind in MAY_PASS for one in self._refused.values()):
+                if not self._round(commits):
                     break
             self._commits = commits.count
 
     # One round ---------------------------------------------------------------------------------
+
+    def _round(self, commits: Commits) -> bool:
+        """Copy what there is to copy; return whether another look may show something else."""
+        is_anything_new = False
+        for units in self._waves(self._ends.target):
+            is_anything_new = is_anything_new or bool(units)
+            for stage in stages_of(units):
+                self._run(stage, commits)
+        return is_anything_new and any(one.kind in MAY_PASS for one in self._refused.values())
 
     def _waves(self, target: Place | None) -> Iterator[list[Unit]]:
         """Yield what is to be copied, as the two indexes are now, wave by wave."""
@@ -161,21 +167,21 @@ class _Copy:
         return allowed
 
     def _fresh(self, units: Iterable[Unit], before: dict[str, Refused]) -> list[Unit]:
-        """Return the units about which the indexes say something else than the last time."""
+        """Return the units that may fare better than the last time; note the others again."""
         fresh = []
         for unit in units:
-            known = [before.get(one.rel) for one in unit.wanted]
-            if all(
-                one is not None and one.wanted.revision == wanted.revision
-                for one, wanted in zip(known, unit.wanted, strict=True)
-            ):
-                self._note(one for one in known if one is not None)
-            else:
+            known = [before[one.rel] for one in unit.wanted if one.rel in before]
+            is_overtaken = any(one.kind == OVERTAKEN for one in known)
+            told = [one.wanted.revision for one in known]
+            if is_overtaken or told != [one.revision for one in unit.wanted]:
                 fresh.append(unit)
+            else:
+                self._note(known)
         return fresh
 
     def _run(self, units: Sequence[Unit], commits: Commits) -> None:
-        packed = bins(units, lambda unit: unit.weight, tasks_for(self._spark))
+        told = commits.with_versions(units)
+        packed = bins(told, lambda unit: unit.weight, tasks_for(self._spark))
         tasks = [CopyTask(self._ends.source, self._ends.target, tuple(one)) for one in packed]
         placed: list[Placed] = []
         try:

@@ -8,7 +8,9 @@ done twice, or by two at once: who comes second finds its own content.
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
+from datetime import timedelta
 from io import BufferedRandom
 from typing import NamedTuple
 
@@ -37,7 +39,7 @@ from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
 )
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.index_format import Entry
 from swampstore.sync.shapes import is_marker
 from swampstore.sync.uploads import IN_MEMORY
@@ -67,8 +69,8 @@ class Body(NamedTuple):
 class _Found(NamedTuple):
     """What the target holds where the object should go."""
 
+    info: ObjectInfo
     sha256: str
-    token: str | None
     marker: int
 
 
@@ -84,6 +86,8 @@ class ObjectCopier:
         self._target_store = target_store
         self._target_names = target.names()
         self._clock = clock
+        # Some stores tell times in whole seconds.
+        self._began = target_store.clock() + timedelta(seconds=1)
 
     # The source --------------------------------------------------------------------------------
 
@@ -101,6 +105,8 @@ class ObjectCopier:
             return Refused(wanted, MISSING, "there is no such object any more")
         except CorruptObjectError as error:
             return Refused(wanted, CORRUPT, error.message)
+        if wanted.etag is None and wanted.sha256 is not None:
+            return Body(file, wanted.size, wanted.sha256)
         if wanted.etag not in (None, info.etag):
             return Refused(wanted, CHANGED, "it was written after it was listed")
         sha256, size = _digest(file)
@@ -117,14 +123,6 @@ class ObjectCopier:
         return found.etag == wanted.etag
 
     # The target --------------------------------------------------------------------------------
-
-    def is_there(self, rel: str) -> bool:
-        """Whether the target has an object at a path."""
-        try:
-            self._target_store.head(self._target_names.remote(rel))
-        except ObjectNotFoundError:
-            return False
-        return True
 
     def place(self, wanted: Wanted, body: Body) -> Outcome:
         """Put what was fetched in its place; what is in the way of that is told, not touched."""
@@ -144,7 +142,7 @@ class ObjectCopier:
                 pass
             found = self._look(key)
             if found is not None and found.sha256 == body.sha256:
-                return self._placed(wanted, body)
+                return self._placed(wanted, body, found.info)
             if found is not None and not self._makes_room(wanted, body, found):
                 return self._refused(wanted, found)
             try:
@@ -174,8 +172,8 @@ class ObjectCopier:
         able = self._target_store.capabilities
         if body.is_small and found is None and able.conditional_create:
             self._target_store.put_if_absent(key, body.read())
-        elif body.is_small and found and found.token and able.conditional_update:
-            self._target_store.put_if_match(key, body.read(), found.token)
+        elif body.is_small and found and found.info.token and able.conditional_update:
+            self._target_store.put_if_match(key, body.read(), found.info.token)
         else:
             self._target_store.put(key, body.file)
 
@@ -186,18 +184,20 @@ class ObjectCopier:
             except ObjectNotFoundError:
                 return None
             sha256, size = _digest(file)
-            return _Found(sha256, info.token, marker_of(Body(file, size, sha256)))
+            return _Found(info, sha256, marker_of(Body(file, size, sha256)))
 
     def _checked(self, wanted: Wanted, body: Body, key: str) -> Outcome:
         """Read back what was written: a store that says yes has not proven anything."""
-        with temporary() as file:
+        with open(os.devnull, "wb") as nowhere:
             try:
-                self._target_store.download(key, file.fileno(), size=body.size, sha256=body.sha256)
+                info = self._target_store.download(
+                    key, nowhere.fileno(), size=body.size, sha256=body.sha256
+                )
             except (CorruptObjectError, ObjectNotFoundError) as error:
                 return Refused(wanted, NOT_KEPT, f"what was written is not there: {error.message}")
-        return self._placed(wanted, body)
+        return self._placed(wanted, body, info)
 
-    def _placed(self, wanted: Wanted, body: Body) -> Placed:
+    def _placed(self, wanted: Wanted, body: Body, info: ObjectInfo) -> Placed:
         # Without an index there is no time of upload, so it is that of this copy.
         uploaded = wanted.last_modified if wanted.raw is not None else to_iso(self._clock())
         entry = Entry(
@@ -207,7 +207,7 @@ class ObjectCopier:
             local_mtime=wanted.local_mtime,
             like=sealed(wanted, body.sha256, self._source),
         )
-        return Placed(wanted, entry)
+        return Placed(wanted, entry, info.etag if info.last_modified < self._began else None)
 
 
 def temporary() -> BufferedRandom:

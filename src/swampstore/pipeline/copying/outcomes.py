@@ -24,7 +24,7 @@ FORBIDDEN = "forbidden"
 DAMAGED = "damaged-index"
 
 # Somebody may just have been writing there: another look may show something else.
-MAY_PASS = frozenset({CORRUPT, MISSING, CHANGED, OVERTAKEN})
+MAY_PASS = frozenset({CORRUPT, MISSING, CHANGED, OVERTAKEN, HELD_BACK})
 
 # The member of an index entry that tells which content of which place an object was copied from.
 SEAL = "copyOf"
@@ -55,10 +55,15 @@ class Wanted(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The target has the object now, checked; `entry` is not in its index yet."""
+    """The target has the object now, checked; `entry` is not in its index yet.
+
+    `met` is the ETag of an object that was there, with this very content, before the task began:
+    others may be about to delete it.
+    """
 
     wanted: Wanted
     entry: Entry
+    met: str | None = None
 
 
 class Left(NamedTuple):

@@ -35,10 +35,19 @@ _REQUEST = 64 << 10
 
 
 class Unit(NamedTuple):
-    """What becomes visible together: a data name with what is wanted of it, or one file."""
+    """What becomes visible together: a data name with what is wanted of it, or one file.
+
+    `versions` are those of the name that the target's index tells of, if a marker is wanted.
+    """
 
     name: str
     wanted: tuple[Wanted, ...]
+    versions: frozenset[int] = frozenset()
+
+    @property
+    def has_marker(self) -> bool:
+        """Whether the marker of the name is wanted."""
+        return any(is_marker(one.rel) for one in self.wanted)
 
     @property
     def weight(self) -> int:
@@ -109,7 +118,7 @@ class _Copy:
     def run(self) -> Iterator[Outcome]:
         groups, markers = _grouped(self._task.units)
         yield from self._each(groups, self._together)
-        yield from self._each(markers, lambda marker: [self._marker(marker)])
+        yield from self._each(markers, lambda one: [self._marker(*one)])
 
     def _each(self, tasks: Iterable[_T], work: Callable[[_T], list[Outcome]]) -> Iterator[Outcome]:
         for _, outcomes, error in in_parallel(work, tasks, self._task.concurrency, Deadline()):
@@ -143,55 +152,54 @@ class _Copy:
         """Fetch all files before the first is placed, and place the metadata last."""
         outcomes: list[Outcome] = []
         with ExitStack() as stack:
-            bodies = [
-                (one, self._copier.fetch(one, stack.enter_context(temporary())))
-                for one in sorted(files, key=_metadata_last)
-            ]
-            for wanted, body in bodies:
+            bodies: list[tuple[Wanted, Body]] = []
+            for wanted in sorted(files, key=_metadata_last):
+                body = self._copier.fetch(wanted, stack.enter_context(temporary()))
                 if isinstance(body, Refused):
                     return [body]
+                bodies.append((wanted, body))
+            for wanted in files:
                 # What has no index may have been written to between one file and the next.
                 if not self._copier.is_as_listed(wanted):
                     return [Refused(wanted, CHANGED, "it was written while it was read")]
             for wanted, body in bodies:
-                assert isinstance(body, Body)
                 outcomes.append(self._copier.place(wanted, body))
                 if isinstance(outcomes[-1], Refused):
                     break
         return outcomes
 
-    def _marker(self, wanted: Wanted) -> Outcome:
+    def _marker(self, unit: Unit, wanted: Wanted) -> Outcome:
         with temporary() as file:
             body = self._copier.fetch(wanted, file)
             if isinstance(body, Refused):
                 return body
-            if reason := self._why_not_latest(unit_of(wanted.rel), marker_of(body)):
+            if reason := self._why_not_latest(unit, marker_of(body)):
                 return Refused(wanted, HELD_BACK, reason)
             return self._copier.place(wanted, body)
 
-    def _why_not_latest(self, name_rel: str, number: int) -> str | None:
+    def _why_not_latest(self, unit: Unit, number: int) -> str | None:
         """Return why no marker may name a version, None if that version is at the target."""
-        version = VersionFile(name_rel, number)
+        version = VersionFile(unit.name, number)
         if version in self._whole:
             return None
         if not number:
             return "it names no version"
-        metadata = f"{name_rel}/{number}/{METADATA}"
-        if version in self._broken or not self._copier.is_there(metadata):
+        if version in self._broken or number not in unit.versions:
             return f"it names version {number}, which is not at the target"
         return None
 
 
-def _grouped(units: Iterable[Unit]) -> tuple[list[list[Wanted]], list[Wanted]]:
+def _grouped(units: Iterable[Unit]) -> tuple[list[list[Wanted]], list[tuple[Unit, Wanted]]]:
     """Return the files of each version, single files each on their own, and the markers."""
     versions: dict[VersionFile, list[Wanted]] = {}
     single: list[list[Wanted]] = []
-    markers: list[Wanted] = []
-    for one in (one for unit in units for one in unit.wanted):
+    markers: list[tuple[Unit, Wanted]] = []
+    pairs = ((unit, one) for unit in units for one in unit.wanted)
+    for unit, one in pairs:
         if version := version_file(one.rel):
             versions.setdefault(version, []).append(one)
         elif is_marker(one.rel):
-            markers.append(one)
+            markers.append((unit, one))
         else:
             single.append([one])
     return [*versions.values(), *single], markers

@@ -269,10 +269,10 @@ class Writing:
         fetched = self._documents.monolith()
         token = fetched.info.token if fetched else None
         current = _decoded(fetched.data) if fetched else None
-        wanted: RawEntries = {
-            row["rel"]: msgspec.Raw(bytes(row["entry"]))
-            for row in self._rows.sort("rel").toLocalIterator()
-        }
+        table = self._rows.select("rel", "entry").toArrow()
+        rels, entries = (column.to_pylist() for column in table.columns)
+        pairs = sorted(zip(rels, entries, strict=True))
+        wanted: RawEntries = {rel: msgspec.Raw(entry) for rel, entry in pairs}
         if fetched is not None and current is not None and current.entries == wanted:
             return fetched.info.etag, False
         before = current or Document({})
