@@ -22,10 +22,12 @@ from swampstore.pipeline.source import committed, table_of
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.commits import Brought
 from swampstore.pipeline.source.committed import Shards
+from swampstore.pipeline.source.objects import Chosen, Contents
 from swampstore.stores.counting import CountingStore
 from swampstore.stores.errors import CorruptObjectError
 from swampstore.stores.protocol import Store
 from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.partitions import META_KEY
 from tests.histories import History
 from tests.members import Member, bucket_in_a_directory, bucket_on_a_server, shared_directory
 from tests.remotes import ProxiedRemote
@@ -131,8 +133,15 @@ def named(rows: list[tuple[Any, ...]], *columns: str) -> list[tuple[Any, ...]]:
 # The catalog's rows ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_version_has_the_row_that_the_catalog_has(datastore: Datastore, seed: int) -> None:
+# The cheapest kind tells most stories; what the others add is where the versions are.
+STORIES = [*zip(KINDS, range(4), strict=True), ("in place", 4), ("in place", 5)]
+
+
+@pytest.mark.parametrize(("kind", "seed"), STORIES)
+def test_every_version_has_the_row_that_the_catalog_has(
+    tmp_path: Path, kind: str, seed: int
+) -> None:
+    datastore = Datastore(kind, tmp_path)
     with datastore.ana.open() as repo:
         history = History(repo, seed)
         history.go_on(40)
@@ -215,6 +224,17 @@ def test_a_bucket_without_an_index_is_read_by_its_objects(bucket: Datastore) -> 
 
     assert read(Artifacts(content=True), bucket.place) == expected
     assert len(expected) == 2
+
+
+def test_a_monolith_of_old_is_not_believed_where_meta_is_lost(tmp_path: Path) -> None:
+    datastore = Datastore("version 1", tmp_path)
+    save(datastore, "one")
+    with datastore.ana.open() as repo:
+        repo.sync.migrate_index()
+    save(datastore, "two")
+    (datastore.directory / META_KEY).unlink()
+
+    assert named(read(Artifacts(), datastore.place), "version") == [(1,), (2,)]
 
 
 def test_a_damaged_shard_is_an_error_that_names_it(bucket: Datastore) -> None:
@@ -406,10 +426,24 @@ def test_content_is_fetched_in_loads_that_memory_can_hold(
     assert [row[-1] for row in rows] == [f"{number}".encode() * 4 for number in range(8)]
 
 
-@pytest.mark.parametrize("text", ["", "-1", "many", "1.5"])
-def test_an_option_that_is_no_number_is_an_error_that_names_it(text: str) -> None:
-    with pytest.raises(ValidationError, match="maxContentBytes"):
-        table_of({"table": "artifacts", "maxcontentbytes": text})
+@pytest.mark.parametrize(
+    ("table", "option", "texts"),
+    [
+        ("artifacts", "maxContentBytes", ["", "-1", "many", "1.5"]),
+        ("contents", "shard", ["", "2", "0/3", "4/3", "-1/3", "1/2/3", "x/y"]),
+        ("contents", "sample", ["", "0", "1.5", "half", "nan"]),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_an_error_that_names_it(
+    table: str, option: str, texts: list[str]
+) -> None:
+    for text in texts:
+        with pytest.raises(ValidationError, match=f"{option} is '{text}'"):
+            table_of({"table": table, option.lower(): text})
+
+
+def test_slices_are_counted_from_one() -> None:
+    assert table_of({"table": "contents", "shard": "3/3"}) == Contents(Chosen(2, 3))
 
 
 # On a server, on Spark ---------------------------------------------------------------------

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import parquet
 
 from swampstore import Repo, open_repo
 from swampstore.artifacts.walk import data_names
@@ -24,9 +28,12 @@ from swampstore.pipeline import places_of
 from swampstore.pipeline.catalog import export
 from swampstore.pipeline.engines import SparkOnDemand
 from swampstore.pipeline.errors import FilesNotSeenError
+from swampstore.pipeline.running import run_waves
 from swampstore.pipeline.seeing import Unseen
 from swampstore.pipeline.settings import SparkSettings
+from swampstore.sync.report import no_progress
 from tests.machines import Machine
+from tests.spark_testing import wait_for
 from tests.test_catalog import assert_equals_disk, rows
 
 if TYPE_CHECKING:
@@ -60,22 +67,22 @@ def refs(repo: Repo) -> list[DataRef]:
 def run_here(
     _spark: object,
     work: Callable[[Any], Iterable[Any]],
-    items: Sequence[Any],
+    waves: Iterable[Sequence[Any]],
     *,
     label: str,
     tell: object,
-) -> Iterator[Any]:
-    """Do what `run_tasks` does without Spark, pickling as it does."""
+) -> Iterator[Iterator[Any]]:
+    """Do what `run_waves` does without Spark, pickling as it does."""
     del label, tell
-    results = [pickle.dumps(list(pickle.loads(pickle.dumps(work))(item))) for item in items]
-    for result in results:
-        yield from pickle.loads(result)
+    for items in waves:
+        results = [pickle.dumps(list(pickle.loads(pickle.dumps(work))(item))) for item in items]
+        yield (one for result in results for one in pickle.loads(result))
 
 
 @pytest.fixture
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have tasks run in this process, in a session that is none."""
-    monkeypatch.setattr(bulk, "run_tasks", run_here)
+    monkeypatch.setattr(bulk, "run_waves", run_here)
     fake = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
     monkeypatch.setattr(SparkOnDemand, "session", lambda _self, **_: fake)
 
@@ -169,20 +176,31 @@ def test_what_was_read_early_and_did_not_change_is_not_read_again(
     assert_equals_disk(repo)
 
 
+def somebody_else_writes(monkeypatch: pytest.MonkeyPatch, write: Callable[[], object]) -> None:
+    """Have another thread write something after a wave was read and before it is stored."""
+
+    def late(*args: Any, **options: Any) -> Iterator[Any]:
+        for results in run_here(*args, **options):
+            writer = threading.Thread(target=write)
+            writer.start()
+            writer.join()
+            yield results
+
+    monkeypatch.setattr(bulk, "run_waves", late)
+
+
 @pytest.mark.usefixtures("without_spark", "nothing_is_young")
 def test_a_name_that_changes_after_it_was_read_is_read_again(
     repo: Repo, read_again: list[DataRef], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(repo)
 
-    def late(*args: Any, **options: Any) -> Iterator[Any]:
-        results = list(run_here(*args, **options))
+    def write() -> None:
         repo.artifacts.save("aws/ec2/i-4", "state", {"n": "late"})
         repo.artifacts.delete("aws/ec2/i-5", "state", version=1)
         repo.artifacts.save("aws/ec2/fresh", "state", "x")
-        return iter(results)
 
-    monkeypatch.setattr(bulk, "run_tasks", late)
+    somebody_else_writes(monkeypatch, write)
     repo.catalog.clear()
     read_again.clear()
     bulk.rebuild(repo, engine="spark")
@@ -192,12 +210,68 @@ def test_a_name_that_changes_after_it_was_read_is_read_again(
 
 
 @pytest.mark.usefixtures("without_spark")
-def test_names_of_just_now_are_all_read_again(repo: Repo, read_again: list[DataRef]) -> None:
+def test_names_of_just_now_are_believed_as_long_as_nobody_writes_anything(
+    repo: Repo, read_again: list[DataRef]
+) -> None:
     fill(repo)
+    read_again.clear()
+    bulk.rebuild(repo, engine="spark")
+    assert read_again == []
+    assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_names_of_just_now_are_all_read_again_if_somebody_writes_one(
+    repo: Repo, read_again: list[DataRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+    somebody_else_writes(monkeypatch, lambda: repo.artifacts.save("aws/ec2/i-4", "state", "x"))
     read_again.clear()
     bulk.rebuild(repo, engine="spark")
     assert sorted(read_again) == sorted(refs(repo))
     assert_equals_disk(repo)
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_nothing_read_early_is_believed_once_the_catalog_is_another_file(
+    repo: Repo, read_again: list[DataRef], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+
+    def lose() -> None:
+        for path in Path(repo.config.local_dir).glob("*.db*"):
+            path.unlink()
+        repo.artifacts.save("aws/ec2/i-4", "state", "x")
+
+    somebody_else_writes(monkeypatch, lose)
+    read_again.clear()
+    bulk.rebuild(repo, engine="spark")
+    assert sorted(read_again) == sorted(refs(repo))
+    assert_equals_disk(repo)
+
+
+def test_a_rebuild_leaves_rows_alone_that_are_right(repo: Repo) -> None:
+    fill(repo)
+    repo.rebuild_catalog()
+    before = repo.catalog.rows.read(lambda db: db.total_changes)
+    repo.rebuild_catalog()
+    after = repo.catalog.rows.read(lambda db: db.total_changes)
+    assert after - before <= 1  # that it is complete
+
+
+@pytest.mark.parametrize("engine", ["local", "spark"])
+@pytest.mark.usefixtures("without_spark")
+def test_a_rebuild_tells_what_was_left_out_and_what_is_gone(repo: Repo, engine: Any) -> None:
+    fill(repo)
+    shutil.rmtree(repo.tree.path("data/aws/ec2/i-7"))
+    noted: list[rebuilding.Noted] = []
+    rebuilt = bulk.rebuild(repo, engine=engine, note=noted.append)
+    assert [(one.kind, one.rel) for one in noted] == [
+        ("undecodable-metadata", "data/aws/ec2/i-3/state/2/metadata.yaml"),
+        ("removed-name", "data/aws/ec2/i-7/state"),
+    ]
+    assert rebuilt.findings == {"removed-name": 1, "undecodable-metadata": 1}
+    assert rebuilt.removed == 1
 
 
 @pytest.mark.usefixtures("without_spark", "nothing_is_young")
@@ -337,6 +411,40 @@ def test_no_row_is_lost_or_stale_if_somebody_writes_meanwhile(
     assert_equals_disk(repo)
 
 
+def test_the_next_wave_runs_while_the_results_of_one_are_looked_at(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def work(number: int) -> Iterator[int]:
+        (tmp_path / str(number)).touch()
+        yield number
+
+    waves = run_waves(spark, work, iter([[1], [2, 3]]), label="waves", tell=no_progress)
+    first = next(waves)
+    wait_for(tmp_path / "3")
+    assert list(first) == [1]
+    assert [sorted(results) for results in waves] == [[2, 3]]
+
+
+def test_a_wave_that_nobody_waits_for_any_more_is_stopped(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def work(number: int) -> Iterator[int]:
+        (tmp_path / str(number)).touch()
+        if number == 2:
+            time.sleep(600)
+        yield number
+
+    waves = run_waves(spark, work, iter([[1], [2]]), label="waves", tell=no_progress)
+    next(waves)
+    wait_for(tmp_path / "2")
+    waves.close()
+    tracker = spark.sparkContext.statusTracker()
+    deadline = time.monotonic() + 60
+    while tracker.getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list(tracker.getActiveJobsIds()) == []
+
+
 def test_catalogs_of_all_namespaces_are_one_parquet_table(
     spark: SparkSession, tmp_path: Path, bucket: Path, ana: Machine, bob: Machine
 ) -> None:
@@ -375,9 +483,34 @@ def test_the_command_rebuilds_the_local_catalog(ana: Machine) -> None:
     assert "Read the files by this process: 1 data name" in ana("pipeline", "catalog").out
 
 
+@pytest.mark.parametrize("name", ["found.json", "found"])
+def test_the_command_keeps_what_it_found(ana: Machine, tmp_path: Path, name: str) -> None:
+    for model in ("aws/ec2/i-1", "aws/ec2/i-2"):
+        ana.put(model, "state", "x")
+    with ana.open() as repo:
+        metadata = Path(repo.tree.path("data/aws/ec2/i-1/state/1/metadata.yaml"))
+        base = repo.tree.base
+        shutil.rmtree(repo.tree.path("data/aws/ec2/i-2"))
+    metadata.write_text("no: [yaml")
+    path = tmp_path / name
+    told = ana("pipeline", "catalog", "--findings", str(path), "--json").json
+    assert told["sqlite"]["findings"] == {"removed-name": 1, "undecodable-metadata": 1}
+    if path.is_dir():
+        found = parquet.read_table(path).to_pylist()
+    else:
+        found = list(map(json.loads, path.read_text().splitlines()))
+    assert [(row["kind"], row["rel"], row["severity"], row["repaired"]) for row in found] == [
+        ("undecodable-metadata", "data/aws/ec2/i-1/state/1/metadata.yaml", "warning", False),
+        ("removed-name", "data/aws/ec2/i-2/state", "info", True),
+    ]
+    assert {row["store"] for row in found} == {f"file://{base}"}
+    assert "metadata.yaml" in found[0]["detail"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--no-sqlite", "--output", "x", "--findings", "y"], "add --sqlite"),
         (["file:///nowhere"], "--output DIR"),
         (["--namespace", "infra"], "--output DIR"),
         (["--no-sqlite"], "--output DIR"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from swampstore.pipeline import register
 from swampstore.pipeline.shipping import write_archive
 from tests.spark_testing import Cluster, Elsewhere, wait_for
 
@@ -88,16 +89,29 @@ def test_the_shipped_package_is_named_by_its_content(tmp_path: Path) -> None:
     assert not [member for member in members if "__pycache__" in member]
 
 
+def read_and_write_with_executors(spark: SparkSession, url: str) -> list[tuple[str, str]]:
+    """Return the same, and let executors save something there."""
+    found = read_with_executors(spark, url)
+    register(spark)
+    rows = spark.range(4, numPartitions=4).selectExpr(
+        "'aws/ec2' AS type", "'i-1' AS model_id", "'state' AS name", "string(id) AS content"
+    )
+    rows.write.format("swampstore").mode("append").save(url)
+    return found
+
+
 def test_executors_of_a_cluster_get_the_package_and_open_stores(
     spark_cluster: Cluster, foreign_python: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store/greeting").write_text("hello")
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "greeting").write_text("hello")
     conf = {"spark.pyspark.python": str(foreign_python)}
-    url = f"file://{tmp_path}/store"
-    found = spark_cluster.run(read_with_executors, url, conf=conf)
+    found = spark_cluster.run(read_and_write_with_executors, f"file://{store}", conf=conf)
     assert [content for _, content in found] == ["hello"] * 4
     assert all(".zip/swampstore/" in place for place, _ in found), found
+    saved = (store / "data/aws/ec2/i-1/state").glob("*/raw")
+    assert sorted(file.read_text() for file in saved) == ["0", "1", "2", "3"]
 
 
 def count_slowly(spark: SparkSession, marker: str) -> int:

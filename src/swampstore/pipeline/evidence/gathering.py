@@ -13,13 +13,16 @@ from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
-from swampstore.pipeline.source.index import Index, document_rows
+from swampstore.pipeline.source.index import Index, partition_in, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
 from swampstore.stores.contents import Handed
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.index_format import decode_entry
 
 if TYPE_CHECKING:
+    import msgspec
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -67,22 +70,30 @@ class Claims:
     ) -> Iterator[Row]:
         """Read some documents."""
         for document in piece:
-            count = size_of_all = highest = 0
-            partition, problem = None, None
-            for _, partition, rel, *entry, raw, wrong in document_rows(place, store, document):
-                if rel is None:
-                    problem = wrong
-                    continue
-                size, last_modified, sha256, _, seq = entry
-                count += 1
-                size_of_all += size or 0
-                highest = max(highest, seq or 0)
+            found = read_document(place, store, document)
+            partition = partition_in(document)
+            if isinstance(found, str):
+                yield rows.sum_row(number, Summary(document, partition, problem=found))
+                continue
+            size = highest = 0
+            for rel, raw in found.entries.items():
+                claim = self._claim(partition, rel, raw)
+                size += claim.size or 0
+                highest = max(highest, claim.commit_seq or 0)
                 if self.chosen(rel):
-                    kept = raw if self.with_raw else None
-                    claim = Claim(partition, size, sha256, last_modified, seq, wrong, kept)
                     yield rows.row(number, rel, claim)
-            summary = Summary(document, partition, count, size_of_all, problem, highest)
+            written = found.commit_seq or 0
+            summary = Summary(document, partition, len(found.entries), size, highest, written)
             yield rows.sum_row(number, summary)
+
+    def _claim(self, partition: str | None, rel: str, raw: msgspec.Raw) -> Claim:
+        kept = bytes(raw) if self.with_raw else None
+        try:
+            entry = decode_entry(rel, raw)
+        except IndexDamagedError as error:
+            return Claim(partition, problem=error.message, raw=kept)
+        said = entry.size, entry.sha256, entry.last_modified, entry.commit_seq
+        return Claim(partition, *said, raw=kept)
 
 
 class Budget(NamedTuple):

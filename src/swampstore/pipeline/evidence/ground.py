@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from swampstore.clock import system_clock
 from swampstore.pipeline.evidence.gathering import Places
 from swampstore.pipeline.evidence.rows import Outlook, Summary, Total
+from swampstore.pipeline.lost_meta import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.base import Base
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Meta, decode_meta
 from swampstore.sync.partitions import MONOLITH_KEY
-from swampstore.sync.remote import RemoteIndex
 from swampstore.sync.remote.documents import Documents
 
 _CONCURRENCY = 10
@@ -102,9 +99,10 @@ class Ground:
 
     @property
     def highest(self) -> int:
-        """The highest commit number that is known or that any entry carries."""
+        """The highest commit number that is known or that is in any shard."""
         known = (self.meta.commit_seq or 0) if self.meta else 0
-        return max([known, *(one.highest for one in self.summaries if one.partition)])
+        shards = [one for one in self.summaries if one.partition]
+        return max([known, *(max(one.highest, one.written) for one in shards)])
 
 
 def look(place: Place, store: Store) -> Ground:
@@ -119,7 +117,7 @@ def look(place: Place, store: Store) -> Ground:
     meta = _decoded(fetched.data) if fetched else None
     shards = tuple(sorted(documents.listed_shards().items()))
     monolith = documents.monolith_info()
-    version = meta.version if meta else _version_without_meta(place, store)
+    version = meta.version if meta else version_without_meta(place, store)
     return Ground(
         place,
         store.clock(),
@@ -140,29 +138,13 @@ def _decoded(data: bytes) -> Meta | None:
         return None
 
 
-def _version_without_meta(place: Place, store: Store) -> int:
-    """Return what a sync of a cache that knows nothing takes the remote for; 0: for empty."""
-    with tempfile.TemporaryDirectory() as cache:
-        base = Base(cache, str(place))
-        try:
-            index = RemoteIndex(store, place.names(cache), base, clock=system_clock)
-            state = index.refresh()
-        except IndexDamagedError as error:
-            if "newer" in (error.hint or ""):
-                raise
-            return 1  # a monolith that cannot be read is one that was in use
-        finally:
-            base.close()
-    return state.version if state.exists else 0
-
-
 def surveyed(ground: Ground, found: tuple[Summary, ...]) -> Ground:
     """Return the ground with what its documents show.
 
     Without a `_meta.json`, entries that have a commit number show that the remote is of version
     2. Times, which otherwise tell that, are no longer those of the last commit after a fence.
     """
-    is_numbered = any(one.partition and one.highest for one in found)
+    is_numbered = any(one.partition and (one.highest or one.written) for one in found)
     version = 2 if ground.meta is None and is_numbered else ground.version
     return replace(ground, version=version, summaries=found)
 

@@ -64,15 +64,17 @@ class Seen(msgspec.Struct, frozen=True, array_like=True, tag="s", gc=False):
 class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     """A document as a whole. `problem` says why nothing is known of its entries.
 
-    `bytes` are those of all objects that it names, `highest` is the highest commit number.
+    `bytes` are those of all objects that it names, `highest` is the highest commit number of its
+    entries, `written` that of the commit that wrote it.
     """
 
     document: str
     partition: str | None
-    entries: int
-    bytes: int
-    problem: str | None
-    highest: int
+    entries: int = 0
+    bytes: int = 0
+    highest: int = 0
+    written: int = 0
+    problem: str | None = None
 
 
 class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):

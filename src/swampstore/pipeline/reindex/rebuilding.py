@@ -191,7 +191,7 @@ class Writing:
 
     def _sharded(self) -> int:
         seq = self._ground.highest + 1
-        etags, written = self._write_shards()
+        etags, written = self._write_shards(seq)
         emptied = self._empty({*dict(self._ground.shards), *self._ground.listed} - etags.keys())
         if not written and not emptied and self._is_told(etags):
             return 0
@@ -242,7 +242,7 @@ class Writing:
 
     def _monolithic(self) -> int:
         etag, is_written = self._write_monolith()
-        etags, written = self._write_shards()
+        etags, written = self._write_shards(None)
         leftovers = sorted(dict(self._ground.shards).keys() - etags.keys())
         for partition in leftovers:
             self._documents.delete_shard(partition)
@@ -285,12 +285,12 @@ class Writing:
 
     # Both --------------------------------------------------------------------------------------
 
-    def _write_shards(self) -> tuple[dict[str, str], int]:
+    def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
         spark = self._rows.sparkSession
         tasks = tasks_for(spark)
         expected = {partition: info.etag for partition, info in self._ground.shards}
-        write = shards.shard_writer(self._place, expected)
+        write = shards.shard_writer(self._place, expected, commit_seq)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home", "rel")
         with watched(spark, "write shards", tasks, self._tell):
             answers = frame.mapInArrow(write, shards.WRITTEN).collect()

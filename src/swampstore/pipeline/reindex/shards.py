@@ -49,12 +49,17 @@ def read_shard(store: Store, key: str) -> Current:
 
 
 def write_shard(
-    place: Place, store: Store, partition: str, wanted: RawEntries, expected: str | None
+    place: Place,
+    store: Store,
+    partition: str,
+    wanted: RawEntries,
+    expected: str | None,
+    commit_seq: int | None = None,
 ) -> tuple[str, str, bool]:
     """Make a shard hold these entries; return its ETag, its token and whether it was written.
 
-    `expected` is the ETag that it had when the entries were settled. Raises IndexMovedError if
-    somebody wrote another one since.
+    `commit_seq` is the commit that writes it on version 2. `expected` is the ETag that it had when
+    the entries were settled. Raises IndexMovedError if somebody wrote another one since.
     """
     key = place.names().remote(shard_key(partition))
     for _ in attempts(()):
@@ -65,7 +70,8 @@ def write_shard(
         if now.etag != expected:
             raise index_moved(f"somebody else wrote {key}", ())
         current = now.doc or Document({})
-        data = encode_shard(Document(merged(current.entries, wanted), current.extra))
+        document = Document(merged(current.entries, wanted), current.extra)
+        data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
         try:
             etag, token = _put(store, key, data, now.token)
         except PreconditionFailedError:
@@ -83,7 +89,7 @@ def _put(store: Store, key: str, data: bytes, token: str | None) -> tuple[str, s
     return store.put(key, data)
 
 
-def shard_writer(place: Place, expected: Mapping[str, str]) -> Task:
+def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
     """Return what a task does with planned rows, which come sorted by partition."""
     from swampstore.pipeline.evidence.gathering import arrow_schema
 
@@ -97,7 +103,8 @@ def shard_writer(place: Place, expected: Mapping[str, str]) -> Task:
         with place.open() as store:
             for partition, group in groupby(rows, key=itemgetter(0)):
                 wanted = {rel: msgspec.Raw(entry) for _, rel, entry in group}
-                answer = _answer(place, store, partition, wanted, expected.get(partition))
+                found = expected.get(partition)
+                answer = _answer(place, store, partition, wanted, found, commit_seq)
                 yield pa.RecordBatch.from_pylist([answer], schema=schema)
 
     return write
@@ -108,12 +115,17 @@ def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
 
 
 def _answer(
-    place: Place, store: Store, partition: str, wanted: RawEntries, expected: str | None
+    place: Place,
+    store: Store,
+    partition: str,
+    wanted: RawEntries,
+    expected: str | None,
+    commit_seq: int | None,
 ) -> dict[str, Any]:
     from swampstore.sync.errors import IndexMovedError
 
     try:
-        etag, token, is_written = write_shard(place, store, partition, wanted, expected)
+        etag, token, is_written = write_shard(place, store, partition, wanted, expected, commit_seq)
     except IndexMovedError as error:
         return {"partition": partition, "error": error.message}
     return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}

@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from swampstore.errors import NotFoundError
+from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report.page import page
@@ -56,7 +56,7 @@ def report(
 
     The artifacts are read once. `tables_dir` becomes a directory with each table as Parquet.
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
-    DiskError, SparkJobError, and what the stores do.
+    ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
     from swampstore.pipeline.findings import write_findings
     from swampstore.pipeline.report.reading import SummaryReader
@@ -88,6 +88,8 @@ def _file_to_write(output: str) -> str:
         raise NotFoundError(
             f"there is no directory {directory}", hint="Make it, or write to another one."
         )
+    if os.path.isdir(path):
+        raise ValidationError(f"{path} is a directory", hint="Name a file in it.")
     return path
 
 

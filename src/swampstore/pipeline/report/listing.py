@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from swampstore.pipeline.report.charts import bar
 from swampstore.pipeline.report.markup import Html, element, joined
 from swampstore.pipeline.report.wording import bytes_text, count_text, share_text
 
+R = TypeVar("R")
 _BAR_COLUMNS = ("label", "bar", "bytes", "share minor", "versions minor")
-
-
-class Column(NamedTuple):
-    """A column; `minor` ones are left out on small screens."""
-
-    title: str
-    is_number: bool = False
-    minor: bool = False
 
 
 class Cell(NamedTuple):
@@ -25,6 +18,31 @@ class Cell(NamedTuple):
 
     shown: str
     value: object = None
+
+
+class Column(NamedTuple, Generic[R]):
+    """A column, and what it shows of a row; `minor` ones are left out on small screens."""
+
+    title: str
+    cell: Callable[[R], Cell]
+    is_number: bool = False
+    minor: bool = False
+
+
+def sizes(title: str, of: Callable[[R], int], *, minor: bool = False) -> Column[R]:
+    """Return a column with numbers of bytes."""
+    return _numbers(title, of, bytes_text, minor=minor)
+
+
+def counts(title: str, of: Callable[[R], int], *, minor: bool = False) -> Column[R]:
+    """Return a column with counts."""
+    return _numbers(title, of, count_text, minor=minor)
+
+
+def _numbers(
+    title: str, of: Callable[[R], int], text: Callable[[int], str], *, minor: bool
+) -> Column[R]:
+    return Column(title, lambda row: Cell(text(of(row)), of(row)), is_number=True, minor=minor)
 
 
 class Bar(NamedTuple):
@@ -36,33 +54,27 @@ class Bar(NamedTuple):
     colour: str = "c1"
 
 
-def size_cell(size: int) -> Cell:
-    """Return a cell with a number of bytes."""
-    return Cell(bytes_text(size), size)
-
-
-def count_cell(number: int) -> Cell:
-    """Return a cell with a count."""
-    return Cell(count_text(number), number)
-
-
 def label(name: str, *below: str) -> Html:
     """Return a name, and small lines below it that say where it is; all are cut if too long."""
     lines = [element("bdi", line, class_="where", title=line) for line in below]
     return joined([element("bdi", name, class_="name", title=name), *lines])
 
 
-def listing(caption: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]]) -> Html:
+def listing(caption: str, columns: Sequence[Column[R]], rows: Iterable[R]) -> Html:
     """Return a table whose first column names the rows; a script can sort it."""
-    head = element("tr", *(_heading(column) for column in columns))
+    first, *others = columns
     body = [
-        element("tr", *(_cell(*pair, is_first=not at) for at, pair in _numbered(columns, row)))
+        element(
+            "tr",
+            _cell("th", first, row, scope="row"),
+            *(_cell("td", column, row) for column in others),
+        )
         for row in rows
     ]
     table = element(
         "table",
         element("caption", caption),
-        element("thead", head),
+        element("thead", element("tr", *(_heading(column) for column in columns))),
         element("tbody", *body),
         class_="sortable",
     )
@@ -107,21 +119,15 @@ def _scrolling(table: Html, caption: str) -> Html:
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def _numbered(
-    columns: Sequence[Column], row: Sequence[Cell]
-) -> Iterable[tuple[int, tuple[Column, Cell]]]:
-    return enumerate(zip(columns, row, strict=True))
-
-
-def _heading(column: Column) -> Html:
+def _heading(column: Column[R]) -> Html:
     return element("th", column.title, scope="col", class_=_classes(column))
 
 
-def _cell(column: Column, cell: Cell, *, is_first: bool) -> Html:
-    name, scope = ("th", "row") if is_first else ("td", None)
-    return element(name, cell.shown, scope=scope, class_=_classes(column), data_value=cell.value)
+def _cell(name: str, column: Column[R], row: R, *, scope: str | None = None) -> Html:
+    shown, value = column.cell(row)
+    return element(name, shown, scope=scope, class_=_classes(column), data_value=value)
 
 
-def _classes(column: Column) -> str | None:
+def _classes(column: Column[R]) -> str | None:
     kinds = ["number"] * column.is_number + ["minor"] * column.minor
     return " ".join(kinds) or None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -39,6 +39,7 @@ from swampstore.pipeline.report.summary import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
+T = TypeVar("T")
 _HEAD = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -68,7 +69,7 @@ class SummaryReader:
     def summary(self, sources: Sequence[Source], now: datetime) -> Summary:
         """Read everything that a page about `sources` shows."""
         heads = self._heads()
-        namespaces = [NamespaceUsage(*row.key, *_use(row)) for row in heads["namespace"]]
+        namespaces = _usages(NamespaceUsage, heads["namespace"])
         additions = self._additions(namespaces)
         return Summary(
             generated_at=now,
@@ -76,15 +77,15 @@ class SummaryReader:
             totals=self._totals(heads, additions, now),
             additions=additions,
             namespaces=namespaces,
-            types=[TypeUsage(*row.key, *_use(row)) for row in heads["type"]],
+            types=_usages(TypeUsage, heads["type"]),
             models=[
                 ModelUsage._make((*row.key, _model(row), *_use(row))) for row in heads["model"]
             ],
             names=[_name_usage(row) for row in heads["name"]],
-            content_types=[ContentTypeUsage(*row.key, *_use(row)) for row in heads["content_type"]],
-            owners=[OwnerUsage(*row.key, *_use(row)) for row in heads["owner"]],
-            workflows=[WorkflowUsage(*row.key, *_use(row)) for row in heads["workflow"]],
-            lifecycles=[LifecycleUsage(*row.key, *_use(row)) for row in heads["lifecycle"]],
+            content_types=_usages(ContentTypeUsage, heads["content_type"]),
+            owners=_usages(OwnerUsage, heads["owner"]),
+            workflows=_usages(WorkflowUsage, heads["workflow"]),
+            lifecycles=_usages(LifecycleUsage, heads["lifecycle"]),
             largest=self._versions(self._figures.largest),
             oldest=self._versions(self._figures.oldest),
             duplicates=self._duplicates(),
@@ -160,6 +161,10 @@ class SummaryReader:
             Duplicate._make((*row[:-1], tuple(Copy(**one.asDict()) for one in row.examples)))
             for row in self._collect(head)
         ]
+
+
+def _usages(kind: Callable[..., T], rows: Sequence[Row]) -> list[T]:
+    return [kind(*row.key, *_use(row)) for row in rows]
 
 
 def _use(row: Row) -> tuple[int, ...]:

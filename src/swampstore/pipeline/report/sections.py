@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, timedelta
+from typing import Protocol
 
+from swampstore.catalog.schema import ACTIVE
 from swampstore.pipeline.report.charts import (
     Size,
     Tile,
@@ -19,13 +21,20 @@ from swampstore.pipeline.report.listing import (
     Cell,
     Column,
     bars,
-    count_cell,
+    counts,
     label,
     listing,
-    size_cell,
+    sizes,
 )
 from swampstore.pipeline.report.markup import Html, element, joined
-from swampstore.pipeline.report.summary import Source, StoredVersion, Summary
+from swampstore.pipeline.report.summary import (
+    Duplicate,
+    Freed,
+    NameUsage,
+    Source,
+    StoredVersion,
+    Summary,
+)
 from swampstore.pipeline.report.wording import (
     age_text,
     bytes_text,
@@ -44,6 +53,15 @@ _MODELS = (Size("wide", 1040, 420), Size("narrow", 380, 480))
 _FEW_MODELS = (Size("wide", 1040, 150), Size("narrow", 380, 200))
 _FEW = 6
 _MONTH = 30
+
+
+class _Use(Protocol):
+    """What any row of usage tells."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def versions(self) -> int: ...
 
 
 def sections(summary: Summary) -> Iterator[Html]:
@@ -137,24 +155,15 @@ def _usage(summary: Summary, labels: Labels) -> Html:
         f" {share_text(largest.bytes, totals.bytes)} of all bytes."
     )
     types = [
-        Bar(
-            label(row.type_normalized),
-            row.bytes,
-            row.versions,
-            labels.type_colour(row.type_normalized),
-        )
+        _bar(row, row.type_normalized, colour=labels.type_colour(row.type_normalized))
         for row in summary.types[:_BARS]
     ]
     charts = [_bars("Bytes by type", "Type", types, summary, totals.types)]
     if len(summary.namespaces) > 1:
+        sources = [(row, Source(row.store, row.namespace)) for row in summary.namespaces[:_BARS]]
         namespaces = [
-            Bar(
-                label(labels.source(row.store, row.namespace)),
-                row.bytes,
-                row.versions,
-                labels.source_colour(Source(row.store, row.namespace)),
-            )
-            for row in summary.namespaces[:_BARS]
+            _bar(row, labels.source(*source), colour=labels.source_colour(source))
+            for row, source in sources
         ]
         charts.append(
             _bars("Bytes by namespace", "Namespace", namespaces, summary, totals.namespaces)
@@ -162,6 +171,10 @@ def _usage(summary: Summary, labels: Labels) -> Html:
     return _section(
         "usage", "Types and namespaces", lead, element("div", *charts, class_="columns")
     )
+
+
+def _bar(row: _Use, *lines: str, colour: str = "c1") -> Bar:
+    return Bar(label(*lines), row.bytes, row.versions, colour)
 
 
 def _bars(caption: str, what: str, rows: list[Bar], summary: Summary, count: int) -> Html:
@@ -209,66 +222,47 @@ def _models(summary: Summary, labels: Labels) -> Html:
 
 
 def _largest(summary: Summary, labels: Labels) -> Html:
-    names = listing(
-        "Names with the most bytes",
-        [
-            Column("Name"),
-            Column("Bytes", is_number=True),
-            Column("Share", is_number=True, minor=True),
-            Column("Versions", is_number=True),
-            Column("Latest", is_number=True, minor=True),
-        ],
-        (
-            [
-                Cell(label(row.data_name, labels.place(row)), row.data_name),
-                size_cell(row.bytes),
-                Cell(share_text(row.bytes, summary.totals.bytes), row.bytes),
-                count_cell(row.versions),
-                size_cell(row.latest_bytes),
-            ]
-            for row in summary.names[:_SHOWN]
-        ),
-    )
     totals = summary.totals
     lead = (
         f"{counted(totals.names, 'name')} with {counted(totals.versions, 'version')} in all;"
         f" {bytes_text(totals.latest_bytes)} are in latest versions."
     )
+    columns: list[Column[NameUsage]] = [
+        Column("Name", lambda row: Cell(label(row.data_name, labels.place(row)), row.data_name)),
+        sizes("Bytes", lambda row: row.bytes),
+        Column(
+            "Share",
+            lambda row: Cell(share_text(row.bytes, totals.bytes), row.bytes),
+            is_number=True,
+            minor=True,
+        ),
+        counts("Versions", lambda row: row.versions),
+        sizes("Latest", lambda row: row.latest_bytes, minor=True),
+    ]
+    names = listing("Names with the most bytes", columns, summary.names[:_SHOWN])
     versions = _versions("Largest versions", summary.largest, summary, labels)
     return _section("largest", "Largest", lead, names, versions)
 
 
 def _oldest(summary: Summary, labels: Labels) -> Html:
     lead = "Names that were not written to for the longest time, without those that are deleted."
-    return _section(
-        "oldest",
-        "Oldest",
-        lead,
-        _versions("Oldest latest versions", summary.oldest, summary, labels),
-    )
+    versions = _versions("Oldest latest versions", summary.oldest, summary, labels)
+    return _section("oldest", "Oldest", lead, versions)
 
 
 def _versions(
     caption: str, rows: Sequence[StoredVersion], summary: Summary, labels: Labels
 ) -> Html:
-    columns = [
-        Column("Name"),
-        Column("Content type", minor=True),
-        Column("Version", is_number=True, minor=True),
-        Column("Bytes", is_number=True),
-        Column("Written", is_number=True),
+    columns: list[Column[StoredVersion]] = [
+        Column("Name", lambda row: Cell(label(row.data_name, labels.place(row)), row.data_name)),
+        Column(
+            "Content type", lambda row: Cell(label(row.content_type), row.content_type), minor=True
+        ),
+        counts("Version", lambda row: row.version, minor=True),
+        sizes("Bytes", lambda row: row.size),
+        Column("Written", lambda row: _written_cell(row, summary), is_number=True),
     ]
-    lines = (
-        [
-            Cell(label(row.data_name, labels.place(row)), row.data_name),
-            Cell(label(row.content_type), row.content_type),
-            count_cell(row.version),
-            size_cell(row.size),
-            _written_cell(row, summary),
-        ]
-        for row in rows[:_SHOWN]
-    )
-    return listing(caption, columns, lines)
+    return listing(caption, columns, rows[:_SHOWN])
 
 
 def _written_cell(row: StoredVersion, summary: Summary) -> Cell:
@@ -284,28 +278,20 @@ def _duplicates(summary: Summary, labels: Labels) -> Html:
     if not summary.duplicates:
         return _section("duplicates", "Duplicates", "No content is stored twice.")
     lead = (
-        f"{count_text(totals.duplicate_contents)} contents are there more than once. The copies"
+        f"Contents with more than one copy: {count_text(totals.duplicate_contents)}. The copies"
         f" beyond the first take {bytes_text(totals.duplicate_bytes)},"
         f" {share_text(totals.duplicate_bytes, totals.bytes)} of all bytes."
     )
-    columns = [
-        Column("Content, and where it is"),
-        Column("Copies", is_number=True),
-        Column("Names", is_number=True, minor=True),
-        Column("Could be saved", is_number=True),
+    columns: list[Column[Duplicate]] = [
+        Column(
+            "Content, and where it is", lambda row: Cell(label(*labels.copies(row)), row.checksum)
+        ),
+        counts("Copies", lambda row: row.copies),
+        counts("Names", lambda row: row.names, minor=True),
+        sizes("Could be saved", lambda row: row.wasted_bytes),
     ]
-    rows = (
-        [
-            Cell(label(*labels.copies(row)), row.checksum),
-            count_cell(row.copies),
-            count_cell(row.names),
-            size_cell(row.wasted_bytes),
-        ]
-        for row in summary.duplicates[:_SHOWN]
-    )
-    return _section(
-        "duplicates", "Duplicates", lead, listing("Contents stored more than once", columns, rows)
-    )
+    table = listing("Contents stored more than once", columns, summary.duplicates[:_SHOWN])
+    return _section("duplicates", "Duplicates", lead, table)
 
 
 def _collectable(summary: Summary, labels: Labels) -> Html:
@@ -318,55 +304,31 @@ def _collectable(summary: Summary, labels: Labels) -> Html:
         f" bytes: {counted(totals.freed_versions, 'version')} of"
         f" {counted(totals.freed_names, 'name')}."
     )
-    rules = [Bar(label(rule_text(row.rule)), row.bytes, row.versions) for row in summary.rules]
-    columns = [
-        Column("Type, and why"),
-        Column("Names", is_number=True, minor=True),
-        Column("Versions", is_number=True),
-        Column("Bytes", is_number=True),
+    rules = [_bar(row, rule_text(row.rule)) for row in summary.rules]
+    columns: list[Column[Freed]] = [
+        Column("Type, and why", lambda row: Cell(label(*labels.garbage(row)), row.type_normalized)),
+        counts("Names", lambda row: row.names, minor=True),
+        counts("Versions", lambda row: row.versions),
+        sizes("Bytes", lambda row: row.bytes),
     ]
-    rows = (
-        [
-            Cell(label(*labels.garbage(row)), row.type_normalized),
-            count_cell(row.names),
-            count_cell(row.versions),
-            size_cell(row.bytes),
-        ]
-        for row in summary.freed[:_SHOWN]
-    )
+    command = element("code", "swampstore pipeline gc")
     return _section(
         "gc",
         title,
         lead,
         bars("Bytes to free, by rule", "Rule", rules, totals.bytes),
-        listing("Bytes to free, by type and rule", columns, rows),
-        element(
-            "p",
-            "Nothing was removed. To do it: ",
-            element("code", "swampstore pipeline gc"),
-            class_="note",
-        ),
+        listing("Bytes to free, by type and rule", columns, summary.freed[:_SHOWN]),
+        element("p", "Nothing was removed. To do it: ", command, class_="note"),
     )
 
 
 def _origins(summary: Summary, labels: Labels) -> Html:
-    kinds = [
-        Bar(label(row.content_type or "(none)"), row.bytes, row.versions)
-        for row in summary.content_types[:_BARS]
-    ]
-    owners = [
-        Bar(label(*labels.owner(row)), row.bytes, row.versions) for row in summary.owners[:_BARS]
-    ]
-    workflows = [
-        Bar(label(row.workflow_name), row.bytes, row.versions) for row in summary.workflows[:_BARS]
-    ]
+    kinds = [_bar(row, row.content_type or "(none)") for row in summary.content_types[:_BARS]]
+    owners = [_bar(row, *labels.owner(row)) for row in summary.owners[:_BARS]]
+    workflows = [_bar(row, row.workflow_name) for row in summary.workflows[:_BARS]]
     charts = [
-        bars(caption, what, rows, summary.totals.bytes)
-        for caption, what, rows in (
-            ("Bytes by content type", "Content type", kinds),
-            ("Bytes by owner", "Owner", owners),
-            ("Bytes by workflow", "Workflow", workflows),
-        )
+        bars(f"Bytes by {what.lower()}", what, rows, summary.totals.bytes)
+        for what, rows in (("Content type", kinds), ("Owner", owners), ("Workflow", workflows))
         if rows
     ]
     lead = "What kind of content it is, and who produced most of it."
@@ -380,17 +342,12 @@ def _deleted(summary: Summary) -> Html:
     if not totals.deleted_names:
         return _section("deleted", "Deleted", "No name ends with a deletion marker.")
     lead = (
-        f"{counted(totals.deleted_names, 'name')} of {count_text(totals.names)} end with a deletion"
-        f" marker. The versions beneath the markers, and the markers, still take"
-        f" {bytes_text(totals.deleted_bytes)}."
+        f"Names that end with a deletion marker: {count_text(totals.deleted_names)} of"
+        f" {count_text(totals.names)}. The versions beneath the markers, and the markers, still"
+        f" take {bytes_text(totals.deleted_bytes)}."
     )
     rows = [
-        Bar(
-            label(row.lifecycle),
-            row.bytes,
-            row.versions,
-            "c1" if row.lifecycle == "active" else OTHERS,
-        )
+        _bar(row, row.lifecycle, colour="c1" if row.lifecycle == ACTIVE else OTHERS)
         for row in summary.lifecycles
     ]
     return _section(

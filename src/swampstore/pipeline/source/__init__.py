@@ -8,6 +8,7 @@ what is read, which is right only for a frame whose every query has a filter (se
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -114,8 +115,24 @@ def _objects(options: Mapping[str, str]) -> Table[Any]:
 def _contents(options: Mapping[str, str]) -> Table[Any]:
     from swampstore.pipeline.source.objects import Chosen, Contents
 
-    portion, _, portions = options.get("shard", "0/1").partition("/")
-    return Contents(Chosen(int(portion), int(portions), float(options.get("sample", "1"))))
+    number, count = _slice_of(options.get("shard", "1/1"))
+    return Contents(Chosen(number - 1, count, _share_of(options.get("sample", "1"))))
+
+
+def _slice_of(text: str) -> tuple[int, int]:
+    """Return K and N of `K/N`, the Kth of N slices; raise ValidationError."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    number, count = map(int, found.groups()) if found else (0, 0)
+    if 1 <= number <= count:
+        return number, count
+    raise _wrong_option("shard", text, "K/N with K from 1 to N")
+
+
+def _share_of(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1:
+            return float(text)
+    raise _wrong_option("sample", text, "a number above 0 and up to 1")
 
 
 def _index(options: Mapping[str, str]) -> Table[Any]:
@@ -165,11 +182,15 @@ def number_of(options: Mapping[str, str], name: str, default: int) -> int:
     """Return an option that is a whole number; raise ValidationError if it is none."""
     text = options.get(name.lower(), str(default))
     if not (text.isascii() and text.isdigit()):
-        raise ValidationError(
-            f"the option {name} is {text!r}, expected a whole number",
-            hint="Correct the option, or leave it out.",
-        )
+        raise _wrong_option(name, text, "a whole number")
     return int(text)
+
+
+def _wrong_option(name: str, text: str, expected: str) -> ValidationError:
+    return ValidationError(
+        f"the option {name} is {text!r}, expected {expected}",
+        hint="Correct the option, or leave it out.",
+    )
 
 
 def is_on(options: Mapping[str, str], name: str) -> bool:

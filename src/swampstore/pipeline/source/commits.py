@@ -14,7 +14,7 @@ from swampstore.notices import notice
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Document, Entry, Meta, decode_entry, decode_meta
+from swampstore.sync.index_format import Document, Entry, decode_entry, decode_meta
 from swampstore.sync.partitions import META_KEY, shard_key
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import same
@@ -26,16 +26,27 @@ _MIGRATE = "Run `swampstore datastore migrate-index` in a repository that uses i
 
 
 class Told(NamedTuple):
-    """What `_meta.json` said at one moment: the last commit, and the ETags of the shards."""
+    """What `_meta.json` said at one moment: the last commit, and the ETags of the shards.
+
+    Those of the shards in `listed` it did not say; a listing did, perhaps of a later commit.
+    Numbers of commits are those of an `origin`: a remote that is filled anew begins with one.
+    """
 
     commit_seq: int
     shards: Mapping[str, str]
     etag: str | None = None
+    listed: frozenset[str] = frozenset()
+    origin: str | None = None
 
     def since(self, before: Told | None) -> dict[str, str]:
-        """Return the shards that are not what they were."""
+        """Return the shards that may not be what they were."""
         known = before.shards if before else {}
-        return {one: etag for one, etag in self.shards.items() if not same(known.get(one), etag)}
+        listed = before.listed if before else frozenset()
+        return {
+            one: etag
+            for one, etag in self.shards.items()
+            if one in listed or not same(known.get(one), etag)
+        }
 
 
 class Span(NamedTuple):
@@ -74,7 +85,10 @@ def look(documents: Documents, before: Told | None = None) -> Told:
     meta = decode_meta(fetched.data)
     if meta.version != 2:
         raise _version_1(documents)
-    return Told(meta.commit_seq or 0, _etags(documents, meta), fetched.info.etag)
+    etags = {one: meta.shards[one] for one in meta.partitions if one in meta.shards}
+    listed = _listed(documents, [one for one in meta.partitions if one not in etags])
+    info, seq = fetched.info, meta.commit_seq or 0
+    return Told(seq, etags | listed, info.etag, frozenset(listed), meta.origin)
 
 
 def _check_empty(documents: Documents) -> None:
@@ -97,17 +111,10 @@ def _version_1(documents: Documents) -> NotFollowableError:
     )
 
 
-def _etags(documents: Documents, meta: Meta) -> dict[str, str]:
-    """Return the ETag of each shard; a listing tells what `_meta.json` of others does not."""
-    etags = {one: meta.shards[one] for one in meta.partitions if one in meta.shards}
-    if len(etags) < len(meta.partitions):
-        listed = documents.listed_shards()
-        etags |= {
-            one: listed[one].etag if one in listed else ""
-            for one in meta.partitions
-            if one not in etags
-        }
-    return etags
+def _listed(documents: Documents, partitions: Collection[str]) -> dict[str, str]:
+    """Return the ETags of shards whose ETags `_meta.json` of other clients does not tell."""
+    found = documents.listed_shards() if partitions else {}
+    return {one: found[one].etag if one in found else "" for one in partitions}
 
 
 def read(documents: Documents, shards: Collection[str]) -> Iterator[tuple[str, Found]]:
@@ -126,13 +133,13 @@ def read(documents: Documents, shards: Collection[str]) -> Iterator[tuple[str, F
             )
 
 
-def brought(partition: str, found: Found, span: Span, *, is_told: bool) -> Iterator[Brought]:
-    """Yield the entries of a shard that the commits of a span brought.
+def brought(partition: str, found: Found, told: str, span: Span) -> Iterator[Brought]:
+    """Yield the entries of a shard that the commits of a span brought; `told` is its ETag then.
 
     Raises StreamPositionError if an entry has no number.
     """
     assert found.doc is not None
-    waiting = unfinished(found.doc, span, is_told=is_told)
+    waiting = unfinished(found.doc, span, is_told=found.etag == told)
     for rel, raw in found.doc.entries.items():
         entry = decoded(rel, raw)
         if entry is None:

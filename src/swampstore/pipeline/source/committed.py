@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, each, listed, pieces
-from swampstore.pipeline.source.index import read_meta
+from swampstore.pipeline.source.index import listed_shards, read_meta
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
@@ -71,7 +71,9 @@ def slices(
         if meta is not None and meta.version == 2:
             chosen = [one for one in meta.partitions if may_hold(one)]
             return [Shards(tuple(one)) for one in bins(chosen, lambda _: 1, tasks)]
-        size = None if is_damaged else _monolith_size(place, store)
+        # Where `_meta.json` is lost, shards may have gone on after the monolith was frozen.
+        is_lost = is_damaged or (meta is None and bool(listed_shards(place, store)))
+        size = None if is_lost else _monolith_size(place, store)
         if size is not None:
             count = max(1, min(tasks, size // _PORTION_BYTES))
             return [Portion(number, count) for number in range(count)]

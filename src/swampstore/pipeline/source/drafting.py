@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_data_name
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _TEXT = ("string", "varchar", "char")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -65,58 +65,81 @@ class Drafted(NamedTuple):
 class Columns:
     """The columns of rows to be saved, by what they are for."""
 
-    names: Mapping[str, str]
+    fields: Mapping[str, StructField]
 
     @classmethod
     def of(cls, schema: StructType) -> Columns:
         """Check the columns; raise ValidationError naming all that are missing or wrong."""
-        names: dict[str, str] = {}
+        fields: dict[str, StructField] = {}
         problems: list[str] = []
         for field in schema.fields:
             purpose = _ALIASES.get(field.name, field.name)
             if purpose not in COLUMNS:
                 problems.append(f"nobody knows a column {field.name}")
-            elif purpose in names:
-                problems.append(f"{names[purpose]} and {field.name} mean the same")
+            elif purpose in fields:
+                problems.append(f"{fields[purpose].name} and {field.name} mean the same")
             elif not _is_one_of(field.dataType, COLUMNS[purpose]):
                 kinds = ", ".join(COLUMNS[purpose])
                 found = field.dataType.simpleString()
                 problems.append(f"{field.name} is {found}, expected one of {kinds}")
-            names[purpose] = field.name
-        problems += [f"the column {one} is missing" for one in _NEEDED if one not in names]
-        if "content" not in names and "attributes" not in names:
+            fields[purpose] = field
+        problems += [f"the column {one} is missing" for one in _NEEDED if one not in fields]
+        if "content" not in fields and "attributes" not in fields:
             problems.append("the column content, or attributes, is missing")
         if problems:
             raise ValidationError(
                 f"these rows cannot be saved: {'; '.join(problems)}",
                 hint=f"Select and rename columns. There are: {', '.join(COLUMNS)}.",
             )
-        return cls(names)
+        return cls(fields)
 
     def drafted(self, row: Any) -> Drafted:
         """Return the version that a row stands for; raise ValidationError naming the row."""
-        values = {purpose: row[name] for purpose, name in self.names.items()}
+        values = {purpose: row[field.name] for purpose, field in self.fields.items()}
         try:
-            return _drafted({name: one for name, one in values.items() if one is not None})
-        except SwampstoreError as error:
+            return self._drafted({name: one for name, one in values.items() if one is not None})
+        except (SwampstoreError, ValueError, RecursionError) as error:
             where = ", ".join(f"{one} {values.get(one)!r}" for one in _NEEDED)
             raise ValidationError(
-                f"the row with {where} cannot be saved: {error.message}", hint=error.hint
+                f"the row with {where} cannot be saved: {getattr(error, 'message', error)}",
+                hint=getattr(error, "hint", None) or "Leave such rows out, or correct them.",
             ) from None
+
+    def _drafted(self, values: dict[str, Any]) -> Drafted:
+        for needed in _NEEDED:
+            if needed not in values:
+                raise ValidationError(
+                    f"{needed} is NULL", hint="Leave such rows out, or fill it in."
+                )
+        model = ModelRef.of(values["type_normalized"], values["model_id"])
+        ref = DataRef(model, check_data_name(values["data_name"]))
+        content, guessed = self._content(values)
+        return Drafted(ref, _draft(values, guessed), content, self._ordering(values))
+
+    def _content(self, values: dict[str, Any]) -> tuple[bytes, str]:
+        """Return the bytes to be saved, and what they are unless the row says it."""
+        if ("content" in values) == ("attributes" in values):
+            raise ValidationError(
+                "it has both content and attributes, or none of them",
+                hint="Fill in one of them in every row.",
+            )
+        if "attributes" in values:
+            kind = self.fields["attributes"].dataType
+            return _document(values["attributes"], kind), "application/json"
+        content = values["content"]
+        if isinstance(content, str):
+            return content.encode(), "text/plain"
+        return bytes(content), "application/octet-stream"
+
+    def _ordering(self, values: dict[str, Any]) -> Any:
+        value = values.get("ordering")
+        if value is not None and self.fields["ordering"].dataType.typeName() == "timestamp":
+            return _moment(value)
+        return value
 
 
 def _is_one_of(found: DataType, kinds: tuple[str, ...]) -> bool:
     return found.typeName() in kinds or found.simpleString() in kinds
-
-
-def _drafted(values: dict[str, Any]) -> Drafted:
-    for needed in _NEEDED:
-        if needed not in values:
-            raise ValidationError(f"{needed} is NULL", hint="Leave such rows out, or fill it in.")
-    model = ModelRef.of(values["type_normalized"], values["model_id"])
-    ref = DataRef(model, check_data_name(values["data_name"]))
-    content, guessed = _content(values)
-    return Drafted(ref, _draft(values, guessed), content, values.get("ordering"))
 
 
 def _draft(values: dict[str, Any], content_type: str) -> Draft:
@@ -143,54 +166,57 @@ def _policy(value: int | str) -> int | str:
     return int(value) if is_count else value
 
 
-def _content(values: dict[str, Any]) -> tuple[bytes, str]:
-    """Return the bytes to be saved, and what they are unless the row says it."""
-    if ("content" in values) == ("attributes" in values):
-        raise ValidationError(
-            "it has both content and attributes, or none of them",
-            hint="Fill in one of them in every row.",
-        )
-    if "attributes" in values:
-        return _document(values["attributes"]), "application/json"
-    content = values["content"]
-    if isinstance(content, str):
-        return content.encode(), "text/plain"
-    return bytes(content), "application/octet-stream"
-
-
-def _document(value: Any) -> bytes:
+def _document(value: Any, kind: DataType) -> bytes:
     try:
-        if isinstance(value, str):
-            value = json.loads(value)
-        elif hasattr(value, "toJson"):  # a variant
-            value = json.loads(value.toJson())
-        return to_json_bytes(_plain(value))
+        return to_json_bytes(json.loads(value) if isinstance(value, str) else _plain(value, kind))
     except (TypeError, ValueError) as error:
         raise ValidationError(
             f"its attributes cannot be written as JSON: {error}",
-            hint="Give JSON text, a struct, a map with text keys, or a variant; no NaN.",
+            hint="Give JSON text, a struct, a map with text keys, or a variant; no NaN, and"
+            " decimals of many digits as text.",
         ) from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, kind: Any) -> Any:
     """Return a value of Spark's as JSON has it."""
-    if hasattr(value, "asDict"):
-        value = value.asDict()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return _scalar(value)
+    if value is None:
+        return None
+    match kind.typeName():
+        case "struct":
+            members = zip(kind.fields, value, strict=True)
+            return {field.name: _plain(inner, field.dataType) for field, inner in members}
+        case "map":
+            return {str(key): _plain(inner, kind.valueType) for key, inner in value.items()}
+        case "array":
+            return [_plain(inner, kind.elementType) for inner in value]
+        case "variant":
+            return json.loads(value.toJson())
+    return _scalar(value, kind.typeName())
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: Any, kind: str) -> Any:
     """Return a number, a time or bytes the way Spark writes them in JSON."""
-    if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else float(value)
-    if isinstance(value, datetime):
-        return to_iso(value) if value.tzinfo else value.isoformat()
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
+    match kind:
+        case "decimal":
+            return _number(value)
+        case "timestamp":
+            return to_iso(_moment(value))
+        case "timestamp_ntz" | "date":
+            return value.isoformat()
+        case "binary":
+            return base64.b64encode(value).decode()
     return value
+
+
+def _number(value: Decimal) -> int | float:
+    if value == value.to_integral_value():
+        return int(value)
+    number = float(value)
+    if Decimal(repr(number)) != value:
+        raise ValueError(f"{value} has more digits than a number of JSON keeps")
+    return number
+
+
+def _moment(value: datetime) -> datetime:
+    """Return a time with its zone; Spark hands it over in that of the machine, without saying."""
+    return value.astimezone(UTC)

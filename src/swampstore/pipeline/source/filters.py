@@ -119,8 +119,9 @@ def choices(conditions: Conditions, column: str) -> frozenset[str] | None:
 def _condition(one: Filter) -> Condition | None:
     kind = type(one).__name__
     if kind == "Not":
-        inner = _condition(one.child)
-        return inner._replace(test="!=") if inner and inner.test == "=" else None
+        # Of the others, some let NULL pass once they are negated, which no condition does.
+        inner = _condition(one.child) if type(one.child).__name__ == "EqualTo" else None
+        return inner and inner._replace(test="!=")
     if len(one.attribute) != 1:
         return None
     if kind == "IsNotNull":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swampstore.pipeline import schemas
+from swampstore.pipeline.lost_meta import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
 from swampstore.pipeline.source.scan import Whole
@@ -71,14 +72,20 @@ class Index(Whole):
 def documents(place: Place, store: Store, *, every: bool = False) -> list[str]:
     """Return the paths of the index documents to be read; a damaged `_meta.json` is one of them."""
     meta, is_damaged = read_meta(place, store)
-    shards: set[str] = set(meta.partitions) if meta else set()
-    is_sharded = meta is not None and meta.version == 2
     has_monolith = is_there(place, store, MONOLITH_KEY)
-    if every or (meta is None and not has_monolith):
+    shards: set[str] = set(meta.partitions) if meta else set()
+    if every or meta is None:
         shards |= listed_shards(place, store)
-        is_sharded = is_sharded or meta is None
+    if meta is not None:
+        is_sharded = meta.version == 2
+    else:
+        # After shards took over, the monolith may still be there.
+        is_sharded = not has_monolith or (
+            bool(shards) and not every and version_without_meta(place, store) == 2
+        )
     chosen = sorted(map(shard_key, shards)) if every or is_sharded else []
-    if has_monolith if every or meta is None else not is_sharded:
+    must_be_there = meta is not None and not every  # if it is not, its row tells
+    if (every or not is_sharded) and (has_monolith or must_be_there):
         chosen.append(MONOLITH_KEY)
     return [META_KEY, *chosen] if is_damaged else chosen
 
@@ -115,19 +122,30 @@ def listed_shards(place: Place, store: Store) -> set[str]:
 
 def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of one document's entries, or the one row that says what is wrong."""
-    partition = None
-    if rel.startswith(_SHARDS) and rel != META_KEY:
-        partition = rel.removeprefix(_SHARDS).removesuffix(_JSON)
-    try:
-        found = _decoded(store.get(place.names().remote(rel)).data, rel)
-    except ObjectNotFoundError:
-        yield (rel, partition, *_NOTHING[:-1], "it is missing")
-        return
-    except IndexDamagedError as error:
-        yield (rel, partition, *_NOTHING[:-1], error.message)
+    partition = partition_in(rel)
+    found = read_document(place, store, rel)
+    if isinstance(found, str):
+        yield (rel, partition, *_NOTHING[:-1], found)
         return
     for path, raw in found.entries.items():
         yield entry_row(rel, partition, path, raw)
+
+
+def partition_in(rel: str) -> str | None:
+    """Return the partition that a document is the shard of, None for other documents."""
+    if not rel.startswith(_SHARDS) or rel == META_KEY:
+        return None
+    return rel.removeprefix(_SHARDS).removesuffix(_JSON)
+
+
+def read_document(place: Place, store: Store, rel: str) -> Document | str:
+    """Return a document of the index, or what is wrong with it."""
+    try:
+        return _decoded(store.get(place.names().remote(rel)).data, rel)
+    except ObjectNotFoundError:
+        return "it is missing"
+    except IndexDamagedError as error:
+        return error.message
 
 
 def entry_row(

@@ -23,6 +23,7 @@ IN_MEMORY = 4 << 20
 
 
 _METADATA = f"/{METADATA}"
+_LARGEST = (1 << 63) - 1
 
 
 class Objects(Whole):
@@ -142,6 +143,8 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
         found = decode(data, rel)
     except SwampstoreError as error:
         return Content(sha256, len(data), error=error.message)
+    if max(abs(found.version), abs(found.size or 0)) > _LARGEST:
+        return Content(sha256, len(data), error=f"{rel} has a number that is out of all bounds")
     # Content that streams may be growing right now, and its metadata follows.
     return Content(
         sha256,

@@ -51,11 +51,16 @@ def opened(target: str, namespace: str) -> Iterator[Repo]:
 
 
 def in_order(rows: Sequence[Staged]) -> list[Staged]:
-    """Return rows in the order in which they become versions: by ordering, then as they stood."""
+    """Return rows in the order in which they become versions: by ordering, then as they stood.
 
-    def position(row: Staged) -> tuple[DataRef, bool, object, int, int]:
+    As in Spark nothing comes first, and what is no number last.
+    """
+
+    def position(row: Staged) -> tuple[DataRef, bool, bool, object, int, int]:
         ordering = row.drafted.ordering
-        return row.drafted.ref, ordering is not None, ordering, row.partition, row.row
+        is_nan = ordering != ordering  # noqa: PLR0124 - only that is not equal to itself
+        value = None if is_nan else ordering
+        return row.drafted.ref, ordering is not None, is_nan, value, row.partition, row.row
 
     return sorted(rows, key=position)
 
@@ -99,11 +104,10 @@ class _Work:
                     "nothing was saved: the remote cannot be reached, or must not be", hint=_AGAIN
                 )
             with self._repo.artifacts.deferring() as group:
-                saved = [
-                    (row.drafted.ref, group.save(row.drafted.ref, content, row.drafted.draft))
-                    for row in in_order(rows)
-                    for content in [contents.of(row)]
-                ]
+                saved: list[tuple[DataRef, Metadata]] = []
+                for row in in_order(rows):
+                    ref, draft, *_ = row.drafted
+                    saved.append((ref, group.save(ref, contents.of(row), draft)))
                 self._repo.locks.verify()
             if self._repo.config.remote is not None:
                 try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.files import disk_errors, read_file, replace_file
+from swampstore.pipeline.errors import StreamPositionError
 from swampstore.pipeline.source.commits import Brought, Span, Told, decoded, read, unfinished
 from swampstore.sync.remote.facts import same
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _SNAPSHOT = ".snapshot.json"
 _SHARD = ".shard.json"
 
-Offset = Mapping[str, Mapping[str, int]]
+# As the stream has it; here it is only a name for a snapshot.
+Offset = Mapping[str, Mapping[str, tuple[int, str | None]]]
 
 
 class Kept(NamedTuple):
@@ -73,11 +75,21 @@ class Snapshots:
         return Kept(etag, name)
 
     def entries(self, kept: Kept | None) -> RawEntries:
-        """Return the entries of a shard in a snapshot."""
+        """Return the entries of a shard in a snapshot, none if it was in none.
+
+        Raises StreamPositionError if they are lost: they would be delivered again.
+        """
         import msgspec
 
-        data = self._read(kept.file) if kept else None
-        return {} if data is None else msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        if kept is None:
+            return {}
+        data = self._read(kept.file)
+        if data is None:
+            raise StreamPositionError(
+                f"{self._directory}/{kept.file} is gone, so nobody knows what was delivered",
+                hint="Start the stream with a new checkpoint and an empty stateDir.",
+            )
+        return msgspec.json.decode(data, type=dict[str, msgspec.Raw])
 
     def prune(self, offset: Offset) -> None:
         """Forget what came before the snapshot of this offset, if there is one."""
@@ -130,7 +142,7 @@ def advanced(
         if one in before and same(before[one].etag, etag)
     }
     for partition, found in read(documents, told.shards.keys() - current.keys()):
-        is_told = same(found.etag, told.shards[partition])
+        is_told = found.etag == told.shards[partition]
         known = snapshots.entries(before.get(partition))
         entries = _visible(found, known, span, is_told=is_told)
         assert found.doc is not None

@@ -7,7 +7,6 @@ with what it has delivered.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -18,15 +17,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.errors import ValidationError
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
-from swampstore.pipeline.source.commits import Brought, Span, Told, brought, look, read
+from swampstore.pipeline.source.commits import Brought, Span, brought, read
+from swampstore.pipeline.source.hinting import hints, with_hint
 from swampstore.pipeline.source.scan import batches
 from swampstore.pipeline.source.snapshots import Snapshots, advanced, difference
-from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.facts import same
+from swampstore.pipeline.source.watching import START, Position, Watched, documents_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
     from swampstore.pipeline.source.snapshots import Snapshot
     from swampstore.stores.protocol import Store
 
-# By store and namespace.
-Offset = dict[str, dict[str, int]]
 EARLIEST = "earliest"
 LATEST = "latest"
 # Entries that the driver hands to one task.
 _HANDFUL = 5_000
+# By store and namespace.
+Offset = dict[str, dict[str, Position]]
 
 
 class Following(NamedTuple):
@@ -153,22 +152,29 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         with hints():
             start = self._following.start
             if start == EARLIEST:
-                return self._offset(lambda _: 0)
+                return self._offset(lambda _: Position())
             begin = self._offset(self._first)
             if self._following.state_dir is not None:
                 self._remember_start(Snapshots(self._following.state_dir), begin)
             return begin
 
-    def _first(self, place: Place) -> int:
-        start, last = self._following.start, self._watch(place).look().commit_seq
+    def _first(self, place: Place) -> Position:
+        start, last = self._following.start, self._last(place)
         if start == LATEST:
             return last
-        if int(start) > last:
+        if int(start) > last.commit:
             raise ValidationError(
-                f"the option startingCommit is {start}, but the last commit of {place} is {last}",
+                f"the option startingCommit is {start}, but the last commit of {place} is"
+                f" {last.commit}",
                 hint=f"Give the number of a commit that is done, {EARLIEST} or {LATEST}.",
             )
-        return int(start)
+        return last._replace(commit=int(start))
+
+    def _last(self, place: Place, reached: Position = START) -> Position:
+        told = self._watch(place).look(reached)
+        # Who compares everything needs no origin, which other clients do not keep.
+        is_compared = self._following.state_dir is not None
+        return Position(told.commit_seq, None if is_compared else told.origin)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of the options; of Spark's own kinds, files come closest to commits."""
@@ -180,28 +186,26 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         with hints():
             return self._offset(lambda place: self._end(place, start, limit))
 
-    def _end(self, place: Place, start: Offset, limit: ReadLimit) -> int:
-        after, last = _at(start, place), self._watch(place).look().commit_seq
-        if last < after:
-            raise StreamPositionError(
-                f"the last commit of {place} is {last}, but this stream has delivered up to"
-                f" {after}: the remote was emptied, or replaced by an older one",
-                hint="Start the stream with a new checkpoint.",
-            )
+    def _end(self, place: Place, start: Offset, limit: ReadLimit) -> Position:
+        after = _at(start, place)
+        last = self._last(place, after)
+        end = last.commit
         if self._target is not None:
-            last = max(after, min(last, _at(self._target, place)))
-        return min(last, after + limit.max_files) if isinstance(limit, ReadMaxFiles) else last
+            end = max(after.commit, min(end, _at(self._target, place).commit))
+        if isinstance(limit, ReadMaxFiles):
+            end = min(end, after.commit + limit.max_files)
+        return last._replace(commit=end)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Go no further than what is there now."""
         with hints():
-            self._target = self._offset(lambda place: self._watch(place).look().commit_seq)
+            self._target = self._offset(self._last)
 
     def commit(self, end: Offset) -> None:
         """Forget what is only needed for batches that are done."""
         with hints():
             for place in self._places:
-                self._watch(place).forget_before(_at(end, place))
+                self._watch(place).forget_before(_at(end, place).commit)
             if self._following.state_dir is not None:
                 Snapshots(self._following.state_dir).prune(end)
 
@@ -211,17 +215,15 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             watched.documents.store.close()
         self._watched = {}
 
-    def _offset(self, number: Callable[[Place], int]) -> Offset:
+    def _offset(self, position: Callable[[Place], Position]) -> Offset:
         offset: Offset = {}
         for place in self._places:
-            offset.setdefault(place.identity, {})[place.namespace] = number(place)
+            offset.setdefault(place.identity, {})[place.namespace] = position(place)
         return offset
 
     def _watch(self, place: Place) -> Watched:
         if str(place) not in self._watched:
-            concurrency = place.config.limits.pull_concurrency
-            documents = Documents(place.open(), place.names(), concurrency)
-            self._watched[str(place)] = Watched(documents)
+            self._watched[str(place)] = Watched(place)
         return self._watched[str(place)]
 
     # What a batch is, on the driver ----------------------------------------------------------
@@ -229,21 +231,24 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Plan a batch: who reads which of the shards that changed."""
         with hints():
-            moved = [one for one in self._places if _at(start, one) < _at(end, one)]
-            if not moved:
-                return []
-            if self._following.state_dir is not None:
+            ahead = [one for one in self._places if _at(start, one).commit < _at(end, one).commit]
+            if self._following.state_dir is None:
+                shares = [share for one in ahead for share in self._changed(one, start, end)]
+            elif ahead:
                 shares = self._compared(Snapshots(self._following.state_dir), start, end)
             else:
-                shares = [share for one in moved for share in self._changed(one, start, end)]
+                shares = []
+                if any(_at(start, one).commit > _at(end, one).commit for one in self._places):
+                    # The first batch again, and meanwhile the latest commit is another one.
+                    self._remember_start(Snapshots(self._following.state_dir), end)
             return [InputPartition(share) for share in shares]
 
     def _changed(self, place: Place, start: Offset, end: Offset) -> Iterator[Share]:
         after, until = _at(start, place), _at(end, place)
         watched = self._watch(place)
         told = watched.telling(until)
-        shards = told.since(watched.before(after))
-        span = Span(after, until, told.commit_seq)
+        shards = told.since(watched.before(after.commit))
+        span = Span(after.commit, until.commit, told.commit_seq)
         for names in bins(shards, lambda _: 1, self._tasks):
             yield Share(place, ChangedShards({one: shards[one] for one in names}, span))
 
@@ -251,7 +256,7 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Compare what there is with what was delivered; the same again for the same offsets."""
         before = snapshots.find(start)
         if before is None:
-            if any(_at(start, place) for place in self._places):
+            if _is_begun(start):
                 raise StreamPositionError(
                     f"{self._following.state_dir} does not tell what was delivered up to"
                     f" {_described(start)}",
@@ -279,12 +284,12 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             watched, until = self._watch(place), _at(end, place)
             known = before.get(str(place), {})
             told = watched.telling(until)
-            after[str(place)] = advanced(watched.documents, snapshots, known, told, until)
+            after[str(place)] = advanced(watched.documents, snapshots, known, told, until.commit)
         return after
 
     def _remember_start(self, snapshots: Snapshots, begin: Offset) -> None:
         """Take everything as delivered that was there before the stream began."""
-        if any(_at(begin, place) for place in self._places):
+        if _is_begun(begin) and snapshots.find(begin) is None:
             snapshots.save(begin, self._snapshot(snapshots, {}, begin))
 
     # The rows, in a task ---------------------------------------------------------------------
@@ -303,70 +308,25 @@ def entries_of(share: Share, store: Store) -> Iterator[Brought]:
     if isinstance(piece, Handful):
         yield from piece.entries
         return
-    documents = Documents(store, place.names(), place.config.limits.pull_concurrency)
-    for partition, found in read(documents, piece.shards):
-        is_told = same(found.etag, piece.shards[partition])
-        yield from brought(partition, found, piece.span, is_told=is_told)
+    for partition, found in read(documents_of(place, store), piece.shards):
+        yield from brought(partition, found, piece.shards[partition], piece.span)
 
 
-class Watched:
-    """A place that is followed, and what it told since the last batch that is done."""
-
-    def __init__(self, documents: Documents) -> None:
-        self.documents = documents
-        self._told: list[Told] = []
-
-    def look(self) -> Told:
-        """Return what is told now."""
-        told = look(self.documents, self._told[-1] if self._told else None)
-        if not self._told or told is not self._told[-1]:
-            self._told.append(told)
-        return told
-
-    def telling(self, commit: int) -> Told:
-        """Return something told after a commit was done."""
-        if self._told and self._told[-1].commit_seq >= commit:
-            return self._told[-1]
-        return self.look()
-
-    def before(self, commit: int) -> Told | None:
-        """Return the last that was told before anything after a commit was done."""
-        known = [told for told in self._told if told.commit_seq <= commit]
-        return known[-1] if known else None
-
-    def forget_before(self, commit: int) -> None:
-        """Forget all that is older than what `before` returns."""
-        known = self.before(commit)
-        if known is not None:
-            self._told = self._told[self._told.index(known) :]
+def _at(offset: Offset, place: Place) -> Position:
+    """Return the position in a place; in one that was not there yet, the start."""
+    # Offsets come back from Spark as the lists that JSON makes of them.
+    return Position(*offset.get(place.identity, {}).get(place.namespace, START))
 
 
-@contextlib.contextmanager
-def hints() -> Iterator[None]:
-    """Put hints where Spark shows them; it passes on nothing but the text of an exception."""
-    try:
-        yield
-    except SwampstoreError as error:
-        raise with_hint(error) from error.__cause__
-
-
-def with_hint(error: SwampstoreError) -> SwampstoreError:
-    """Return an error that shows its hint in a traceback."""
-    if error.hint and error.hint not in getattr(error, "__notes__", ()):
-        error.add_note(error.hint)
-    return error
-
-
-def _at(offset: Mapping[str, Mapping[str, int]], place: Place) -> int:
-    """Return the commit of a place; one that was not there yet has none behind it."""
-    return offset.get(place.identity, {}).get(place.namespace, 0)
+def _is_begun(offset: Offset) -> bool:
+    return any(commit for numbers in offset.values() for commit, _ in numbers.values())
 
 
 def _described(offset: Offset) -> str:
     return ", ".join(
-        f"commit {number} of {store}{f'#{namespace}' if namespace else ''}"
+        f"commit {commit} of {store}{f'#{namespace}' if namespace else ''}"
         for store, numbers in offset.items()
-        for namespace, number in numbers.items()
+        for namespace, (commit, _) in numbers.items()
     )
 
 
