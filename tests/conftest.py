@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,23 @@ from hypothesis import settings
 
 from swampstore import Repo, init_repo, open_repo
 
+_MEMORY = "/dev/shm"
+_ROOM = 4 << 30
+
+
+def _keep_temporary_files_in_memory() -> None:
+    """Tests write a great many small files, on which a disk takes longer than all that is tested.
+
+    Programs that tests start do the same. Who sets `TMPDIR` decides otherwise.
+    """
+    if "TMPDIR" in os.environ or not os.path.isdir(_MEMORY):
+        return
+    there = os.statvfs(_MEMORY)
+    if there.f_bavail * there.f_frsize > _ROOM and not there.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
+
+
+_keep_temporary_files_in_memory()
 pytest_plugins = ["tests.remotes", "tests.members", "tests.machines", "tests.spark_testing"]
 
 

@@ -1,4 +1,4 @@
-"""Run one operation again and again, killed at its n-th line, for every n until it gets through.
+"""Run one operation again and again, killed at each line before which it changed something.
 
 A program of its own, because forking is cheap only where little is loaded:
 
@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,17 +20,17 @@ from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.deferred import Receipt
 from swampstore.artifacts.renumber import renumber
 from swampstore.sync.landing import ArtifactLanding
+from tests.forked import in_child
 from tests.staging import Staged, metadata_of
 
 MODEL = "aws/ec2/i-1"
-# The modules that change something, and how often a repeated line of them is worth a kill.
+# The modules that change something.
 IMPURE = frozenset(
     [
-        *("files.py", "publish.py", "store.py", "writer.py", "deferred.py", "rename.py"),
-        *("mutation.py", "renumber.py", "arriving.py", "arrivals.py", "landing.py"),
+        *("disk.py", "tree.py", "publish.py", "store.py", "writer.py", "deferred.py"),
+        *("rename.py", "mutation.py", "renumber.py", "arriving.py", "arrivals.py", "landing.py"),
     ]
 )
-VISITS = int(os.environ.get("SWAMPSTORE_KILL_VISITS", "1"))
 Operation = Callable[[Repo], Any]
 
 
@@ -159,44 +158,64 @@ def _stable(content: bytes) -> bytes:
     return b"tombstone" if b"deletedAt" in content or b"renamedAt" in content else content
 
 
-def killed_at(directory: Path, operation: Operation, line: int) -> bool:
-    """Run the operation in a child that dies at its n-th line; return whether it died."""
-    child = os.fork()
-    if child == 0:
-        try:
-            _run_traced(directory, operation, line)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the operation failed in the child"
-    return False
+def kill_points(directory: Path, operation: Operation) -> list[int]:
+    """Do the operation; return the lines at which a kill leaves what no kill before would leave.
+
+    A process that is killed leaves its files and nothing else, so it does not matter at which of
+    the lines between two changes that happens. To be done after another run of the operation:
+    caches that this fills spare later runs some lines, and lines are told by their numbers.
+    """
+    points: list[int] = []
+    left: dict[str, bytes] = {}
+
+    def look(line: int) -> None:
+        nonlocal left
+        before, left = left, _left_in(directory)
+        if left != before:
+            points.append(line)
+
+    _run_traced(directory, operation, look)
+    return points
 
 
-def _run_traced(directory: Path, operation: Operation, line: int) -> None:
-    repo = open_repo(directory, durable=False)
+def _left_in(directory: Path) -> dict[str, bytes]:
+    """Return the content of all files by path; directories end with a slash."""
+    left: dict[str, bytes] = {}
+    for parent, _, names in os.walk(directory):
+        left[f"{parent}/"] = b""
+        left |= {f"{parent}/{name}": Path(parent, name).read_bytes() for name in names}
+    return left
+
+
+def killed_at(directory: Path, operation: Operation, line: int) -> None:
+    """Run the operation in a child that dies at its n-th line."""
+
+    def die(number: int) -> None:
+        if number == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(lambda: _run_traced(directory, operation, die)), f"there is no line {line}"
+
+
+def _run_traced(directory: Path, operation: Operation, at_line: Callable[[int], None]) -> None:
+    """Do the operation; tell of each line of the impure modules before it is run."""
     count = 0
-    visits: Counter[tuple[str, int]] = Counter()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal count
-        file = os.path.basename(frame.f_code.co_filename)
-        if file not in IMPURE:
+        if os.path.basename(frame.f_code.co_filename) not in IMPURE:
             return None
         if event == "line":
-            visits[file, frame.f_lineno] += 1
-            if visits[file, frame.f_lineno] <= VISITS:
-                count += 1
-                if count == line:
-                    os.kill(os.getpid(), signal.SIGKILL)
+            count += 1
+            at_line(count)
         return trace
 
-    sys.settrace(trace)
-    operation(repo)
-    sys.settrace(None)
-    os._exit(0)
+    with open_repo(directory, durable=False) as repo:
+        sys.settrace(trace)
+        try:
+            operation(repo)
+        finally:
+            sys.settrace(None)
 
 
 def make_template(directory: Path, operation: str) -> None:
@@ -212,44 +231,33 @@ def make_template(directory: Path, operation: str) -> None:
 def check_every_kill(template: Path, operation: Operation, tmp_path: Path) -> None:
     """Assert that every kill leaves the old state or the new one, and that both occur."""
     before = observed(template)
-    finished = tmp_path / "finished"
-    shutil.copytree(template, finished)
+    finished = _copied(template, tmp_path / "finished")
     with open_repo(finished, durable=False) as repo:
         operation(repo)
     after = observed(finished)
     assert before != after
     outcomes = set()
-    line = 0
-    while True:
-        line += 1
-        directory = tmp_path / str(line)
-        shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
-        died = killed_at(directory, operation, line)
+    for line in kill_points(_copied(template, tmp_path / "traced"), operation):
+        directory = _copied(template, tmp_path / str(line))
+        killed_at(directory, operation, line)
         seen = observed(directory)
         assert seen in (before, after), f"killed at line {line}"
         outcomes.add(seen == after)
         shutil.rmtree(directory)
-        if not died:
-            break
-    assert line > 30
     assert outcomes == {False, True}
 
 
 def check_every_kill_resumes(template: Path, operation: Operation, tmp_path: Path) -> None:
     """Assert that whatever a kill leaves behind is whole, and that doing it again completes it."""
     before = observed(template)
-    finished = tmp_path / "finished"
-    shutil.copytree(template, finished)
+    finished = _copied(template, tmp_path / "finished")
     with open_repo(finished, durable=False) as repo:
         operation(repo)
     after = observed(finished)
     states: list[dict[str, Any]] = []
-    died, line = True, 0
-    while died:
-        line += 1
-        directory = tmp_path / str(line)
-        shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
-        died = killed_at(directory, operation, line)
+    for line in kill_points(_copied(template, tmp_path / "traced"), operation):
+        directory = _copied(template, tmp_path / str(line))
+        killed_at(directory, operation, line)
         announced: list[str] = []
         seen = observed(directory, announced)
         assert announced == [], f"killed at line {line}, healing announced what nobody changed"
@@ -262,6 +270,11 @@ def check_every_kill_resumes(template: Path, operation: Operation, tmp_path: Pat
     assert before in states
     assert after in states
     assert len(states) > 3, "nothing was ever left half-way"
+
+
+def _copied(template: Path, directory: Path) -> Path:
+    shutil.copytree(template, directory, ignore=shutil.ignore_patterns("swampstore.locks"))
+    return directory
 
 
 def assert_whole(seen: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> None:

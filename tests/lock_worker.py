@@ -23,7 +23,7 @@ from swampstore.stores import open_store
 MODEL = ModelRef("aws/ec2", "i-1")
 COUNTER = "counter"
 ROUNDS = 3
-TTL = 3.0
+TTL = 2.0
 
 
 def main() -> None:

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from swampstore.stores import Store, store_config
+from swampstore.stores import Store, retry, store_config
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.retry import RetryingStore, RetryPolicy
 from tests.fault_proxy import FaultProxy
 from tests.gcs_server import GcsServer
-from tests.servers import S3_KEY, S3Server, seaweedfs
+from tests.servers import S3_KEY, S3Server, azurite, make_container, seaweedfs, why_no_azurite
 
 BUCKET = "swamp"
-# The same attempts as ever, without the time between them.
-_IMPATIENT = RetryPolicy(first_delay=0.01)
 
 
 class Remote:
@@ -32,7 +31,7 @@ class Remote:
         self._connect = connect
 
     def open(self) -> RetryingStore:
-        return RetryingStore(self._connect(), _IMPATIENT)
+        return RetryingStore(self._connect())
 
 
 class ProxiedRemote(Remote):
@@ -54,6 +53,12 @@ class ProxiedRemote(Remote):
         self.timeout = 10.0
 
 
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make stores try again as often as ever, without much time in between."""
+    monkeypatch.setattr(retry, "RetryPolicy", partial(RetryPolicy, first_delay=0.01))
+
+
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server with one bucket; each worker process of the tests has its own."""
@@ -66,6 +71,16 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 def gcs_server() -> Iterator[GcsServer]:
     with GcsServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The account of an Azure emulator with one container, where one can be run."""
+    if reason := why_no_azurite():
+        pytest.skip(reason)
+    with azurite(tmp_path_factory.mktemp("azurite")) as url:
+        make_container(url, BUCKET)
+        yield url
 
 
 @pytest.fixture

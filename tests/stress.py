@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections import Counter
@@ -33,7 +34,7 @@ from tests.servers import S3_KEY, S3Server, seaweedfs
 from tests.stress_worker import MODELS, NAMES, content_of
 
 BUCKET = "stress"
-LOCK_TTL = 2.0
+LOCK_TTL = 1.0
 
 
 class Size(NamedTuple):
@@ -106,11 +107,11 @@ class _Worker:
         self._journal = journal
         self._seed = seed
         self._sessions = sessions
+        self._waking = threading.Timer(0, int)
         self._start()
 
     def _start(self) -> None:
-        begun = self._journal.read_text().count('"locked"') if self._journal.exists() else 0
-        left = max(1, self._sessions - begun)
+        left = max(1, self._sessions - self.count("locked"))
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.stress_worker"),
@@ -120,9 +121,13 @@ class _Worker:
             stderr=subprocess.DEVNULL,
         )
 
+    def count(self, event: str) -> int:
+        """Return how often something has happened to it."""
+        return self._journal.read_text().count(f'"{event}"') if self._journal.exists() else 0
+
     @property
     def is_running(self) -> bool:
-        return self.process.poll() is None
+        return self.process.poll() is None and not self._waking.is_alive()
 
     def kill(self) -> None:
         """Kill it, and let another one do what is left to do."""
@@ -131,9 +136,15 @@ class _Worker:
         self._start()
 
     def pause(self, seconds: float) -> None:
+        """Stop it for some time, in which the others go on."""
         self.process.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)
-        self.process.send_signal(signal.SIGCONT)
+        self._waking = threading.Timer(seconds, self.process.send_signal, [signal.SIGCONT])
+        self._waking.start()
+
+    def end(self) -> None:
+        self._waking.cancel()
+        self.process.kill()
+        self.process.wait()
 
 
 def _let_loose(machines: list[Machine], journals: Path, size: Size) -> None:
@@ -145,7 +156,7 @@ def _let_loose(machines: list[Machine], journals: Path, size: Size) -> None:
     try:
         fates = ["kill"] * size.kills + ["pause"] * size.pauses
         chance.shuffle(fates)
-        time.sleep(2)  # they have to start
+        _wait_until_busy(workers)
         for fate in fates:
             time.sleep(chance.uniform(0.1, 0.8))
             running = [worker for worker in workers if worker.is_running]
@@ -160,7 +171,17 @@ def _let_loose(machines: list[Machine], journals: Path, size: Size) -> None:
             assert worker.process.wait(timeout=600) == 0
     finally:
         for worker in workers:
-            worker.process.kill()
+            worker.end()
+
+
+def _wait_until_busy(workers: list[_Worker]) -> None:
+    """Wait until half of them are at work and there is an index, made by the first who is done."""
+    while (
+        not any(worker.count("done") for worker in workers)
+        or sum(worker.count("locked") > 0 for worker in workers) < len(workers) / 2
+    ):
+        assert any(worker.is_running for worker in workers), "no session ended well"
+        time.sleep(0.05)
 
 
 def _read(journals: Path) -> Story:

@@ -17,6 +17,7 @@ from tests.sync_harness import META, MONOLITH, Machine
 
 REL = "data/aws/ec2/i-1/state/1/raw"
 OTHER = "data/aws/ec2/i-1/state/2/raw"
+AFTER = "data/aws/ec2/i-2/state/1/raw"
 ENTRY = Entry(1, "2026-01-01T00:00:00.000Z", "a" * 64)
 
 
@@ -67,6 +68,24 @@ def test_a_commit_that_has_begun_fails(here: Machine, there: Machine, version: i
         commit_with_a_pause(here, there)
     there.pull()
     assert set(there.files()) == {REL}
+
+
+@pytest.mark.parametrize("knows_it", [True, False])
+def test_a_commit_that_would_give_a_lost_meta_back_fails(
+    here: Machine, there: Machine, knows_it: bool
+) -> None:
+    here.write(REL, b"1")
+    here.push()
+    here.service.migrate_index()
+    here.write(AFTER, b"2")
+    here.push()
+    if knows_it:
+        there.pull()
+    here.store.delete(META)
+    with pytest.raises(LostError):
+        commit_with_a_pause(here, there)
+    there.pull()
+    assert set(there.files()) == {REL, AFTER}
 
 
 def test_where_there_is_no_index_the_first_commit_fails(here: Machine, there: Machine) -> None:

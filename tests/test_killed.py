@@ -1,8 +1,6 @@
 """A process killed at any line leaves the old state or the new one, on disk and in the catalog.
 
 What comes from the remote in many pieces may stop between two of them, each old or new.
-
-`SWAMPSTORE_KILL_VISITS` says how many visits of each line are worth a kill (default: the first).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError
 from swampstore.locks import lock as lock_module
+from swampstore.locks import waiting
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.inspection import inspect
 from swampstore.locks.lock import StoreLock
@@ -88,13 +89,14 @@ def test_a_second_holder_waits_for_the_first(store: MovableStore) -> None:
 
 
 def test_who_waits_too_long_is_told_who_holds_the_lock(
-    store: MovableStore, caplog: pytest.LogCaptureFixture
+    store: MovableStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting, "_WORTH_TELLING", 0.2)
     record = put_foreign(store)
     began = time.monotonic()
     lock = StoreLock(store, KEY)
     with pytest.raises(LockTimeoutError) as told:
-        lock.acquire(soon(1.5))
+        lock.acquire(soon(0.8))
     assert time.monotonic() - began < 20
     for part in (KEY, "bob@elsewhere", "host elsewhere", "pid 4242", " since 20"):
         assert part in told.value.message
@@ -380,9 +382,10 @@ def test_h43_who_loses_a_race_for_a_stale_lock_steps_back(
     sleep = time.sleep
 
     def note(seconds: float) -> None:
-        if threading.current_thread() is threading.main_thread():  # others have their own reasons
+        if threading.current_thread() is threading.main_thread():
             sleeps.append(seconds)
-        sleep(seconds)
+        else:
+            sleep(seconds)  # others have their own reasons
 
     monkeypatch.setattr(time, "sleep", note)
     with pytest.raises(StoreUnreachableError, match="enough"):

@@ -17,9 +17,9 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
-from swampstore.layout import DATASTORE_SUBDIRS
+from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST
 from swampstore.namespaces import list_namespaces, set_namespace, unset_namespace
-from swampstore.namespaces.manifests import MANIFEST, Manifest, Registry, check_new_namespace
+from swampstore.namespaces.manifests import Manifest, Registry, check_new_namespace
 from swampstore.stores.counting import CountingStore
 from swampstore.stores.errors import PreconditionFailedError, StoreMissingError
 from swampstore.stores.folders import folders

@@ -18,6 +18,7 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
+from swampstore.layout import MANIFEST
 from swampstore.namespaces import (
     Migration,
     migrate,
@@ -26,7 +27,6 @@ from swampstore.namespaces import (
     set_namespace,
     unset_namespace,
 )
-from swampstore.namespaces.manifests import MANIFEST
 from tests.command_line import CommandLine
 from tests.members import MODEL, Member, Place, bucket_in_a_directory, shared_directory
 

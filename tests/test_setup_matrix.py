@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,15 +31,7 @@ from swampstore.sync.staged_cache import StagedCache
 from tests.gcs_server import GcsServer
 from tests.machines import contents
 from tests.remotes import BUCKET
-from tests.servers import (
-    AZURITE_ACCOUNT,
-    AZURITE_KEY,
-    S3_KEY,
-    S3Server,
-    azurite,
-    make_container,
-    why_no_azurite,
-)
+from tests.servers import AZURITE_ACCOUNT, AZURITE_KEY, S3_KEY, S3Server
 
 MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"
@@ -67,15 +59,6 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Places ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def azure_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_no_azurite():
-        pytest.skip(reason)
-    with azurite(tmp_path_factory.mktemp("azurite")) as url:
-        make_container(url, BUCKET)
-        yield url
 
 
 @pytest.fixture

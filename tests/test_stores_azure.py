@@ -9,38 +9,30 @@ import pytest
 from swampstore.stores import Store, open_store
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
 from swampstore.testing import StoreConformance
-from tests.servers import AZURITE_ACCOUNT, AZURITE_KEY, azurite, make_container, why_no_azurite
+from tests.remotes import BUCKET
+from tests.servers import AZURITE_ACCOUNT, AZURITE_KEY
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if reason := why_no_azurite():
-        pytest.skip(reason)
-    with azurite(tmp_path_factory.mktemp("azurite")) as url:
-        make_container(url, "swamp")
-        yield url
-
-
-def opened(server: str, container: str = "swamp", key: str = AZURITE_KEY) -> Store:
+def opened(server: str, container: str = BUCKET, key: str = AZURITE_KEY) -> Store:
     environ = {"AZURE_STORAGE_ACCOUNT_NAME": AZURITE_ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": key}
     return open_store(f"az://{container}/team/a?endpoint={server}", environ=environ)
 
 
 class TestAzureStore(StoreConformance):
     @pytest.fixture
-    def store(self, server: str) -> Iterator[Store]:
-        with opened(server) as store:
+    def store(self, azure_server: str) -> Iterator[Store]:
+        with opened(azure_server) as store:
             yield store
 
 
-def test_a_missing_container_is_told_from_a_missing_object(server: str) -> None:
-    with opened(server, "nothing-here") as store, pytest.raises(StoreMissingError):
+def test_a_missing_container_is_told_from_a_missing_object(azure_server: str) -> None:
+    with opened(azure_server, "nothing-here") as store, pytest.raises(StoreMissingError):
         store.get("a")
 
 
-def test_a_wrong_key_is_reported_as_such(server: str) -> None:
+def test_a_wrong_key_is_reported_as_such(azure_server: str) -> None:
     with (
-        opened(server, key="d3Jvbmc=") as store,
+        opened(azure_server, key="d3Jvbmc=") as store,
         pytest.raises(StoreCredentialsError, match="rejected") as told,
     ):
         store.put("a", b"x")

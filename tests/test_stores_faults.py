@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from swampstore.errors import SwampstoreError
-from swampstore.stores import Store, store_config
+from swampstore.stores import Store, obstore_store, store_config
 from swampstore.stores.errors import (
     PreconditionFailedError,
     StoreCredentialsError,
@@ -30,6 +30,8 @@ from swampstore.stores.protocol import Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
 from tests.gcs_server import GcsServer
 from tests.http_server import Answer, Request, Server
+
+SHORT_PAUSES = tuple(0.01 for _ in obstore_store._PAGE_PAUSES)
 
 
 class Scripted(Server):
@@ -217,7 +219,8 @@ def page(*keys: str, more: str = "") -> Answer:
 def test_a_listing_that_breaks_off_goes_on_where_it_was(
     server: Scripted, s3: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.stores.obstore_store._PAGE", 2)
+    monkeypatch.setattr(obstore_store, "_PAGE", 2)
+    monkeypatch.setattr(obstore_store, "_PAGE_PAUSES", SHORT_PAUSES)
     broken = dataclasses.replace(page("data/e"), cut=True)
     server.replies = iter(
         [
@@ -233,11 +236,14 @@ def test_a_listing_that_breaks_off_goes_on_where_it_was(
     ]
 
 
-def test_a_listing_that_always_breaks_off_is_given_up(server: Scripted, s3: Store) -> None:
+def test_a_listing_that_always_breaks_off_is_given_up(
+    server: Scripted, s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obstore_store, "_PAGE_PAUSES", SHORT_PAUSES)
     server.reply = dataclasses.replace(page("data/a"), cut=True)
     with pytest.raises(StoreUnreachableError, match="list data/"):
         list(s3.list("data/"))
-    assert len(server.requests) == 4
+    assert len(server.requests) == 1 + len(SHORT_PAUSES)
 
 
 def test_every_error_has_a_hint(server: Scripted, s3: Store) -> None:

@@ -104,6 +104,20 @@ def test_commit_numbers_grow_by_one_and_are_in_the_entries(
     assert foreign.meta()["partitions"] == [shard_of(model) for model in "mno"]
 
 
+def test_a_commit_that_is_overtaken_leaves_the_numbers_of_others_alone(
+    a: IndexMachine, b: IndexMachine, foreign: ForeignClient
+) -> None:
+    a.commit({raw_rel("m"): "x"})
+    a.index.migrate()
+    view = a.index.view({shard_of("m"), shard_of("n")})
+    b.commit({raw_rel("m", 2): "theirs"})
+    a.index.commit(view, {raw_rel("m", 3): entry("ours"), raw_rel("n"): entry("ours")}, ())
+    numbers = {rel: one.get("commitSeq") for rel, one in foreign.entries().items()}
+    theirs, ours = {raw_rel("m", 2): 2}, {raw_rel("m", 3): 3, raw_rel("n"): 3}
+    assert numbers == {raw_rel("m"): None, **theirs, **ours}
+    assert foreign.meta()["commitSeq"] == 3
+
+
 def test_version_1_documents_are_what_other_clients_read(
     a: IndexMachine, foreign: ForeignClient
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from swampstore.stores.protocol import Fetched, Written
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import decode_entry
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.remote import merging
+from swampstore.sync.remote import merging, recovery
 from tests.conftest import FakeClock
 from tests.index_machine import (
     ForeignClient,
@@ -164,6 +166,80 @@ def test_h36_commit_numbers_in_entries_are_a_sign_of_version_2(
     assert b.index.refresh().version == 2
     b.pull()
     assert b.has() == holding(m="x")
+
+
+@HARMS
+def test_h36_commit_numbers_tell_more_than_the_time_of_the_monolith(
+    sharded: IndexMachine,
+    machine: Open,
+    foreign: ForeignClient,
+    harm: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    lose(foreign, META_KEY, harm)
+    foreign.commit_monolith_only(z="of a client that knows nothing else")
+    b = machine("b")
+    assert b.index.refresh().version == 2
+    b.pull()
+    assert b.has() == sharded.has()
+    b.commit({raw_rel("o"): "z"})
+    assert foreign.meta()["version"] == 2
+    assert foreign.hashes() == {**sharded.has(), **holding(o="z")}
+
+
+def test_h36_a_commit_number_stays_when_all_entries_that_have_it_are_gone(
+    machine: Open, foreign: ForeignClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    a = machine()
+    a.commit({raw_rel("m"): "x", raw_rel("m", 2): "x"})
+    a.index.migrate()
+    a.commit(removals=[raw_rel("m", 2)])
+    foreign.remove(META_KEY)
+    foreign.commit_monolith_only(z="of a client that knows nothing else")
+    b = machine("b")
+    b.pull()
+    assert b.has() == holding(m="x")
+    assert b.commit({raw_rel("m"): "y"}).commit_seq == 3
+
+
+@HARMS
+@pytest.mark.parametrize("is_numbered", [True, False])
+def test_h36_a_fence_leaves_version_2_what_it_is(
+    machine: Open,
+    foreign: ForeignClient,
+    harm: str,
+    is_numbered: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    foreign.commit_v1(m="x")
+    foreign.migrate()
+    foreign.commit_v2(n="y")
+    if is_numbered:
+        machine().commit({raw_rel("o"): "z"})
+    hashes, frozen = foreign.hashes(), foreign.monolith()
+    lose(foreign, META_KEY, harm)
+    machine("thief").index.fence()
+    assert foreign.monolith() == frozen
+    b = machine("b")
+    assert b.index.refresh().version == 2
+    b.pull()
+    assert b.has() == hashes
+
+
+def test_h36_a_fence_gives_version_2_its_lost_meta_back(
+    sharded: IndexMachine, machine: Open, foreign: ForeignClient
+) -> None:
+    hashes = foreign.hashes()
+    foreign.remove(META_KEY)
+    machine("thief").index.fence()
+    assert foreign.meta()["version"] == 2
+    assert foreign.meta()["commitSeq"] == 3
+    assert foreign.hashes() == hashes
+    sharded.pull()
+    assert sharded.index.is_unchanged()
 
 
 def test_a_lost_meta_and_an_unreachable_store_are_two_things(
@@ -406,6 +482,85 @@ def test_a_lost_monolith_of_version_1_is_discovered(machine: Open, foreign: Fore
     assert list(b.has()) == [raw_rel("m")]
     a.commit({raw_rel("o"): "z"})
     assert sorted(foreign.monolith()["entries"]) == [raw_rel("m"), raw_rel("o")]
+
+
+@HARMS
+def test_a_lost_monolith_is_made_anew_from_shards_and_files(
+    machine: Open, foreign: ForeignClient, harm: str
+) -> None:
+    a, b = machine("a"), machine("b")
+    for model, content in {"m": "x", "n": "y", "o": "z"}.items():
+        foreign.upload(raw_rel(model), content)
+    foreign.commit_v1(m="x", n="y", o="z")
+    foreign.remove(MONOLITH_KEY)
+    foreign.remove(shard_key(shard_of("n")))
+    lose(foreign, META_KEY, harm)
+    assert a.index.refresh().version == 1
+    a.pull()
+    assert a.has() == {**holding(m="x", o="z"), raw_rel("n"): None}
+    a.commit({raw_rel("p"): "new"})
+    assert foreign.meta()["version"] == 1
+    assert foreign.hashes() == {**a.has(), **holding(p="new")}
+    assert sorted(foreign.meta()["partitions"]) == [shard_of(model) for model in "mnop"]
+    # Clients that know nothing but the monolith go on, and are followed.
+    foreign.commit_monolith_only(n="y", q="theirs")
+    b.pull()
+    assert b.has() == holding(m="x", n="y", o="z", p="new", q="theirs")
+
+
+def test_a_machine_that_knows_the_remote_keeps_it_version_1_as_well(
+    machine: Open, foreign: ForeignClient
+) -> None:
+    a = machine()
+    foreign.upload(raw_rel("m"), "x")
+    a.commit({raw_rel("m"): "x"})
+    for key in (MONOLITH_KEY, META_KEY):
+        foreign.remove(key)
+    assert a.pull() == [shard_of("m")]
+    a.commit({raw_rel("n"): "y"})
+    assert foreign.meta()["version"] == 1
+    assert foreign.monolith()["entries"].keys() == holding(m="x", n="y").keys()
+    assert foreign.hashes() == a.has() == holding(m="x", n="y")
+
+
+@pytest.mark.parametrize("knows_it", [True, False])
+def test_a_fence_makes_the_lost_index_of_version_1_anew(
+    machine: Open, foreign: ForeignClient, knows_it: bool
+) -> None:
+    thief = machine("thief")
+    foreign.upload(raw_rel("m"), "x")
+    foreign.commit_v1(m="x")
+    if knows_it:
+        thief.pull()
+    for key in (MONOLITH_KEY, META_KEY):
+        foreign.remove(key)
+    thief.index.fence()
+    assert foreign.meta()["version"] == 1
+    assert foreign.hashes() == holding(m="x")
+
+
+def test_what_a_shard_tells_of_a_file_that_was_written_since_is_not_believed(
+    machine: Open, foreign: ForeignClient
+) -> None:
+    old = {**foreign_entry(raw_rel("m"), "x"), "mode": 420, "commitSeq": 7}
+    foreign.upload(raw_rel("m"), "x")
+    foreign.upload(raw_rel("m", 2), "x")
+    foreign.upload(raw_rel("m", 3), "of another size")
+    foreign.write_shard(
+        shard_of("m"), {rel: {**old, "key": rel} for rel in (raw_rel("m", n) for n in range(1, 5))}
+    )
+    foreign.write(META_KEY, {"version": 1, "partitions": [shard_of("m")]})
+    time.sleep(0.02)  # more than the clock of any file system needs to go on
+    foreign.upload(raw_rel("m", 2), "y")
+    a = machine()
+    a.pull()
+    assert a.has() == {raw_rel("m"): digest("x"), raw_rel("m", 2): None, raw_rel("m", 3): None}
+    a.commit({raw_rel("n"): "z"})
+    # What other clients put in stays; version 1 has no commit numbers.
+    assert foreign.monolith()["entries"][raw_rel("m")] == {
+        **foreign_entry(raw_rel("m"), "x"),
+        "mode": 420,
+    }
 
 
 def test_h22_a_damaged_monolith_is_never_replaced(machine: Open, foreign: ForeignClient) -> None:

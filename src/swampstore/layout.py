@@ -14,6 +14,8 @@ from typing import NamedTuple
 from swampstore.errors import ValidationError
 
 MARKER = ".swamp.yaml"
+# Lies in the directory of a namespace, and says whose it is.
+MANIFEST = ".namespace.json"
 LOCAL_DIR = ".swamp"
 METADATA = "metadata.yaml"
 RAW = "raw"
@@ -93,7 +95,7 @@ def is_internal(rel: str) -> bool:
     last = rel.rpartition("/")[2]
     if rel in _INTERNAL_ROOT_FILES or first in _INTERNAL_ROOT_DIRS:
         return True
-    if last in (".lock", ".namespace.json") or is_temp(last):
+    if last in (".lock", MANIFEST) or is_temp(last):
         return True
     if any(is_temp(segment) for segment in rest.split("/")) or is_temp(first):
         return True

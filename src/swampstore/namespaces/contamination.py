@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
-from swampstore.layout import is_internal
-from swampstore.namespaces.manifests import CATALOG_EXPORT, MANIFEST, check_new_namespace
+from swampstore.layout import MANIFEST, is_internal
+from swampstore.namespaces.manifests import CATALOG_EXPORT, check_new_namespace
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore

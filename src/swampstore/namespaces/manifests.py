@@ -18,14 +18,13 @@ from typing import Any
 from swampstore.clock import to_iso
 from swampstore.errors import ConfigError, NamespaceTakenError, ValidationError
 from swampstore.files import disk_errors, replace_file
-from swampstore.layout import DATASTORE_SUBDIRS, MARKER, check_namespace
+from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespace
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.folders import folders
 from swampstore.sync.workers import Deadline, in_parallel
 
-MANIFEST = ".namespace.json"
 CATALOG_EXPORT = ".catalog-export.json"
 # In the default layout these lie beside the namespaces.
 RESERVED = frozenset({*DATASTORE_SUBDIRS, "datastore-bundles", "pulled-extensions"})

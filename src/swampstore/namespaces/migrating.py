@@ -16,7 +16,8 @@ from typing import Any
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, DifferingDataError, ValidationError
 from swampstore.files import disk_errors
-from swampstore.namespaces.manifests import CATALOG_EXPORT, MANIFEST, list_namespaces
+from swampstore.layout import MANIFEST
+from swampstore.namespaces.manifests import CATALOG_EXPORT, list_namespaces
 from swampstore.namespaces.moving import MovePlan, Moving
 from swampstore.repo import Repo
 from swampstore.sync.partitions import MONOLITH_KEY

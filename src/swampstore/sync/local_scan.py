@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
-from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA, is_temp
+from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, MANIFEST, METADATA, is_temp
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -23,7 +23,6 @@ from swampstore.sync.report import Skipped
 from swampstore.sync.shapes import goes_with_any_push, version_file
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
-_NAMESPACE_MARK = ".namespace.json"
 _UNSAFE = "its name means another path on other systems"
 _BATCH = 500
 
@@ -210,7 +209,7 @@ class LocalScan:
         return not self._is_foreign(rel)
 
     def _is_foreign(self, top: str) -> bool:
-        return os.path.lexists(f"{self._names.local(top)}/{_NAMESPACE_MARK}")
+        return os.path.lexists(f"{self._names.local(top)}/{MANIFEST}")
 
     def _why_not(self, rel: str, status: os.stat_result) -> str | None:
         if stat.S_ISREG(status.st_mode):

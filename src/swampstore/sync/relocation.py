@@ -96,6 +96,7 @@ class Relocation:
                     copied.unfinished.append(directory.rel)
             if copied.files > before:
                 copied.directories.append(subdir)
+        copied.unfinished.sort()  # directories come in whatever order the disk has them
         if durable:
             os.sync()
         return copied

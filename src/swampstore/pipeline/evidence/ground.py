@@ -138,22 +138,11 @@ def _decoded(data: bytes) -> Meta | None:
         return None
 
 
-def surveyed(ground: Ground, found: tuple[Summary, ...]) -> Ground:
-    """Return the ground with what its documents show.
-
-    Without a `_meta.json`, entries that have a commit number show that the remote is of version
-    2. Times, which otherwise tell that, are no longer those of the last commit after a fence.
-    """
-    is_numbered = any(one.partition and (one.highest or one.written) for one in found)
-    version = 2 if ground.meta is None and is_numbered else ground.version
-    return replace(ground, version=version, summaries=found)
-
-
 def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, Ground]:
     """Look at the documents of places, whose entries were read just now."""
     grounds = {}
     for number, place in places.items():
         found = sorted(sums.get(number, ()), key=lambda one: one.document)
         with place.open() as store:
-            grounds[number] = surveyed(look(place, store), tuple(found))
+            grounds[number] = replace(look(place, store), summaries=tuple(found))
     return grounds

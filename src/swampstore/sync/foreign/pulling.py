@@ -24,13 +24,11 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import DiskError, ValidationError
 from swampstore.files import Tree, disk_errors
-from swampstore.layout import DATASTORE_SUBDIRS, Routing, check_namespace
+from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, Routing, check_namespace
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError, StoreUnreachableError
 from swampstore.stores.folders import folders
 from swampstore.stores.protocol import ObjectInfo, Store
-
-_MANIFEST = ".namespace.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class CatalogPull:
         if self._base is not None and folders(self._store, f"{namespace}/data/"):
             walk = partial(_Walk, self._base, namespace)
             return _told(namespace, self._catalogs.replace(namespace, walk, self._now()))
-        if self._head(f"{namespace}/{_MANIFEST}") is not None:
+        if self._head(f"{namespace}/{MANIFEST}") is not None:
             return SkippedCatalog(namespace, "it has not published its catalog")
         if namespace in self._before:
             self._catalogs.remove(namespace)

@@ -86,11 +86,15 @@ class ShardCommit:
                 if partition not in before or shard.etag_before != shards[partition].found.etag:
                     before[partition] = shard.etag_before
             shards = written
-            sighting = self._write_meta(ground, shards, seq)
+            numbers = {
+                one: document(shard.found).commit_seq or seq for one, shard in shards.items()
+            }
+            is_free = {*numbers.values()} <= {seq}
+            sighting = self._write_meta(ground, shards, seq) if is_free else None
             if sighting is not None:
                 self._remove_empty(shards)
                 return ShardsCommitted(sighting, ground, before, _etags(shards))
-            untold = dict.fromkeys(parts, seq)
+            untold = numbers
             ground = self._watch.look_again()
             if ground.version != 2:
                 raise index_moved("the remote is no longer of version 2", change.rels)
@@ -129,6 +133,8 @@ class ShardCommit:
                 if before.is_assumed and _has_entries(found.doc):
                     raise index_moved("nobody told what is there already", change.rels) from None
                 change.check(document(found).entries)
+                # Whoever was faster may have used our number, and readers know entries by theirs.
+                seq = max(seq, (document(found).commit_seq or 0) + 1)
                 continue
             return _Shard(Found(merged, written.etag, written.token), _name_of(found))
         raise AssertionError  # attempts() ends with an error

@@ -6,7 +6,7 @@ that lead out of the cache are taken out, and what is written back no longer has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -113,12 +113,17 @@ class Documents:
 
     def listed_shards(self) -> dict[str, ObjectInfo]:
         """Return all shards that are on the store, by partition, whether in use or not."""
+        return self.shards_among(self.store.list(self._names.remote(_SHARDS)))
+
+    def shards_among(self, listed: Iterable[ObjectInfo]) -> dict[str, ObjectInfo]:
+        """Return those of the listed objects that are shards, by partition."""
         found: dict[str, ObjectInfo] = {}
         prefix = self._names.remote(_SHARDS)
-        for info in self.store.list(prefix):
+        for info in listed:
             name = info.key.removeprefix(prefix)
-            if name.endswith(_JSON) and "/" not in name and info.key != self._meta_key:
-                found[name.removesuffix(_JSON)] = info
+            if info.key in (name, self._meta_key) or "/" in name or not name.endswith(_JSON):
+                continue
+            found[name.removesuffix(_JSON)] = info
         return found
 
     def _get(self, key: str) -> Fetched | None:

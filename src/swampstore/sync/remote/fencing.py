@@ -8,12 +8,13 @@ out.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 from swampstore.clock import Clock, to_iso
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched
-from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import (
     Document,
     Meta,
@@ -23,41 +24,72 @@ from swampstore.sync.index_format import (
     encode_meta,
     encode_monolith,
 )
+from swampstore.sync.remote.commit_shards import ShardCommit
 from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.merging import new_write_id
+from swampstore.sync.remote.merging import NO_CHANGE, new_write_id
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import View
+from swampstore.sync.remote.watch import Watch
 
 
 class Fence:
     """Writes anew what commits to one remote build on."""
 
-    def __init__(self, documents: Documents, recovery: Recovery, clock: Clock) -> None:
+    def __init__(
+        self, documents: Documents, recovery: Recovery, watch: Watch, clock: Clock
+    ) -> None:
         self._documents = documents
         self._recovery = recovery
+        self._watch = watch
         self._clock = clock
 
     def raise_up(self, *, is_new: bool) -> None:
         """Make every commit that has begun fail.
 
-        Where there is no index, one is made if the remote `is_new` to this cache. If the cache
-        has seen it with one, somebody has emptied it, which is not for us to settle.
+        Where there is no index, one is made of the files that are there. If there are none, an
+        empty one is made if the remote `is_new` to this cache; if the cache has seen it with one,
+        somebody has emptied it, which is not for us to settle.
         """
         fetched = self._documents.meta()
         meta = _decoded(fetched)
+        # If somebody else writes at this very moment, that does the same.
+        with contextlib.suppress(PreconditionFailedError, IndexMovedError):
+            if fetched is None or meta is None:
+                self._without_meta(fetched, is_new=is_new)
+            elif meta.version == 2:
+                self._rewrite_meta(meta, fetched)
+            else:
+                self._rewrite_monolith(meta, fetched, is_new=is_new)
+
+    def _without_meta(self, fetched: Fetched | None, *, is_new: bool) -> None:
+        # Before anything is written: the time of the monolith may tell what the remote is.
+        sighting = self._seen(fetched)
+        if fetched is not None:
+            # What cannot be read is written back as it is, and a blank more.
+            self._documents.put_meta(fetched.data + b" ", fetched.info.token, commits=False)
+        if sighting.version == 1:
+            has_files = sighting.discovered is not None
+            self._rewrite_monolith(None, fetched, is_new=is_new or has_files)
+        elif fetched is None:
+            # What commits create has to be there already.
+            ShardCommit(self._documents, self._recovery, self._watch).commit(
+                View(sighting), NO_CHANGE
+            )
+
+    def _seen(self, fetched: Fetched | None) -> Sighting:
+        info = fetched.info if fetched else None
         try:
-            if fetched is not None and (meta is None or meta.version == 2):
-                # What cannot be read is written back as it is, and a blank more.
-                data = encode_meta(meta, new_write_id()) if meta else fetched.data + b" "
-                self._documents.put_meta(data, fetched.info.token, commits=False)
-            if meta is None or meta.version == 1:
-                self._rewrite_monolith(fetched, meta, is_new=is_new)
-        except PreconditionFailedError:
-            # Somebody else has written it at this very moment, which does the same.
-            return
+            return self._recovery.without_meta(info and info.etag, info and info.token)
+        except IndexDamagedError:
+            return Sighting(1)
+
+    def _rewrite_meta(self, meta: Meta, fetched: Fetched) -> None:
+        data = encode_meta(meta, new_write_id())
+        self._documents.put_meta(data, fetched.info.token, commits=False)
 
     def _rewrite_monolith(
-        self, fetched: Fetched | None, meta: Meta | None, *, is_new: bool
+        self, meta: Meta | None, fetched: Fetched | None, *, is_new: bool
     ) -> None:
         found = self._documents.monolith()
         if found is None:
@@ -72,8 +104,7 @@ class Fence:
         etag = self._put_monolith(doc, info.token)
         if fetched is not None and meta is not None and meta.monolith == info.etag:
             # The shards are those of the new monolith too.
-            agreeing = encode_meta(replace(meta, monolith=etag), new_write_id())
-            self._documents.put_meta(agreeing, fetched.info.token, commits=False)
+            self._rewrite_meta(replace(meta, monolith=etag), fetched)
 
     def _create_index(self) -> None:
         """Make an index of what is there, usually nothing.

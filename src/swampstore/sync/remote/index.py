@@ -177,7 +177,7 @@ class RemoteIndex:
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
         self._sighting = None
-        fence = Fence(self._documents, self._recovery, self._clock)
+        fence = Fence(self._documents, self._recovery, self._watch, self._clock)
         fence.raise_up(is_new=not self._base.count())
 
     def commit(

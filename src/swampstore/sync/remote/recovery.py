@@ -5,10 +5,12 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 
 from swampstore.clock import to_iso
+from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import IndexDamagedError
@@ -26,8 +28,8 @@ from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import document
 
-_NAMESPACE_MARK = ".namespace.json"
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
 
@@ -45,28 +47,25 @@ class Recovery:
 
     def without_meta(self, etag: str | None, token: str | None) -> Sighting:
         """Find out what a remote is whose `_meta.json` is missing, or damaged with this token."""
-        if self._base.fact(INDEX_VERSION) == "2":
-            return self._sharded(self._documents.listed_shards(), etag, token)
-        monolith = self._documents.monolith_info()
         shards = self._documents.listed_shards()
-        if shards and (monolith is None or self._was_sharded(monolith, shards)):
+        if self._base.fact(INDEX_VERSION) == "2":
             return self._sharded(shards, etag, token)
-        if monolith is None:
-            return self.discover(Sighting(1, etag=etag, token=token))
-        return Sighting(1, etag=etag, token=token)
+        monolith = self._documents.monolith_info()
+        if self._is_sharded(shards, monolith):
+            return self._sharded(shards, etag, token)
+        sighting = Sighting(1, etag=etag, token=token)
+        return sighting if monolith else self.discover(sighting)
 
     def discover(self, sighting: Sighting) -> Sighting:
-        """Return what a remote of version 1 without a monolith holds: its files, or nothing."""
-        entries = self._entries(self._payload(""))
-        return Sighting(
-            1,
-            sighting.meta,
-            sighting.text,
-            sighting.etag,
-            sighting.token,
-            exists=bool(entries),
-            discovered=entries or None,
-        )
+        """Return what a remote of version 1 without a monolith holds: its files, or nothing.
+
+        The files there are, each as its shard tells of it if that can be believed.
+        """
+        listed = self._listed("")
+        files = self._payload(listed)
+        told = self._told(files, self._documents.shards_among(listed.values()))
+        entries = self._entries(files, told)
+        return replace(sighting, exists=bool(entries), discovered=entries or None)
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -74,7 +73,7 @@ class Recovery:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
         partitions: Iterable[str] = shards
         if not shards:
-            partitions = {partition_of(rel) for rel in self._payload("")}
+            partitions = {partition_of(rel) for rel in self._payload(self._listed(""))}
         if not partitions and etag is None:
             return Sighting(1, exists=False)
         known_seq = self._base.fact(COMMIT_SEQ)
@@ -86,34 +85,32 @@ class Recovery:
         )
         return Sighting(2, meta, etag=etag, token=token, is_healed=True)
 
-    def _was_sharded(self, monolith: ObjectInfo, shards: Mapping[str, ObjectInfo]) -> bool:
-        """Whether shards went on after the monolith was frozen.
+    def _is_sharded(self, shards: Mapping[str, ObjectInfo], monolith: ObjectInfo | None) -> bool:
+        """Whether the shards are the truth.
 
-        On version 1 the monolith is written before the shards, so that a shard as young as it
-        holds nothing else than it does, while on version 2 shards change alone.
+        They are if commit numbers are in them, which only commits to version 2 put there. Where
+        only other clients committed, which put none there, they are if they went on after the
+        monolith was frozen: on version 1 that is written before the shards, so that a shard as
+        young as it holds nothing else than it does, while on version 2 shards change alone. That
+        the monolith is younger proves nothing: clients that know nothing else write it anyway.
         """
-        about_then = monolith.last_modified - _PRECISION
-        younger = [
-            partition for partition, info in shards.items() if info.last_modified >= about_then
-        ]
+        younger: list[Document] = []
+        for partition, found in self._documents.shards(shards):
+            if found.doc is None:
+                continue
+            if any(_numbers(found.doc)):
+                return True
+            if monolith and shards[partition].last_modified >= monolith.last_modified - _PRECISION:
+                younger.append(found.doc)
         if not younger:
             return False
         doc = self._copy.monolith().doc
-        entries = doc.entries if doc else {}
-        return any(
-            _goes_beyond(found.doc, entries)
-            for _, found in self._documents.shards(younger)
-            if found.doc is not None
-        )
+        return any(_goes_beyond(shard, doc.entries if doc else {}) for shard in younger)
 
     def last_commit_seq(self, meta: Meta) -> int:
-        """Return the highest commit number that is known or that any entry carries."""
-        highest = meta.commit_seq or 0
-        for _, found in self._documents.shards(meta.partitions):
-            for rel, raw in found.doc.entries.items() if found.doc else ():
-                entry = _entry(rel, raw)
-                highest = max(highest, (entry.commit_seq if entry else None) or 0)
-        return highest
+        """Return the highest commit number that is known or that is in any shard."""
+        found = (document(shard) for _, shard in self._documents.shards(meta.partitions))
+        return max([meta.commit_seq or 0, *(max(_numbers(doc)) for doc in found)])
 
     # A lost or damaged shard -------------------------------------------------------------------
 
@@ -123,44 +120,63 @@ class Recovery:
         self._documents.report(
             shard_key(partition), f"it {fault}; its entries were made anew from the files there are"
         )
+        listed = self._listed(_listing_prefix(partition))
         files = {
             rel: info
-            for rel, info in self._payload(_listing_prefix(partition)).items()
+            for rel, info in self._payload(listed).items()
             if partition_of(rel) == partition
         }
-        return Found(Document(self._entries(files)), found.etag, found.token, is_dirty=True)
+        return Found(Document(self._entries(files, {})), found.etag, found.token, is_dirty=True)
 
     # Files -------------------------------------------------------------------------------------
 
-    def _payload(self, prefix: str) -> dict[str, ObjectInfo]:
-        """Return the files of this namespace whose path begins with `prefix`.
+    def _listed(self, prefix: str) -> dict[str, ObjectInfo]:
+        """Return the objects of this namespace whose path begins with `prefix`."""
+        root = self._names.remote("")
+        listed = self._documents.store.list(f"{root}{prefix}")
+        return {info.key.removeprefix(root): info for info in listed}
+
+    def _payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+        """Return the files of this namespace among objects.
 
         A directory at the top that is marked as a namespace, or has an index, belongs to others.
         Uploads of ours that no index names yet are about to be committed, and then with their
         hashes.
         """
-        root = self._names.remote("")
-        listed = self._documents.store.list(f"{root}{prefix}")
-        found = {info.key.removeprefix(root): info for info in listed}
         foreign = {
             directory
-            for rel in found
+            for rel in listed
             for directory, _, rest in [rel.partition("/")]
-            if rest in (_NAMESPACE_MARK, MONOLITH_KEY, META_KEY)
+            if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
         }
-        ours = self._base.noted_uploads(found)
+        ours = self._base.noted_uploads(listed)
         return {
             rel: info
-            for rel, info in found.items()
+            for rel, info in listed.items()
             if rel not in ours
             and rel.partition("/")[0] not in foreign
             and self._names.why_not(rel) is None
         }
 
-    def _entries(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
+    def _told(
+        self, files: Mapping[str, ObjectInfo], shards: Mapping[str, ObjectInfo]
+    ) -> RawEntries:
+        """Return what shards of version 1 tell of files that were not written after them."""
+        told: RawEntries = {}
+        for partition, found in self._documents.shards(shards):
+            written = shards[partition].last_modified
+            for rel, raw in document(found).entries.items():
+                info, entry = files.get(rel), _entry(rel, raw)
+                if info is None or entry is None or partition_of(rel) != partition:
+                    continue
+                if entry.size == info.size and info.last_modified <= written:
+                    told[rel] = encode_entry(rel, replace(entry, commit_seq=None), onto=raw)
+        return told
+
+    def _entries(self, files: Mapping[str, ObjectInfo], told: RawEntries) -> RawEntries:
         known = self._base.get_many(files)
         return {
-            rel: encode_entry(rel, _entry_of(info, known.get(rel)))
+            rel: told.get(rel) or encode_entry(rel, _entry_of(info, known.get(rel)))
             for rel, info in sorted(files.items())
         }
 
@@ -180,14 +196,22 @@ def _listing_prefix(partition: str) -> str:
     return f"{first}/{rest[0] if rest else ''}"
 
 
+def _numbers(shard: Document) -> Iterator[int]:
+    """Yield the commit numbers in a shard: that of the commit that wrote it, those of entries."""
+    yield shard.commit_seq or 0
+    for rel, raw in shard.entries.items():
+        entry = _entry(rel, raw)
+        yield (entry.commit_seq if entry else None) or 0
+
+
 def _goes_beyond(shard: Document, monolith: RawEntries) -> bool:
-    """Whether a shard has an entry that the monolith has not, or that only version 2 has."""
+    """Whether a shard has an entry that the monolith has not."""
     for rel, raw in shard.entries.items():
         entry = _entry(rel, raw)
         if entry is None:
             continue
         other = _entry(rel, monolith[rel]) if rel in monolith else None
-        if entry.commit_seq is not None or other is None or _content(entry) != _content(other):
+        if other is None or _content(entry) != _content(other):
             return True
     return False
 

@@ -1,10 +1,4 @@
-"""The one place that changes files of a datastore.
-
-A `Tree` reads freely. To change anything, code asks the tree for a `Change`, and gets it only
-after the path was announced: whoever must know about changes (the sync engine's dirty
-tracking) cannot be forgotten. Writes are atomic and durable, deletions vanish in one rename.
-What comes from the remote is no change of ours: it enters through a `Reception`, unannounced.
-"""
+"""The files of a datastore, and the two ways in which they may change."""
 
 from __future__ import annotations
 
@@ -14,161 +8,18 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 
-from swampstore.errors import DiskError, SwampstoreError, ValidationError
+from swampstore.errors import ValidationError
+from swampstore.files.disk import (
+    disk_errors,
+    read_file,
+    remove_all,
+    sync_dir,
+    temp_beside,
+    write_all,
+)
 from swampstore.layout import Routing, is_internal, is_temp
 
 Announce = Callable[[str], None]
-
-_MOVE_IT = "Move it away; `swampstore doctor` lists what does not belong."
-_REASONS = {
-    errno.ENOSPC: ("the disk is full", "Free some space and try again; nothing was lost."),
-    errno.EDQUOT: ("the disk quota is used up", "Free some space and try again."),
-    errno.EROFS: ("the file system is read-only", "Mount it writable, or use another datastore."),
-    errno.EACCES: ("permission denied", "Check the owner and mode of the datastore's directories."),
-    errno.EPERM: ("permission denied", "Check the owner and mode of the datastore's directories."),
-    errno.ENOTDIR: ("there is a file where a directory belongs", _MOVE_IT),
-    errno.EISDIR: ("there is a directory where a file belongs", _MOVE_IT),
-    errno.EEXIST: ("something else is in the way", _MOVE_IT),
-    errno.ENAMETOOLONG: ("the path is too long", "Use a shorter type, model id or data name."),
-}
-
-
-@contextlib.contextmanager
-def disk_errors(path: str) -> Iterator[None]:
-    """Turn what the operating system says into a DiskError that names the path and a way out."""
-    try:
-        yield
-    except SwampstoreError:
-        raise
-    except OSError as error:
-        reason, hint = _REASONS.get(
-            error.errno or 0, (error.strerror or str(error), "Check the disk, then try again.")
-        )
-        raise DiskError(f"{_culprit(error) or path}: {reason}", hint=hint) from error
-
-
-def _culprit(error: OSError) -> str | None:
-    """Return the path that an error is about, None if all it names is a temporary file."""
-    for name in (error.filename, error.filename2):
-        if isinstance(name, str) and not is_temp(os.path.basename(name)):
-            return name
-    return None
-
-
-_PIECE = 1 << 14
-
-
-def read_file(path: str) -> bytes | None:
-    """Return a file's bytes, None if it is not there. Small files only."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    try:
-        data = part = os.read(fd, _PIECE)
-        while len(part) == _PIECE:  # a short read of a file is its end
-            part = os.read(fd, _PIECE)
-            data += part
-        return data
-    finally:
-        os.close(fd)
-
-
-def sync_dir(path: str) -> None:
-    """Make the entries of a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_filesystem(path: str) -> None:
-    """Make everything durable on the file system of `path`, for less than many files one by one."""
-    import ctypes
-
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if syncfs is None:  # only Linux has it
-        os.sync()
-        return
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if syncfs(fd) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    finally:
-        os.close(fd)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-def _temp_beside(path: str) -> str:
-    import uuid
-
-    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
-
-
-def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Replace a file in one step: readers see the old bytes or the new ones.
-
-    `durable` waits until not even a power failure brings the old ones back.
-    """
-    temp = _temp_beside(path)
-    try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            _write_all(fd, data)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.rename(temp, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
-        raise
-    if durable:
-        sync_dir(os.path.dirname(path))
-
-
-def _remove_all(path: str) -> None:
-    """Remove what is out of sight already; what stays is swept up later."""
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def _check_no_way_out(path: str, root: str) -> None:
-    real, real_root = os.path.realpath(path), os.path.realpath(root)
-    if not real.startswith(f"{real_root}/"):
-        raise ValidationError(
-            f"{path} leads outside the datastore, to {real}",
-            hint="Remove the symbolic link; the datastore never follows one out.",
-        )
-
-
-def _check_no_link(path: str, below: str, known: set[str]) -> None:
-    """Raise ValidationError if a directory on the way from `path` to `below` is a link.
-
-    Directories that are found to be none are added to `known`, and not looked at again.
-    """
-    for part in below.split("/"):
-        path = f"{path}/{part}"
-        if path in known:
-            continue
-        try:
-            found = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if stat.S_ISLNK(found.st_mode):
-            raise ValidationError(
-                f"{path} is a symbolic link",
-                hint="Remove it; what comes from the remote never goes through one.",
-            )
-        known.add(path)
 
 
 class Tree:
@@ -346,11 +197,11 @@ class Change:
         The new name is durable after `sync_dir` of the directory.
         """
         path = self._path(rel)
-        temp = _temp_beside(path)
+        temp = temp_beside(path)
         try:
             fd = self._create(temp)
             try:
-                _write_all(fd, data)
+                write_all(fd, data)
                 self._sync_file(fd)
             finally:
                 os.close(fd)
@@ -379,7 +230,7 @@ class Change:
         """Write a file that nobody looks at before something else makes it visible."""
         fd = self.create(rel)
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             self._sync_file(fd)
         finally:
             os.close(fd)
@@ -388,7 +239,7 @@ class Change:
         """Add bytes to the end of an existing file; return its new size."""
         fd = os.open(self._existing(rel), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             self._sync_file(fd)
             return os.fstat(fd).st_size
         finally:
@@ -424,13 +275,13 @@ class Change:
             path = f"{place}{rel.removeprefix(self._rel)}"
             if not os.path.isdir(path):
                 continue
-            doomed = _temp_beside(path)
+            doomed = temp_beside(path)
             try:
                 os.rename(path, doomed)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             self._sync_dir(os.path.dirname(path))
-            _remove_all(doomed)
+            remove_all(doomed)
 
     def move_dir(self, old: str, new: str) -> None:
         """Rename a directory in every tier that has it; there, `new` is absent or empty."""
@@ -500,17 +351,31 @@ class Reception:
             os.rmdir(self._path(rel))
 
 
-def remove_old_temps(directory: str, before: float) -> int:
-    """Remove what interrupted writes left in `directory` before a time; return how many."""
-    removed = 0
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as found:
-        for entry in found:
-            if not is_temp(entry.name) or entry.stat(follow_symlinks=False).st_mtime > before:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                _remove_all(entry.path)
-            else:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)
-            removed += 1
-    return removed
+def _check_no_way_out(path: str, root: str) -> None:
+    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    if not real.startswith(f"{real_root}/"):
+        raise ValidationError(
+            f"{path} leads outside the datastore, to {real}",
+            hint="Remove the symbolic link; the datastore never follows one out.",
+        )
+
+
+def _check_no_link(path: str, below: str, known: set[str]) -> None:
+    """Raise ValidationError if a directory on the way from `path` to `below` is a link.
+
+    Directories that are found to be none are added to `known`, and not looked at again.
+    """
+    for part in below.split("/"):
+        path = f"{path}/{part}"
+        if path in known:
+            continue
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISLNK(found.st_mode):
+            raise ValidationError(
+                f"{path} is a symbolic link",
+                hint="Remove it; what comes from the remote never goes through one.",
+            )
+        known.add(path)

@@ -1,0 +1,32 @@
+"""The one place that changes files of a datastore.
+
+A `Tree` reads freely. To change anything, code asks the tree for a `Change`, and gets it only
+after the path was announced: whoever must know about changes (the sync engine's dirty
+tracking) cannot be forgotten. Writes are atomic and durable, deletions vanish in one rename.
+What comes from the remote is no change of ours: it enters through a `Reception`, unannounced.
+"""
+
+from __future__ import annotations
+
+from swampstore.files.disk import (
+    disk_errors,
+    read_file,
+    remove_old_temps,
+    replace_file,
+    sync_dir,
+    sync_filesystem,
+)
+from swampstore.files.tree import Announce, Change, Reception, Tree
+
+__all__ = [
+    "Announce",
+    "Change",
+    "Reception",
+    "Tree",
+    "disk_errors",
+    "read_file",
+    "remove_old_temps",
+    "replace_file",
+    "sync_dir",
+    "sync_filesystem",
+]

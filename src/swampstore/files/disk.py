@@ -1,0 +1,148 @@
+"""Single files: read, replaced in one step, made durable, and what it means if the disk refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from swampstore.errors import DiskError, SwampstoreError
+from swampstore.layout import is_temp
+
+_PIECE = 1 << 14
+_MOVE_IT = "Move it away; `swampstore doctor` lists what does not belong."
+_REASONS = {
+    errno.ENOSPC: ("the disk is full", "Free some space and try again; nothing was lost."),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space and try again."),
+    errno.EROFS: ("the file system is read-only", "Mount it writable, or use another datastore."),
+    errno.EACCES: ("permission denied", "Check the owner and mode of the datastore's directories."),
+    errno.EPERM: ("permission denied", "Check the owner and mode of the datastore's directories."),
+    errno.ENOTDIR: ("there is a file where a directory belongs", _MOVE_IT),
+    errno.EISDIR: ("there is a directory where a file belongs", _MOVE_IT),
+    errno.EEXIST: ("something else is in the way", _MOVE_IT),
+    errno.ENAMETOOLONG: ("the path is too long", "Use a shorter type, model id or data name."),
+}
+
+
+@contextlib.contextmanager
+def disk_errors(path: str) -> Iterator[None]:
+    """Turn what the operating system says into a DiskError that names the path and a way out."""
+    try:
+        yield
+    except SwampstoreError:
+        raise
+    except OSError as error:
+        reason, hint = _REASONS.get(
+            error.errno or 0, (error.strerror or str(error), "Check the disk, then try again.")
+        )
+        raise DiskError(f"{_culprit(error) or path}: {reason}", hint=hint) from error
+
+
+def _culprit(error: OSError) -> str | None:
+    """Return the path that an error is about, None if all it names is a temporary file."""
+    for name in (error.filename, error.filename2):
+        if isinstance(name, str) and not is_temp(os.path.basename(name)):
+            return name
+    return None
+
+
+def read_file(path: str) -> bytes | None:
+    """Return a file's bytes, None if it is not there. Small files only."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        data = part = os.read(fd, _PIECE)
+        while len(part) == _PIECE:  # a short read of a file is its end
+            part = os.read(fd, _PIECE)
+            data += part
+        return data
+    finally:
+        os.close(fd)
+
+
+def sync_dir(path: str) -> None:
+    """Make the entries of a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_filesystem(path: str) -> None:
+    """Make everything durable on the file system of `path`, for less than many files one by one."""
+    import ctypes
+
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if syncfs is None:  # only Linux has it
+        os.sync()
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if syncfs(fd) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of the data, in as many pieces as the system takes it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def temp_beside(path: str) -> str:
+    """Return a new name in the same directory, one that every client knows to be temporary."""
+    import uuid
+
+    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+
+
+def replace_file(path: str, data: bytes, *, durable: bool) -> None:
+    """Replace a file in one step: readers see the old bytes or the new ones.
+
+    `durable` waits until not even a power failure brings the old ones back.
+    """
+    temp = temp_beside(path)
+    try:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(fd, data)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        raise
+    if durable:
+        sync_dir(os.path.dirname(path))
+
+
+def remove_all(path: str) -> None:
+    """Remove what is out of sight already; what stays is swept up later."""
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_old_temps(directory: str, before: float) -> int:
+    """Remove what interrupted writes left in `directory` before a time; return how many."""
+    removed = 0
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as found:
+        for entry in found:
+            if not is_temp(entry.name) or entry.stat(follow_symlinks=False).st_mtime > before:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                remove_all(entry.path)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(entry.path)
+            removed += 1
+    return removed
