@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -218,9 +219,10 @@ Share = tuple[int, Any]
 def shares_of(table: Table, places: Places, tasks: int) -> list[Share]:
     """Cut the evidence of places into what each of about so many tasks reads."""
     shares: list[Share] = []
+    of_each = math.ceil(2 * tasks / (len(places) + 1))
     for number, place in places.items():
         with place.open() as store:
-            shares += [(number, piece) for piece in table.plan(place, store, tasks)]
+            shares += [(number, piece) for piece in table.plan(place, store, of_each)]
     return shares
 
 

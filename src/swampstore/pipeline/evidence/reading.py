@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -110,11 +111,11 @@ class Reading:
         `expected` is how much there should be, as far as anybody can tell.
         """
         is_first = not (self._held or self._portions())
-        portions = _portions_of(expected) if is_first else 1
-        tasks = portions * tasks_for(self._spark)
-        budget = _share(expected, tasks) if is_first else Budget()
-        table = Listing(secrets.randbits(53), chosen, reads, budget)
-        shares = shares_of(table, places, tasks)
+        portions = self._portions_of(expected) if is_first else 1
+        table = Listing(secrets.randbits(53), chosen, reads)
+        shares = shares_of(table, places, portions * tasks_for(self._spark))
+        if is_first:
+            table = replace(table, budget=_share(expected, len(shares)))
         totals: dict[int, Total] = {}
         for number in range(portions):
             found = self._gather(table, shares[number::portions], is_all=portions == 1)
@@ -148,7 +149,7 @@ class Reading:
         """Read what is known to be there and nobody has read, spread over all tasks."""
         from pyspark.sql import functions as f
 
-        portions = _portions_of(Total(total.unread, total.bytes))
+        portions = self._portions_of(Total(total.unread, total.bytes))
         tasks = tasks_of(self._spark, Total(total.objects // portions, total.bytes // portions))
         for number in range(portions):
             share = f.pmod(f.xxhash64("rel"), f.lit(portions)) == number
@@ -161,7 +162,7 @@ class Reading:
 
     def _kept(self, frame: DataFrame, *, is_all: bool) -> DataFrame:
         """Return a portion that will not be read again."""
-        if is_all or self._directory is None:
+        if is_all:
             self._held.append(frame.persist())
             return frame
         path = f"{self._directory}/portion-{len(self._portions()):06}"
@@ -176,6 +177,12 @@ class Reading:
         every = reduce(lambda one, other: one.unionByName(other), frames)
         return every.where(every["rel"].isNotNull() & every["place"].isin(list(places)))
 
+    def _portions_of(self, total: Total) -> int:
+        """Return how many portions are kept, one by one; without a directory all is one."""
+        if self._directory is None:
+            return 1
+        return max(1, math.ceil(max(total.objects / _OBJECTS, total.bytes / _BYTES)))
+
     def _portions(self) -> list[str]:
         """Return where the finished portions are."""
         if self._directory is None:
@@ -184,13 +191,10 @@ class Reading:
         return [path for path in paths if os.path.exists(f"{path}/{_DONE}")]
 
 
-def _portions_of(total: Total) -> int:
-    return max(1, math.ceil(max(total.objects / _OBJECTS, total.bytes / _BYTES)))
-
-
 def _share(expected: Total, tasks: int) -> Budget:
     """Return twice what each task would read if all read the same."""
-    objects, size = 2 * expected.objects // tasks, 2 * expected.bytes // tasks
+    objects = 2 * expected.objects // max(1, tasks)
+    size = 2 * expected.bytes // max(1, tasks)
     return Budget(max(objects, _WORTH_A_TASK.objects), max(size, _WORTH_A_TASK.bytes))
 
 
