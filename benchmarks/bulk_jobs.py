@@ -63,7 +63,7 @@ def _compared(job: str, target: str, plain_target: str, objects: int) -> Iterato
         f"{job}: time on two cores by that on one",
         two.warm / one.warm,
         "x",
-        1 / SCALING if job != "catalog" else None,
+        1 / SCALING,
         f"{one.warm / two.warm:.2f} times as fast",
     )
     yield Line(

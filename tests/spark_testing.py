@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from swampstore.pipeline.gateway import class_archive
 from swampstore.pipeline.java import find_java
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.starting import session, stop
@@ -36,22 +37,30 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 _START_TIMEOUT = 180.0
 _RESULT_TIMEOUT = 400.0
-_LOCAL_CONF = {
-    "spark.driver.memory": "1g",
-    # Tests ask each question once, of little data. Compiling it, and planning it anew after each of
-    # its stages, would take longer than the answer.
+# Tests ask each question once, of little data. Compiling it, and planning it anew after each of its
+# stages, would take longer than the answer.
+ASK_ONCE = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
 }
+# The same for the JVM: its second compiler would never earn what it costs.
+_SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+_LOCAL_CONF = {
+    **ASK_ONCE,
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+}
 _CLUSTER_CONF = {
+    **ASK_ONCE,
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": " ".join(_SHORT_LIVED),
     "spark.pyspark.python": sys.executable,
     "spark.sql.shuffle.partitions": "4",
 }
 _CONNECT_CONF = {
+    **ASK_ONCE,
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     "spark.sql.shuffle.partitions": "4",
@@ -273,11 +282,14 @@ def wait_for(path: Path, timeout: float = _START_TIMEOUT) -> None:
 def _java_command() -> list[str]:
     import pyspark
 
-    jars = f"{Path(pyspark.__file__).parent}/jars/*"
+    jars = f"{Path(pyspark.__file__).parent}/jars"
+    java = find_java()
     opened = ("lang", "lang.invoke", "io", "net", "nio", "util", "util.concurrent")
     opens = [f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in opened]
     opens.append("--add-opens=java.base/sun.nio.ch=ALL-UNNAMED")
-    return [find_java().program, "-Xmx512m", "-XX:+UseSerialGC", *opens, "-cp", jars]
+    archive = class_archive(java, jars)
+    known = [archive.reading_option] if os.path.exists(archive.path) else []
+    return [java.program, *known, "-Xmx512m", *_SHORT_LIVED, *opens, "-cp", f"{jars}/*"]
 
 
 def _daemon_environment(directory: Path) -> dict[str, str]:

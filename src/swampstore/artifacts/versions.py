@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 from swampstore.artifacts.metadata import Metadata, decode
@@ -86,13 +86,19 @@ def _link_target(path: str) -> bytes | None:
         return None
 
 
-def stored_versions(tree: Tree, ref: DataRef) -> Iterator[StoredVersion]:
+def _report(_version: int, error: MetadataError) -> None:
+    notice("%s", error.message)
+
+
+def stored_versions(
+    tree: Tree, ref: DataRef, complain: Callable[[int, MetadataError], object] = _report
+) -> Iterator[StoredVersion]:
     """Yield the finalised versions, newest first; undecodable ones are reported and left out."""
     for version in reversed(version_numbers(tree, ref)):
         try:
             metadata = read_metadata(tree, ref, version)
         except MetadataError as error:
-            notice("%s", error.message)
+            complain(version, error)
             continue
         if metadata is not None:
             yield StoredVersion(metadata, is_deferred(tree, ref, version))

@@ -34,6 +34,10 @@ LATEST_BY_ADDRESS = (
 )
 VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version = ?"
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
+# As rows are before it is settled which of them are latest ones.
+UNSETTLED_ROWS = (
+    f"SELECT {COLUMNS.replace('is_latest', '0')} FROM catalog WHERE {_NAME} ORDER BY version DESC"
+)
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
 NAMES_OF_MODEL = (
     f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
@@ -157,10 +161,14 @@ class Catalog:
     def replace_rows_within(
         self, db: sqlite3.Connection, ref: DataRef, rows: Sequence[Row], marker: int
     ) -> int:
-        """Within a transaction, make these the rows of a name; return their number."""
+        """Within a transaction, make these the rows of a name; return their number.
+
+        Rows that are the same already, newest first, stay as they are: reading is cheaper.
+        """
         key = self._key(ref)
-        db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
-        db.executemany(INSERT, rows)
+        if db.execute(UNSETTLED_ROWS, key).fetchall() != list(rows):
+            db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
+            db.executemany(INSERT, rows)
         for step in {row.step_name for row in rows}:
             self._settle(db, key, step, marker)
         return len(rows)

@@ -1,11 +1,13 @@
 """Reading the rows of a data name from its files, and telling later whether they still say that.
 
 What is read while nobody may change the name is true. What was read before can be believed if
-nothing about the files looks different now, and nothing was so young that looks may deceive.
+nobody else changed any row since, or if nothing about the files looks different now, and nothing
+was so young that looks may deceive.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,6 +15,7 @@ from typing import NamedTuple
 from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
+from swampstore.catalog.unchanged import Moment
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.layout import METADATA, DataRef
@@ -30,30 +33,42 @@ class Look(NamedTuple):
     inode: int
 
 
+class Problem(NamedTuple):
+    """Why a version had to be left out."""
+
+    version: int
+    message: str
+
+
 class Reading(NamedTuple):
     """What the files of a data name say. `problems` are about versions that had to be left out.
 
-    Of what is read early, `looks` is how the files looked before, and `began_ns` a time before
-    that, by the clock of their file system.
+    Of what is read early, `looks` stands for how the files looked before; it is empty if that may
+    deceive. `since` is a moment before that.
     """
 
     ref: DataRef
     rows: tuple[Row, ...] = ()
     marker: int = 0
-    problems: tuple[str, ...] = ()
-    looks: tuple[Look | None, ...] = ()
-    began_ns: int = 0
+    problems: tuple[Problem, ...] = ()
+    looks: bytes | None = None
+    since: Moment | None = None
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the name was read ahead of its batch."""
+        return self.looks is not None
 
 
 def read_name(tree: Tree, namespace: str, ref: DataRef) -> Reading:
     """Read all versions of a name; raise OSError if the files do not allow that."""
     rows: list[Row] = []
-    problems: list[str] = []
+    problems: list[Problem] = []
     for version in reversed(on_disk.version_numbers(tree, ref)):
         try:
             metadata = on_disk.read_metadata(tree, ref, version)
         except MetadataError as error:
-            problems.append(error.message)
+            problems.append(Problem(version, error.message))
             continue
         if metadata is not None:
             deferred = on_disk.is_deferred(tree, ref, version)
@@ -63,19 +78,23 @@ def read_name(tree: Tree, namespace: str, ref: DataRef) -> Reading:
 
 
 def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> Reading:
-    """Read a name that may change meanwhile or later; `is_current` tells whether it did."""
-    looks = tuple(_looks(tree, ref))
-    return read_name(tree, namespace, ref)._replace(looks=looks, began_ns=began_ns)
+    """Read a name that may change meanwhile or later; `is_current` tells whether it did.
+
+    `began_ns` is a time before this, by the clock of the file system.
+    """
+    looks = list(_looks(tree, ref))
+    youngest = max((max(look.mtime_ns, look.ctime_ns) for look in looks if look), default=0)
+    known = b"" if youngest >= began_ns - _RACY_NS else _digest(looks)
+    return read_name(tree, namespace, ref)._replace(looks=known)
 
 
 def is_current(tree: Tree, reading: Reading) -> bool:
-    """Whether a name is surely still what was read of it early; False if that was not done."""
-    if not reading.looks:
-        return False
-    youngest = reading.began_ns - _RACY_NS
-    if any(max(look.mtime_ns, look.ctime_ns) >= youngest for look in reading.looks if look):
-        return False
-    return tuple(_looks(tree, reading.ref)) == reading.looks
+    """Whether the files of a name surely still look as they did when it was read early."""
+    return bool(reading.looks) and _digest(list(_looks(tree, reading.ref))) == reading.looks
+
+
+def _digest(looks: list[Look | None]) -> bytes:
+    return hashlib.sha256(repr([look and tuple(look) for look in looks]).encode()).digest()
 
 
 def _looks(tree: Tree, ref: DataRef) -> Iterator[Look | None]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from swampstore.cli.arguments import engine_option
 from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
+from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
+    from swampstore.catalog.rebuild import Noted
     from swampstore.pipeline.catalog import Exported, Rebuilt
     from swampstore.pipeline.settings import Engine
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 @command(
     examples="""
     swampstore pipeline catalog --engine spark
+    swampstore pipeline catalog --findings left-out.json
     swampstore pipeline catalog --namespace '*' --output catalogs
     swampstore pipeline catalog s3://bucket/prefix --output catalogs --json
     """
 )
-@spark_options
+@pipeline_options
 @click.option("--output", metavar="DIR", help="Write the catalogs there, as one Parquet table.")
 @click.option(
     "--sqlite/--no-sqlite",
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     help="Rebuild the local catalog from the files."
     "  [default: if neither a target nor a namespace is given]",
 )
-@dry_run_option
 @engine_option
 @pass_session
 def catalog(
@@ -51,6 +52,8 @@ def catalog(
         raise click.UsageError("say where the catalogs should go: --output DIR")
     if bulk.target is not None and is_local:
         raise click.UsageError("--sqlite is about the repository here, not about a target")
+    if bulk.findings is not None and not is_local:
+        raise click.UsageError("--findings tells of the local catalog: add --sqlite")
     with ExitStack() as stack:
         exported = None
         if output is not None:
@@ -70,13 +73,29 @@ def catalog(
 
 
 def _rebuilt(session: Session, bulk: Bulk, engine: Engine | None) -> Rebuilt:
-    from swampstore.pipeline.catalog import rebuild
+    from swampstore.catalog.rebuild import forget
+    from swampstore.pipeline.catalog import finding, rebuild
+    from swampstore.pipeline.findings import write_few_findings
 
+    found: list[dict[str, Any]] = []
     settings = bulk.settings(session)
     with session.open_repo() as repo, RebuildProgress(session) as progress:
-        return rebuild(
-            repo, engine=engine, settings=settings, progress=progress, dry_run=bulk.dry_run
+        store, namespace = f"file://{repo.tree.base}", repo.config.namespace
+
+        def keep(noted: Noted) -> None:
+            found.append(finding(noted, store, namespace))
+
+        rebuilt = rebuild(
+            repo,
+            engine=engine,
+            settings=settings,
+            progress=progress,
+            note=keep if bulk.findings else forget,
+            dry_run=bulk.dry_run,
         )
+    if bulk.findings:
+        write_few_findings(found, bulk.findings)
+    return rebuilt
 
 
 def _text(exported: Exported | None, rebuilt: Rebuilt | None, *, dry_run: bool) -> str:

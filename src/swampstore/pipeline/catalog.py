@@ -1,7 +1,7 @@
 """Catalogs in bulk: the local one from the files, and those of any namespaces as Parquet.
 
-Tasks read names ahead; the rows are stored here, a batch at a time, and only those that are surely
-still what the files say. Executors never see SQLite.
+Tasks read names ahead, a wave of them at a time; meanwhile the rows of the wave before are stored
+here, and only those that are surely still what the files say. Executors never see SQLite.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from swampstore.artifacts.walk import data_names
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.readings import Reading
+from swampstore.catalog.readings import Problem, Reading
+from swampstore.catalog.schema import Row
+from swampstore.catalog.unchanged import Moment, moment
 from swampstore.errors import DiskError
 from swampstore.files import Tree
-from swampstore.layout import DataRef, Routing
+from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.running import run_tasks, spark_errors
+from swampstore.pipeline.running import run_waves, spark_errors
 from swampstore.pipeline.seeing import Unseen, unseen
 from swampstore.pipeline.settings import settings_of
 from swampstore.sync.downloads import Staging
@@ -38,10 +40,12 @@ if TYPE_CHECKING:
 
 # A wave is as many names as have about so many versions: they are all in memory at once.
 _WAVE_VERSIONS = 50_000
-_FIRST_WAVE = 5_000
+_FIRST_WAVE = 1_000
 _LARGEST_WAVE = 50_000
 # Names that are pickled together: they have much in common.
 _TOGETHER = 100
+# A reading as it travels: plain tuples are pickled several times as fast as named ones.
+_Packed = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Rebuilt:
     unreadable: int
     engine: Chosen
     seconds: float
+    findings: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result document."""
@@ -62,6 +67,7 @@ class Rebuilt:
             "versions": self.versions,
             "removed": self.removed,
             "unreadable": self.unreadable,
+            "findings": self.findings,
             "engine": self.engine,
             "seconds": self.seconds,
         }
@@ -91,7 +97,7 @@ class Shelf:
     staging: tuple[str, ...]
     began_ns: int
 
-    def read(self, refs: Sequence[DataRef]) -> Iterator[list[Reading] | _Left]:
+    def read(self, refs: Sequence[DataRef]) -> Iterator[list[_Packed] | _Left]:
         """Read some names: a task."""
         for path in self.staging:
             if where := unseen(path):
@@ -99,7 +105,7 @@ class Shelf:
                 return
         tree = Tree(self.base, self.local, self.routing, announce=_never)
         readings = rebuilding.read_slice(tree, self.namespace, refs, self.began_ns)
-        while some := list(islice(readings, _TOGETHER)):
+        while some := list(map(_packed, islice(readings, _TOGETHER))):
             yield some
 
 
@@ -111,8 +117,42 @@ class _Left:
     where: Unseen
 
 
+def _packed(reading: Reading) -> _Packed:
+    ref, rows, marker, problems, looks, _ = reading
+    return (*ref.model, ref.name), tuple(map(tuple, rows)), marker, problems, looks
+
+
+def _unpacked(packed: _Packed, since: Moment) -> Reading:
+    (model_type, model_id, name), rows, marker, problems, looks = packed
+    return Reading(
+        DataRef(ModelRef(model_type, model_id), name),
+        tuple(map(Row._make, rows)),
+        marker,
+        tuple(map(Problem._make, problems)),
+        looks,
+        since,
+    )
+
+
 def _never(rel: str) -> None:
     raise AssertionError(f"{rel} is only to be read")
+
+
+def finding(noted: rebuilding.Noted, store: str, namespace: str) -> dict[str, Any]:
+    """Return what a rebuild noted as a row of the table of findings.
+
+    A name that is gone was put right; what was left out stays so until its files are mended.
+    """
+    is_gone = noted.kind == "removed-name"
+    return {
+        "store": store,
+        "namespace": namespace,
+        "kind": noted.kind,
+        "rel": noted.rel,
+        "detail": noted.detail,
+        "severity": "info" if is_gone else "warning",
+        "repaired": is_gone,
+    }
 
 
 def rebuild(
@@ -121,31 +161,40 @@ def rebuild(
     engine: Engine | None = None,
     settings: SparkSettings | None = None,
     progress: rebuilding.Progress | None = None,
+    note: rebuilding.Note = rebuilding.forget,
     dry_run: bool = False,
 ) -> Rebuilt:
     """Make the rows of the own namespace equal to what is on disk, as `Repo.rebuild_catalog` does.
 
-    `engine` and `settings` are the repository's if they are None. With `dry_run`, names are only
-    counted. Raises FilesNotSeenError if Spark was asked for and its executors do not see the files.
+    `engine` and `settings` are the repository's if they are None. `note` is told what is
+    noteworthy, of which the result has the numbers. With `dry_run`, names are only counted.
+    Raises FilesNotSeenError if Spark was asked for and its executors do not see the files.
     """
     began = time.monotonic()
     settings = settings or settings_of(repo.config)
+    engine = engine or settings.engine
+    kinds: Counter[str] = Counter()
+
+    def counted(noted: rebuilding.Noted) -> None:
+        kinds[noted.kind] += 1
+        note(noted)
+
     if dry_run:
-        unreadable: list[str] = []
-        names = sum(1 for _ in data_names(repo.tree, lambda place, _: unreadable.append(place)))
-        chosen = choose(engine or settings.engine, files=names, settings=settings, job="catalog")
-        seconds = round(time.monotonic() - began, 3)
-        return Rebuilt(names, 0, 0, len(unreadable), chosen, seconds)
-    with SparkOnDemand(settings) as spark:
-        reader = EarlyReader(repo, engine or settings.engine, settings, spark)
-        found = rebuilding.rebuild(repo.catalog, repo.mutations, progress, reader.read)
-    return Rebuilt(*found, reader.used, round(time.monotonic() - began, 3))
+        names, unreadable = rebuilding.names_on_disk(repo.tree, counted)
+        used = choose(engine, files=names, settings=settings, job="catalog")
+        found = rebuilding.Rebuilt(names, 0, 0, unreadable)
+    else:
+        with SparkOnDemand(settings) as spark, EarlyReader(repo, engine, settings, spark) as reader:
+            found = rebuilding.rebuild(repo.catalog, repo.mutations, progress, reader.read, counted)
+            used = reader.used
+    seconds = round(time.monotonic() - began, 3)
+    return Rebuilt(*found, used, seconds, dict(sorted(kinds.items())))
 
 
 class EarlyReader:
     """Has Spark read names ahead of their batches, if there are enough of them.
 
-    `used` says who has read them.
+    `used` says who has read them. At the end of the block Spark stops reading.
     """
 
     def __init__(
@@ -153,10 +202,18 @@ class EarlyReader:
     ) -> None:
         self.used: Chosen = "local"
         self._tree = repo.tree
-        self._namespace = repo.config.namespace
+        self._catalog = repo.catalog
         self._enough = break_even(engine, settings, "catalog")
         self._strict = engine == "spark"
         self._spark = spark
+        self._wave_size = _FIRST_WAVE
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
     def read(self, refs: Iterable[DataRef]) -> Iterator[Reading]:
         """Yield each name, with what was read of it."""
@@ -168,38 +225,59 @@ class EarlyReader:
             return map(Reading, first)
         every = chain(first, names)
         spark = self._spark.session(strict=self._strict)
-        return map(Reading, every) if spark is None else self._read(spark, every)
+        if spark is None:
+            return map(Reading, every)
+        return self._stack.enter_context(contextlib.closing(self._read(spark, every)))
 
-    def _read(self, spark: SparkSession, refs: Iterator[DataRef]) -> Iterator[Reading]:
-        self.used = "spark"
-        size = _FIRST_WAVE
-        while wave := list(islice(refs, size)):
-            readings = self._read_wave(spark, wave)
-            yield from readings
-            versions = sum(len(one.rows) for one in readings)
-            size = min(_LARGEST_WAVE, _WAVE_VERSIONS * len(wave) // max(versions, len(wave)) + 1)
+    def _read(self, spark: SparkSession, refs: Iterator[DataRef]) -> Generator[Reading]:
+        with contextlib.ExitStack() as stack:
+            try:
+                shelf = stack.enter_context(self._shelf())
+            except DiskError as error:
+                if self._strict:
+                    raise
+                notice("reading without Spark: %s", error.message)
+                yield from map(Reading, refs)
+                return
+            self.used = "spark"
+            began: deque[Moment] = deque()
+            slices = self._waves(refs, tasks_for(spark), began)
+            waves = run_waves(spark, shelf.read, slices, label="catalog", tell=no_progress)
+            stack.enter_context(contextlib.closing(waves))
+            for results in waves:
+                yield from self._readings(results, began.popleft())
 
-    def _read_wave(self, spark: SparkSession, wave: list[DataRef]) -> list[Reading]:
-        count = tasks_for(spark)
-        slices = [wave[start::count] for start in range(min(count, len(wave)))]
-        try:
-            with self._shelf() as shelf:
-                results = run_tasks(spark, shelf.read, slices, label="catalog", tell=no_progress)
-                return [reading for one in results for reading in self._readings(one)]
-        except DiskError as error:
-            if self._strict:
-                raise
-            notice("reading without Spark: %s", error.message)
-            return [Reading(ref) for ref in wave]
+    def _waves(
+        self, refs: Iterator[DataRef], tasks: int, began: deque[Moment]
+    ) -> Iterator[list[list[DataRef]]]:
+        """Cut names into waves, and those into slices; note when each wave begins."""
+        while wave := list(islice(refs, self._wave_size)):
+            began.append(self._catalog.rows.read(moment))
+            each = -(-len(wave) // tasks)
+            yield [wave[start : start + each] for start in range(0, len(wave), each)]
 
-    def _readings(self, result: list[Reading] | _Left) -> Iterable[Reading]:
-        if isinstance(result, list):
-            return result
-        error = result.where.error(self._tree.base)
+    def _readings(
+        self, results: Iterable[list[_Packed] | _Left], since: Moment
+    ) -> Iterator[Reading]:
+        names = versions = 0
+        for result in results:
+            if isinstance(result, _Left):
+                yield from self._left(result)
+                continue
+            for packed in result:
+                reading = _unpacked(packed, since)
+                names += 1
+                versions += len(reading.rows)
+                yield reading
+        fitting = _WAVE_VERSIONS * names // max(versions, names, 1)
+        self._wave_size = min(max(1, fitting), _LARGEST_WAVE)
+
+    def _left(self, left: _Left) -> Iterable[Reading]:
+        error = left.where.error(self._tree.base)
         if self._strict:
             raise error
         notice("%s; this process reads that part", error.message)
-        return map(Reading, result.refs)
+        return map(Reading, left.refs)
 
     @contextlib.contextmanager
     def _shelf(self) -> Iterator[Shelf]:
@@ -210,7 +288,8 @@ class EarlyReader:
             paths = [stack.enter_context(Staging(tier)).path for tier in tiers]
             began_ns = min(os.stat(path).st_mtime_ns for path in paths)
             routing = tree.routing
-            yield Shelf(tree.base, tree.local, routing, self._namespace, tuple(paths), began_ns)
+            namespace = self._catalog.namespace
+            yield Shelf(tree.base, tree.local, routing, namespace, tuple(paths), began_ns)
 
 
 def export(

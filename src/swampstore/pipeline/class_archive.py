@@ -40,21 +40,28 @@ class ClassArchive(NamedTuple):
         name = hashlib.sha256("\0".join(about).encode()).hexdigest()[:16]
         return cls(f"{cache}/classes/{name}.archive", java)
 
+    @property
+    def reading_option(self) -> str:
+        """What tells a JVM with the same class path to read it."""
+        return f"-XX:{'AOTCache' if self._is_aot else 'SharedArchiveFile'}={self.path}"
+
+    @property
+    def _is_aot(self) -> bool:
+        return self.java.version >= _FIRST_WITH_AOT
+
     def wrap(self, command: list[str]) -> list[str]:
         """Return the command of a JVM, changed so that it reads the archive, or writes it.
 
         It is unchanged if another JVM is about to write it: that is half a minute of work.
         """
         program, *rest = command
-        recent = self.java.version >= _FIRST_WITH_AOT
         if os.path.exists(self.path):
             os.utime(self.path)
-            option = "AOTCache" if recent else "SharedArchiveFile"
-            return [program, f"-XX:{option}={self.path}", *rest]
+            return [program, self.reading_option, *rest]
         new, claim = f"{self.path}.new", f"{self.path}.claim"
         if not self._claimed(claim):
             return command
-        option = "AOTCacheOutput" if recent else "ArchiveClassesAtExit"
+        option = "AOTCacheOutput" if self._is_aot else "ArchiveClassesAtExit"
         training = [program, f"-XX:{option}={new}", *rest]
         return ["sh", "-c", _RUN_THEN_MOVE, "sh", new, self.path, claim, *training]
 

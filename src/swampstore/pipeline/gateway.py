@@ -12,11 +12,14 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 
 from swampstore.pipeline.class_archive import ClassArchive
+from swampstore.pipeline.cluster import is_local
 from swampstore.pipeline.java import Java, cache_directory
 
 # What only the launcher understands; SparkSubmit, which we start, reads all other settings.
@@ -76,16 +79,20 @@ def launch(java: Java, conf: Mapping[str, str]) -> bool:
     return True
 
 
+def _import_meanwhile() -> None:
+    """Import what PySpark imports at the latest when it first talks to a JVM: all of pandas."""
+    import pyspark.sql
+    import pyspark.testing  # noqa: F401  # by this, conversions of arguments are looked up
+
+
 class NotStarted(Exception):  # noqa: N818  # it is a reason to do something else, and no error
     """The JVM ended, or did not say in time where it listens."""
 
 
 def _knows_everything(conf: Mapping[str, str]) -> bool:
     """Whether nothing was told to the launcher, so that nobody misses it."""
-    from pyspark import SparkContext
-
     return not (
-        SparkContext._gateway  # noqa: SLF001  # a JVM outlives the sessions in it
+        _has_gateway()
         or os.name != "posix"
         or conf["spark.master"].startswith("local-cluster")
         or _OF_THE_LAUNCHER & conf.keys()
@@ -94,10 +101,26 @@ def _knows_everything(conf: Mapping[str, str]) -> bool:
     )
 
 
-def _spark_home() -> str:
-    import pyspark
+def _has_gateway() -> bool:
+    """Whether there is a JVM: it outlives the sessions in it."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
 
-    return os.path.dirname(str(pyspark.__file__))
+    return SparkContext._gateway is not None  # noqa: SLF001  # there is no public way
+
+
+def _spark_home() -> str:
+    """Return where PySpark is, without importing it."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return os.path.dirname(found.origin)
+
+
+def class_archive(java: Java, jars: str) -> ClassArchive:
+    """Return where the classes of these jars are kept, once a session has ended."""
+    return ClassArchive.of(java, jars, _OPTIONS, cache_directory())
 
 
 def _port_file(directory: str) -> str:
@@ -107,21 +130,26 @@ def _port_file(directory: str) -> str:
 def _start(java: Java, conf: Mapping[str, str], directory: str) -> subprocess.Popen[bytes]:
     """Start a JVM that listens for us, and wait until it has written where."""
     jars = f"{_spark_home()}/jars"
-    archive = ClassArchive.of(java, jars, _OPTIONS, cache_directory())
+    archive = class_archive(java, jars)
     command = [java.program, f"-Xmx{conf['spark.driver.memory']}", *_OPTIONS, _LOGGING]
     command += ["-cp", f"{jars}/*"]
     with contextlib.suppress(OSError):  # a cache that cannot be written only makes starts slow
         command = archive.wrap(command)
     command += ["org.apache.spark.deploy.SparkSubmit"]
     command += ["--properties-file", _write_properties(conf, directory), "pyspark-shell"]
+    variables = {_PORT_VARIABLE: _port_file(directory)}
+    if not is_local(conf["spark.master"]):
+        # With it, Pythons of this machine would import PySpark from a zip file, which is slow.
+        variables["SPARK_HOME"] = _spark_home()
     process = subprocess.Popen(  # noqa: S603  # the user's java
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,  # ours may be a document that somebody reads
-        env=os.environ | {_PORT_VARIABLE: _port_file(directory), "SPARK_HOME": _spark_home()},
+        env=os.environ | variables,
         process_group=0,  # an interrupt is for us, and we tell Spark what to cancel
     )
     try:
+        _import_meanwhile()
         _wait_for(_port_file(directory), process)
     except BaseException:
         if process.poll() is None:

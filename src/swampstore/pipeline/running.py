@@ -10,7 +10,7 @@ import contextlib
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -43,17 +43,63 @@ def run_tasks(
     Errors of ours that a task raises are raised here as they are; anything else is a
     SparkJobError. Ctrl-C stops the tasks.
     """
+    if items:
+        yield from _results_of(_collected(spark, work, items, label, tell))
+
+
+def run_waves(
+    spark: SparkSession,
+    work: Callable[[T], Iterable[R]],
+    waves: Iterable[Sequence[T]],
+    *,
+    label: str,
+    tell: Progress,
+) -> Generator[Iterator[R]]:
+    """Yield what `run_tasks` yields for one wave of items after the other.
+
+    The next wave is cut and runs while the caller is busy with the results of one, so the results
+    of two are in memory. A wave must not be empty. Closing this stops what runs.
+    """
+    with stoppable(spark) as stop:
+        try:
+            rows: list[Any] | None = None
+            for items in waves:
+                answer = _begun(spark, partial(_collected, spark, work, items, label, tell))
+                if rows is not None:
+                    yield _results_of(rows)
+                rows = answer()
+            if rows is not None:
+                yield _results_of(rows)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                stop()
+            raise
+
+
+def _collected(
+    spark: SparkSession,
+    work: Callable[[T], Iterable[R]],
+    items: Sequence[T],
+    label: str,
+    tell: Progress,
+) -> list[Any]:
+    """Return the pickled results of a task per item, as rows of one column."""
     from pyspark import cloudpickle
 
-    if not items:
-        return
     task = _task(work, [cloudpickle.dumps(item) for item in items])
     count = len(items)
     frame = spark.range(0, count, 1, count).mapInArrow(task, _RESULT)
     with watched(spark, label, count, tell):
-        rows = attentively(spark, frame.collect)
-    for row in rows:
-        result = cloudpickle.loads(bytes(row[0]))
+        return attentively(spark, frame.collect)
+
+
+def _results_of(rows: list[Any]) -> Iterator[Any]:
+    """Yield results one by one; the pickle of each is let go before the next one is made."""
+    from pyspark import cloudpickle
+
+    rows.reverse()
+    while rows:
+        result = cloudpickle.loads(rows.pop()[0])
         if isinstance(result, SwampstoreError):
             raise result
         yield result
@@ -105,10 +151,15 @@ def attentively(spark: SparkSession, action: Callable[[], R]) -> R:
 
     Another thread does it: a signal would cut the line to the JVM in the middle of an answer.
     """
-    from pyspark import InheritableThread
-
     if threading.current_thread() is not threading.main_thread():
         return action()
+    return _begun(spark, action)()
+
+
+def _begun(spark: SparkSession, action: Callable[[], R]) -> Callable[[], R]:
+    """Let another thread do something with Spark; return what waits for its answer."""
+    from pyspark import InheritableThread
+
     answers: queue.SimpleQueue[tuple[R] | BaseException] = queue.SimpleQueue()
 
     def act() -> None:
@@ -117,11 +168,14 @@ def attentively(spark: SparkSession, action: Callable[[], R]) -> R:
         except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
             answers.put(error)
 
+    def answer() -> R:
+        found = answers.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found[0]
+
     InheritableThread(act, session=spark, name="action", daemon=True).start()
-    answer = answers.get()
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer[0]
+    return answer
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swampstore.config import Config
@@ -38,6 +39,11 @@ _OF_A_DRIVER = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# Of Spark SQL, which nothing of what a SparkContext is made of knows.
+_SLOW_CLASSES = (
+    "org.apache.spark.sql.internal.SQLConf$",
+    "org.apache.spark.sql.catalyst.analysis.FunctionRegistry$",
+)
 _LOOPBACK = "127.0.0.1"
 _PROCESS = "spark.swampstore.process"
 _CLASSIC, _CONNECT = "spark", "spark-connect"
@@ -50,9 +56,7 @@ def session(settings: SparkSettings | Config | None = None) -> SparkSession:
     that is there already is used as it is, as in notebooks. Raises SparkMissingError,
     JavaMissingError, JavaTooOldError, or SparkStartError if a cluster cannot be reached.
     """
-    with _installed(_CLASSIC):
-        import pyspark.sql  # noqa: F401  # here a missing package gets a hint
-    if (active := active_session()) is not None:
+    if (active := _session_there()) is not None:
         for name, value in _NEEDED.items():
             _set_if_allowed(active, name, value)
         return active
@@ -64,7 +68,7 @@ def session(settings: SparkSettings | Config | None = None) -> SparkSession:
 @contextlib.contextmanager
 def session_for(settings: SparkSettings | Config | None = None) -> Iterator[SparkSession]:
     """Yield a session for some work, and stop it afterwards unless it was there before."""
-    was_there = "pyspark.sql" in sys.modules and active_session() is not None
+    was_there = _session_there() is not None
     spark = session(settings)
     try:
         yield spark
@@ -95,6 +99,11 @@ def active_session() -> SparkSession | None:
         return None
 
 
+def _session_there() -> SparkSession | None:
+    """Return the session there is; not even PySpark is imported if nobody did that yet."""
+    return active_session() if sys.modules.get("pyspark.sql") else None
+
+
 def _set_if_allowed(spark: SparkSession, name: str, value: str) -> None:
     from pyspark.errors import PySparkException
 
@@ -120,19 +129,60 @@ def _connected(settings: SparkSettings) -> SparkSession:
 
 def _started(settings: SparkSettings) -> SparkSession:
     """Return a session whose driver is this process and a JVM of its own."""
+    with _installed(_CLASSIC):
+        if find_spec("pyspark") is None:  # importing it can wait until the JVM is on its way
+            raise ModuleNotFoundError(name="pyspark")
     master = settings.master or settings.conf.get("spark.master") or "local[*]"
     cluster.check_master(master)
     conf = _classic_conf(master, settings.conf)
     java = find_java()
     with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
-        from pyspark.sql import SparkSession
-
-        if not gateway.launch(java, conf):
+        if gateway.launch(java, conf):
+            with _classes_prepared():
+                _start_context(conf)
+        else:
             conf.setdefault("spark.log.level", "ERROR")
-        spark = SparkSession.builder.config(map=conf).getOrCreate()
+        spark = _new_session(conf)
         if not cluster.is_local(master):
             ship(spark)
     return spark
+
+
+def _start_context(conf: dict[str, str]) -> None:
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext.getOrCreate(SparkConf().setAll(list(conf.items())))
+
+
+def _new_session(conf: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.config(map=conf).getOrCreate()
+
+
+@contextlib.contextmanager
+def _classes_prepared() -> Iterator[None]:
+    """Have another core initialise classes that take long and that every session needs.
+
+    What runs meanwhile must not need any of them: two threads could wait for each other.
+    """
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm  # noqa: SLF001  # there is no public way
+
+    def prepare() -> None:
+        from py4j.protocol import Py4JError
+
+        with contextlib.suppress(Py4JError, OSError):  # another Spark may call them otherwise
+            for name in _SLOW_CLASSES:
+                jvm.java.lang.Class.forName(name)
+
+    thread = threading.Thread(target=prepare, name="classes", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 def _classic_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
@@ -158,20 +208,24 @@ def _installed(extra: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _understandable(place: str) -> Iterator[None]:
     """Turn what PySpark and the JVM say, often with two stacks, into an error of one line."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     try:
         yield
-    except ImportError:
-        raise
-    except (PySparkException, Py4JError) as error:
+    except Exception as error:
+        if not _is_of_spark(error):
+            raise
         lines = [line.strip(" :") for line in str(error).splitlines()]
         reason = next(filter(None, lines[1:]), lines[0] if lines else "")
         raise SparkStartError(
             f"no Spark session on {place}: {reason}",
             hint="Check spark.master, spark.remote and spark.conf; what Spark said is above.",
         ) from error
+
+
+def _is_of_spark(error: Exception) -> bool:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return isinstance(error, PySparkException | Py4JError) and not isinstance(error, ImportError)
 
 
 @contextlib.contextmanager
