@@ -14,7 +14,7 @@ from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.evidence.rows import Row, decoded
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.documents import of_documents, stale_in
+from swampstore.pipeline.verify.documents import of_documents, readable_shards, stale_in
 from swampstore.pipeline.verify.rules import examined
 from tests.damage import BY_VERSION, Bucket, inject
 from tests.test_pipeline_verify import AT_ONCE, MODELS, NAMES, Home, fill
@@ -45,13 +45,13 @@ def found_at(place: Place) -> set[tuple[str, str]]:
     ]
     stale: Counter[str] = Counter()
     if ground.version == 1 and not ground.is_monolith_lost:
-        there_are = {partition for partition, _ in ground.shards}
+        readable = readable_shards(ground)
         stale.update(
             partition
             for paths in units.values()
             for path in paths.values()
             for partition in stale_in(path)
-            if partition in there_are
+            if partition in readable
         )
     found += [(one.kind, one.rel) for one in of_documents(ground, AT_ONCE, stale)]
     return {(kind, rel) for kind, rel in found if kinds.KINDS[kind].severity != "info"}

@@ -90,7 +90,7 @@ def _unless_young(found: Found, written: datetime, since: datetime) -> Found:
 def stale_shards(entries: DataFrame, grounds: Mapping[int, Ground]) -> dict[int, dict[str, int]]:
     """Return by how many entries shards of version 1 differ from the monolith, if they do."""
     shards = {
-        number: frozenset(_readable(one))
+        number: frozenset(readable_shards(one))
         for number, one in grounds.items()
         if one.version == 1 and not one.is_monolith_lost
     }
@@ -141,6 +141,7 @@ def stale_in(path: Path) -> Iterator[str]:
             yield partition
 
 
-def _readable(ground: Ground) -> list[str]:
+def readable_shards(ground: Ground) -> list[str]:
+    """Return the partitions of the shards that are there and can be understood."""
     unreadable = {one.partition for one in ground.summaries if one.problem}
     return [partition for partition, _ in ground.shards if partition not in unreadable]
