@@ -31,6 +31,8 @@ Places = Mapping[int, Place]
 """Places by the number that evidence knows them by."""
 Chosen = Callable[[str], bool]
 """Whether a path is looked at."""
+Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+"""What `mapInArrow` does with the rows of one task."""
 
 
 def everything(rel: str) -> bool:

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -25,6 +25,7 @@ from swampstore.pipeline.evidence.gathering import (
     Listing,
     Places,
     Share,
+    Task,
     arrow_schema,
     as_listed,
     gathered,
@@ -203,9 +204,6 @@ def tasks_of(spark: SparkSession, total: Total) -> int:
     worthwhile = max(total.objects / _WORTH_A_TASK.objects, total.bytes / _WORTH_A_TASK.bytes)
     least = math.ceil(total.objects / _PATHS)
     return max(1, least, min(tasks_for(spark), math.ceil(worthwhile)))
-
-
-Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 def _finder(hashes: frozenset[str]) -> Task:

@@ -7,14 +7,14 @@ and every machine would fetch it. What no entry tells of is hashed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from swampstore.clock import to_iso
-from swampstore.pipeline.evidence.gathering import arrow_schema, as_listed, readable_content
+from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
@@ -36,8 +36,6 @@ CONTRADICTED = "contradicted"
 DROPPED = "dropped"
 WAITING = "waiting"
 _HASH_NEEDED = frozenset({HASHED, MADE, ADOPTED})
-
-Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 class Planned(NamedTuple):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.places import Place
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
-Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 class Current(NamedTuple):
@@ -91,8 +91,6 @@ def _put(store: Store, key: str, data: bytes, token: str | None) -> tuple[str, s
 
 def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
     """Return what a task does with planned rows, which come sorted by partition."""
-    from swampstore.pipeline.evidence.gathering import arrow_schema
-
     schema = arrow_schema(WRITTEN)
 
     def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from swampstore.pipeline.evidence.gathering import arrow_schema
+from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.evidence.ground import Ground
 from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
 from swampstore.pipeline.planning import tasks_for
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STALE = "place int, partition string, count bigint"
-Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 def of_documents(ground: Ground, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:

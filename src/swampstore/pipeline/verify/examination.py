@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import msgspec
 from swampstore.pipeline.evidence.gathering import (
     Claims,
     Places,
+    Task,
     arrow_schema,
     gathered,
     shares_of,
@@ -106,9 +107,6 @@ def examine(
         counts.update(row[_KIND] for row in told)
     claims.unpersist()
     return Examined(grounds, look.total, counts, found, judged)
-
-
-Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
 def _judge(places: Places, outlooks: Mapping[int, Outlook], look: int) -> Task:
