@@ -20,7 +20,7 @@ from swampstore import init_repo
 _MODELS = 100
 _NAMES = 100
 _VERSIONS = 10
-_ROUNDS = 4
+_ROUNDS = 3
 # One core against two; promised as a limit of the time of two by that of one.
 SCALING = 1.6
 _CONTENT = b'{"status": "running", "cpus": 4}\n' * 30

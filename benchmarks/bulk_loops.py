@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -46,10 +47,17 @@ def reindex(bucket: str) -> Callable[[], None]:
     return loop
 
 
+def lose_catalog(repo_dir: str) -> None:
+    """Remove a catalog, so that there is something to rebuild."""
+    for path in glob.glob(f"{repo_dir}/.swamp/swampstore.db*"):
+        os.unlink(path)
+
+
 def catalog(repo_dir: str) -> Callable[[], None]:
     """Return the rebuild of a catalog by threads of this process."""
 
     def loop() -> None:
+        lose_catalog(repo_dir)
         with open_repo(repo_dir, durable=False) as repo:
             repo.rebuild_catalog()
 

@@ -60,6 +60,7 @@ def _job(job: str, target: str, spark: Any) -> Callable[[], object]:
 def _rebuild(target: str) -> None:
     from swampstore.pipeline.catalog import rebuild
 
+    bulk_loops.lose_catalog(target)
     with open_repo(target, durable=False) as repo:
         rebuild(repo, engine="spark")
 

@@ -58,7 +58,7 @@ def test_rebuild_makes_the_catalog_complete(
     document = cli("catalog", "rebuild", "--json").json
     assert document.pop("seconds") >= 0
     found = {"names": 3, "versions": 4, "removed": 1, "unreadable": 0}
-    assert document == {**found, "engine": "local"}
+    assert document == {**found, "findings": {"removed-name": 1}, "engine": "local"}
     assert cli("catalog", "status", "--json").json["populated"] is True
 
 

@@ -518,8 +518,8 @@ def test_a_directory_that_cannot_be_read_is_found(
 ) -> None:
     scandir = os.scandir
 
-    def refuse_one(path: str) -> Any:
-        if path.endswith("/@acme"):
+    def refuse_one(path: str | int) -> Any:
+        if str(path).endswith("/@acme"):
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 

@@ -164,8 +164,8 @@ def test_a_directory_that_cannot_be_read_stops_the_copy(
 ) -> None:
     real = os.scandir
 
-    def scandir(path: str) -> object:
-        if path.endswith("state/1"):
+    def scandir(path: str | int) -> object:
+        if str(path).endswith("state/1"):
             raise PermissionError(13, "Permission denied", path)
         return real(path)
 
