@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from swampstore.pipeline import register
+from swampstore.pipeline import places_of, register
 from swampstore.pipeline.shipping import write_archive
+from swampstore.pipeline.verify import verify
 from tests.spark_testing import Cluster, Elsewhere, wait_for
 
 if TYPE_CHECKING:
@@ -89,15 +90,23 @@ def test_the_shipped_package_is_named_by_its_content(tmp_path: Path) -> None:
     assert not [member for member in members if "__pycache__" in member]
 
 
-def read_and_write_with_executors(spark: SparkSession, url: str) -> list[tuple[str, str]]:
-    """Return the same, and let executors save something there."""
+Reads = list[tuple[str, str]]
+
+
+def read_and_verify_with_executors(spark: SparkSession, url: str) -> tuple[Reads, dict[str, Any]]:
+    """Return the same, and what a verification finds there."""
     found = read_with_executors(spark, url)
+    return found, verify(spark, places_of(url)).to_json()
+
+
+def read_and_write_with_executors(spark: SparkSession, url: str) -> tuple[Reads, dict[str, Any]]:
+    """Return the same after executors have saved something there."""
     register(spark)
     rows = spark.range(4, numPartitions=4).selectExpr(
         "'aws/ec2' AS type", "'i-1' AS model_id", "'state' AS name", "string(id) AS content"
     )
     rows.write.format("swampstore").mode("append").save(url)
-    return found
+    return read_and_verify_with_executors(spark, url)
 
 
 def test_executors_of_a_cluster_get_the_package_and_open_stores(
@@ -107,11 +116,14 @@ def test_executors_of_a_cluster_get_the_package_and_open_stores(
     store.mkdir()
     (store / "greeting").write_text("hello")
     conf = {"spark.pyspark.python": str(foreign_python)}
-    found = spark_cluster.run(read_and_write_with_executors, f"file://{store}", conf=conf)
+    found, verified = spark_cluster.run(read_and_write_with_executors, f"file://{store}", conf=conf)
     assert [content for _, content in found] == ["hello"] * 4
     assert all(".zip/swampstore/" in place for place, _ in found), found
     saved = (store / "data/aws/ec2/i-1/state").glob("*/raw")
     assert sorted(file.read_text() for file in saved) == ["0", "1", "2", "3"]
+    # The greeting, which no index names, is young.
+    assert (verified["ok"], verified["objects"]) == (True, 10)
+    assert verified["findings"] == {"in-flight": 1}
 
 
 def count_slowly(spark: SparkSession, marker: str) -> int:
@@ -136,6 +148,8 @@ def test_a_spark_connect_server_gets_the_package_and_opens_stores(
 ) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store/greeting").write_text("hello")
-    found = spark_connect.run(read_with_executors, f"file://{tmp_path}/store")
+    url = f"file://{tmp_path}/store"
+    found, verified = spark_connect.run(read_and_verify_with_executors, url)
     assert [content for _, content in found] == ["hello"] * 4
+    assert (verified["ok"], verified["objects"]) == (True, 1)
     assert all(".zip/swampstore/" in place for place, _ in found), found
