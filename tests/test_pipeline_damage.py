@@ -6,12 +6,13 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from swampstore.pipeline.evidence.gathering import Budget, Claims, Listing
 from swampstore.pipeline.evidence.ground import survey
 from swampstore.pipeline.evidence.rows import Path as Evidence
-from swampstore.pipeline.evidence.rows import Row, decoded
+from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import of_documents, readable_shards, stale_in
@@ -35,7 +36,7 @@ def found_at(place: Place) -> set[tuple[str, str]]:
             for one in listing.plan(place, store, 3)
             for row in listing.rows(0, place, one, store)
         ]
-    sums = [decoded(body) for _, _, rel, body in said if rel is None]
+    sums = [decoded_sum(body) for _, unit, body in said if unit is None]
     ground = survey({0: place}, {0: sums})[0]
     units = _units([*said, *there])
     found = [
@@ -58,12 +59,10 @@ def found_at(place: Place) -> set[tuple[str, str]]:
 
 
 def _units(rows: list[Row]) -> dict[str, dict[str, Evidence]]:
-    units: dict[str, dict[str, Evidence]] = {}
-    for _, unit, rel, body in rows:
-        if unit is not None and rel is not None:
-            path = units.setdefault(unit, {}).setdefault(rel, Evidence(rel))
-            path.add(decoded(body), LOOK)
-    return units
+    sent = [row for row in rows if row[1] is not None]
+    arrays = [pa.array(column) for column in zip(*sent, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, ["place", "unit", "body"])
+    return {unit: paths for (_, unit), paths in paths_in([batch], LOOK).items()}
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])

@@ -309,10 +309,14 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(
 def _contents(spark: SparkSession, work: Path) -> set[tuple[str, str]]:
     """Return the path and ETag of all that was read and is kept."""
     paths = [str(path) for path in work.iterdir()]
-    batches = spark.read.parquet(*paths).where("rel IS NOT NULL").toArrow().to_batches()
-    kept = [(rel, seen.etag) for _, _, rel, seen in rows_in(batches) if seen.content]
+    batches = spark.read.parquet(*paths).where("unit IS NOT NULL").toArrow().to_batches()
+    kept = [(rel, seen.etag) for rel, seen in _items(batches) if seen.content]
     assert len(kept) == len(set(kept))
     return set(kept)
+
+
+def _items(batches: Iterable[Any]) -> list[tuple[str, Any]]:
+    return [item for _, _, items in rows_in(batches) for item in items]
 
 
 class _Stopped(Reading):
@@ -334,7 +338,7 @@ def test_what_one_task_should_not_read_alone_is_read_by_all(
     with Reading(spark, places, None, no_progress) as read:
         look = read.look(places, Total(), everything, everything)
         assert look.total.unread
-        seen = [body for _, _, _, body in rows_in(look.rows.toArrow().to_batches())]
+        seen = [body for _, body in _items(look.rows.toArrow().to_batches())]
     assert sum(one.content is not None for one in seen) == len(bucket.payload())
 
 

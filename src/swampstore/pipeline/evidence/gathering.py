@@ -41,12 +41,6 @@ def everything(rel: str) -> bool:
     return True
 
 
-def nothing(rel: str) -> bool:
-    """Choose no path."""
-    del rel
-    return False
-
-
 class Table(Protocol):
     """A kind of evidence. Instances are pickled to the executors."""
 
@@ -78,15 +72,17 @@ class Claims:
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue
-            size = highest = 0
-            for rel, raw in found.entries.items():
-                claim = self._claim(partition, rel, raw)
-                size += claim.size or 0
-                highest = max(highest, claim.commit_seq or 0)
-                if self.chosen(rel):
-                    yield rows.row(number, rel, claim)
-            written = found.commit_seq or 0
-            summary = Summary(document, partition, len(found.entries), size, highest, written)
+            claims = {rel: self._claim(partition, rel, raw) for rel, raw in found.entries.items()}
+            chosen = (item for item in claims.items() if self.chosen(item[0]))
+            yield from rows.rows_of(number, chosen)
+            summary = Summary(
+                document,
+                partition,
+                len(claims),
+                sum(one.size or 0 for one in claims.values()),
+                max((one.commit_seq or 0 for one in claims.values()), default=0),
+                found.commit_seq or 0,
+            )
             yield rows.sum_row(number, summary)
 
     def _claim(self, partition: str | None, rel: str, raw: msgspec.Raw) -> Claim:
@@ -135,8 +131,9 @@ class Listing:
                 return content_of(one.rel, handed.data)
             return readable_content(store, one) if handed.is_wanted else None
 
-        for (one, _), read in each(place, content, chosen):
-            yield rows.row(number, one.rel, seen_as(one, self.look, read))
+        found_content = each(place, content, chosen)
+        seen = ((one.rel, seen_as(one, self.look, read)) for (one, _), read in found_content)
+        yield from rows.rows_of(number, seen)
         yield rows.sum_row(number, tally.total)
 
 
@@ -254,6 +251,6 @@ def gathered(
 def sums_in(frame: DataFrame) -> dict[int, list[Any]]:
     """Return the sums in some evidence, by place."""
     sums: dict[int, list[Any]] = {}
-    for row in frame.where("rel IS NULL").select("place", "body").collect():
-        sums.setdefault(row["place"], []).append(rows.decoded(row["body"]))
+    for row in frame.where("unit IS NULL").select("place", "body").collect():
+        sums.setdefault(row["place"], []).append(rows.decoded_sum(row["body"]))
     return sums

@@ -34,7 +34,7 @@ from swampstore.pipeline.evidence.gathering import (
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
+from swampstore.pipeline.evidence.rows import Seen, Total, paths_in, rows_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, each, tasks_for
 from swampstore.pipeline.running import watched
@@ -124,7 +124,7 @@ class Reading:
                 totals[place] = sum(some, totals.get(place, Total()))
         total = sum(totals.values(), Total())
         if total.unread:
-            self._read_rest(table, self._known(places), total)
+            self._read_rest(table, self._known(places), total, is_first=is_first)
         return Look(table.look, self._known(places), totals)
 
     def having(self, hashes: Iterable[str], store: str) -> Iterator[tuple[str, Copy]]:
@@ -146,16 +146,19 @@ class Reading:
         with watched(self._spark, "list and read", len(shares), self._tell):
             return sums_in(self._kept(frame, is_all=is_all))
 
-    def _read_rest(self, table: Listing, known: DataFrame, total: Total) -> None:
+    def _read_rest(self, table: Listing, known: DataFrame, total: Total, *, is_first: bool) -> None:
         """Read what is known to be there and nobody has read, spread over all tasks."""
         from pyspark.sql import functions as f
 
+        if is_first:
+            # Nothing else is known of these, so each can go to another task.
+            known = known.mapInArrow(_loner(table), rows.ROWS)
         portions = self._portions_of(Total(total.unread, total.bytes))
         tasks = tasks_of(self._spark, Total(total.objects // portions, total.bytes // portions))
         for number in range(portions):
-            share = f.pmod(f.xxhash64("rel"), f.lit(portions)) == number
+            share = f.pmod(f.xxhash64("unit"), f.lit(portions)) == number
             todo = known if portions == 1 else known.where(share)
-            read = todo.repartition(tasks, "rel").mapInArrow(
+            read = todo.repartition(tasks, "unit").mapInArrow(
                 _reader(self._places, table), rows.ROWS
             )
             with watched(self._spark, "read the rest", 2 * tasks, self._tell):
@@ -176,7 +179,7 @@ class Reading:
         if paths := self._portions():
             frames.append(self._spark.read.schema(rows.ROWS).parquet(*paths))
         every = reduce(lambda one, other: one.unionByName(other), frames)
-        return every.where(every["rel"].isNotNull() & every["place"].isin(list(places)))
+        return every.where(every["unit"].isNotNull() & every["place"].isin(list(places)))
 
     def _portions_of(self, total: Total) -> int:
         """Return how many portions are kept, one by one; without a directory all is one."""
@@ -215,13 +218,32 @@ def _finder(hashes: frozenset[str]) -> Task:
 
     def copies(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, str, str]]:
         counts: Counter[str] = Counter()
-        for place, _, rel, seen in rows_in(incoming):
-            sha256 = seen.content.sha256 if seen.content else None
-            if sha256 in hashes and counts[sha256] < _SOME_COPIES:
-                counts[sha256] += 1
-                yield place, rel, sha256, seen.etag
+        for place, _, items in rows_in(incoming):
+            for rel, seen in items:
+                assert isinstance(seen, Seen)
+                sha256 = seen.content.sha256 if seen.content else None
+                if sha256 in hashes and counts[sha256] < _SOME_COPIES:
+                    counts[sha256] += 1
+                    yield place, rel, sha256, seen.etag
 
     return find
+
+
+def _loner(table: Listing) -> Task:
+    """Return what a task does with objects, to part those that nobody has read."""
+    schema = arrow_schema(rows.ROWS)
+
+    def part(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches(unread(incoming), schema)
+
+    def unread(incoming: Iterable[pa.RecordBatch]) -> Iterator[rows.Row]:
+        for place, _, items in rows_in(incoming):
+            for rel, seen in items:
+                assert isinstance(seen, Seen)
+                if not seen.internal and seen.content is None and table.reads(rel):
+                    yield rows.lone_row(place, (rel, seen))
+
+    return part
 
 
 def _reader(places: Places, table: Listing) -> Task:
@@ -242,8 +264,12 @@ def _reader(places: Places, table: Listing) -> Task:
     def read_rows(
         number: int, place: Place, store: Store, objects: list[Listed]
     ) -> Iterator[rows.Row]:
-        for one, content in each(place, lambda one: readable_content(store, one), objects):
-            if content is not None:  # else it vanished meanwhile
-                yield rows.row(number, one.rel, seen_as(one, table.look, content))
+        contents = each(place, lambda one: readable_content(store, one), objects)
+        items = (
+            (one.rel, seen_as(one, table.look, content))
+            for one, content in contents
+            if content is not None  # else it vanished meanwhile
+        )
+        return rows.rows_of(number, items)
 
     return read

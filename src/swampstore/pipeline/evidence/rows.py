@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -21,8 +22,11 @@ from swampstore.sync.shapes import unit_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A row without a path sums up what one task has gathered.
-ROWS = "place int, unit string, rel string, body binary"
+# A row has some of the evidence about a unit: a data name, or a single other file. One without a
+# unit sums up what a task has gathered.
+ROWS = "place int, unit string, body binary"
+# So much evidence is put together before it becomes rows.
+_TOGETHER = 5_000
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag="c", gc=False):
@@ -98,25 +102,41 @@ class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
         )
 
 
-Body = Claim | Seen | Summary | Total
-Row = tuple[int, str | None, str | None, bytes]
+Item = tuple[str, Claim | Seen]
+"""A path, and one thing that is said about it."""
+Row = tuple[int, str | None, bytes]
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Body).decode
+_decode_items = msgspec.msgpack.Decoder(list[Item]).decode
+_decode_sum = msgspec.msgpack.Decoder(Summary | Total).decode
 
 
-def row(place: int, rel: str, body: Body) -> Row:
-    """Return the row of a piece of evidence."""
-    return place, unit_of(rel), rel, _encode(body)
+def rows_of(place: int, items: Iterable[Item]) -> Iterator[Row]:
+    """Yield the rows of some evidence; what is about one unit and comes together is one row.
+
+    Spark takes as long for a row with one thing in it as for one with a hundred.
+    """
+    every = iter(items)
+    while some := list(islice(every, _TOGETHER)):
+        units: dict[str, list[Item]] = {}
+        for item in some:
+            units.setdefault(unit_of(item[0]), []).append(item)
+        for unit, found in units.items():
+            yield place, unit, _encode(found)
+
+
+def lone_row(place: int, item: Item) -> Row:
+    """Return a row that stands for its path alone, and not for its unit."""
+    return place, item[0], _encode([item])
 
 
 def sum_row(place: int, body: Summary | Total) -> Row:
     """Return the row that sums up what one task has gathered."""
-    return place, None, None, _encode(body)
+    return place, None, _encode(body)
 
 
-def decoded(data: bytes) -> Any:
-    """Return the body of a row."""
-    return _decode(data)
+def decoded_sum(data: bytes) -> Any:
+    """Return what sums up the work of a task."""
+    return _decode_sum(data)
 
 
 class Path:
@@ -146,12 +166,12 @@ class Path:
         return self.contents.get(self.seen.etag) if self.seen else None
 
 
-def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, str, Any]]:
-    """Yield the evidence that a task is given, each body decoded."""
+def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, list[Item]]]:
+    """Yield the evidence that a task is given: place, unit, and what is said."""
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
-        for place, unit, rel, body in zip(*columns, strict=True):
-            yield place, unit, rel, _decode(body)
+        for place, unit, body in zip(*columns, strict=True):
+            yield place, unit, _decode_items(body)
 
 
 def paths_in(
@@ -159,12 +179,13 @@ def paths_in(
 ) -> dict[tuple[int, str], dict[str, Path]]:
     """Return the evidence that a task is given, by place and unit, and there by path."""
     found: dict[tuple[int, str], dict[str, Path]] = {}
-    for place, unit, rel, body in rows_in(batches):
+    for place, unit, items in rows_in(batches):
         paths = found.setdefault((place, unit), {})
-        path = paths.get(rel)
-        if path is None:
-            path = paths[rel] = Path(rel)
-        path.add(body, look)
+        for rel, body in items:
+            path = paths.get(rel)
+            if path is None:
+                path = paths[rel] = Path(rel)
+            path.add(body, look)
     return found
 
 

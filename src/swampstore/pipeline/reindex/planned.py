@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -26,7 +27,8 @@ from swampstore.sync.partitions import partition_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PLANNED = "home string, rel string, fate string, entry binary"
+# What becomes of some paths of a partition; the body has each path with its entry, if it gets one.
+PLANNED = "home string, fate string, count bigint, body binary"
 # What becomes of a path.
 KEPT = "kept"
 HASHED = "hashed"
@@ -35,7 +37,13 @@ ADOPTED = "adopted"
 CONTRADICTED = "contradicted"
 DROPPED = "dropped"
 WAITING = "waiting"
+NAMED = (KEPT, HASHED, MADE, ADOPTED, CONTRADICTED)
 _HASH_NEEDED = frozenset({HASHED, MADE, ADOPTED})
+_TOGETHER = 5_000
+
+
+NewEntry = tuple[str, bytes | None]
+_decode = msgspec.msgpack.Decoder(list[NewEntry]).decode
 
 
 class Planned(NamedTuple):
@@ -44,6 +52,17 @@ class Planned(NamedTuple):
     rel: str
     fate: str
     entry: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Chooses the paths whose entries nobody can tell, and which therefore have to be hashed."""
+
+    outlook: Outlook
+
+    def __call__(self, rel: str) -> bool:
+        """Whether a path is one of them."""
+        return self.outlook.assumes(partition_of(rel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +96,14 @@ class Plan:
         return work
 
     def _rows(self, store: Store, paths: Iterable[Path]) -> Iterator[tuple[Any, ...]]:
-        for one in self.planned(store, paths):
-            yield partition_of(one.rel), one.rel, one.fate, one.entry
+        plans = self.planned(store, paths)
+        while some := list(islice(plans, _TOGETHER)):
+            groups: dict[tuple[str, str], list[NewEntry]] = {}
+            for one in some:
+                key = partition_of(one.rel), one.fate
+                groups.setdefault(key, []).append((one.rel, one.entry))
+            for (home, fate), entries in groups.items():
+                yield home, fate, len(entries), msgspec.msgpack.encode(entries)
 
     def planned(self, store: Store, paths: Iterable[Path]) -> Iterator[Planned]:
         """Plan some paths; what has to be hashed is read."""
@@ -143,6 +168,11 @@ class Plan:
         raw = entry.claim.raw if entry else None
         onto = None if raw is None else msgspec.Raw(raw)
         return Planned(path.rel, fate, bytes(encode_entry(path.rel, new, onto=onto)))
+
+
+def entries_in(body: bytes) -> list[NewEntry]:
+    """Return the paths of a planned row, and their entries."""
+    return _decode(body)
 
 
 def _as_it_is(path: Path, entry: Entry | None, fate: str) -> Planned:

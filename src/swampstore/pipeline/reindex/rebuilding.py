@@ -8,20 +8,18 @@ the next run finds half done, and finishes.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
+    arrow_schema,
     everything,
     gathered,
-    nothing,
     shares_of,
     sums_in,
 )
@@ -32,22 +30,24 @@ from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
 from swampstore.pipeline.reindex import Reindexed, shards
 from swampstore.pipeline.reindex.planned import (
-    ADOPTED,
     CONTRADICTED,
     DROPPED,
-    HASHED,
     KEPT,
-    MADE,
+    NAMED,
     PLANNED,
+    WAITING,
+    Assumed,
     Plan,
+    entries_in,
 )
 from swampstore.pipeline.running import watched
+from swampstore.pipeline.schemas import FINDINGS
+from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import (
     Document,
     Meta,
-    RawEntries,
     decode_monolith,
     encode_meta,
     encode_monolith,
@@ -58,6 +58,7 @@ from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.merging import index_moved, new_write_id
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.pipeline.editing import Editor
@@ -99,22 +100,24 @@ class Rebuilding:
         claims = gathered(self._spark, table, places, shares).persist()
         ground = survey(places, sums_in(claims))[0]
         with Reading(self._spark, places, None, self._tell) as reading:
-            look = reading.look(places, ground.expected, everything, self._reads())
-            entries = claims.where("rel IS NOT NULL")
+            look = reading.look(places, ground.expected, everything, self._reads(ground))
+            entries = claims.where("unit IS NOT NULL")
             done = self._rebuilt(ground, look, entries.unionByName(look.rows))
         claims.unpersist()
         return done
 
-    def _reads(self) -> Chosen:
-        """Return what is read while it is listed; what turns out to be needed is read later."""
-        return everything if self._rehash else nothing
+    def _reads(self, ground: Ground) -> Chosen:
+        """Return what is read while it is listed; what else is needed is read later."""
+        if self._rehash:
+            return everything
+        return Assumed(ground.outlook(self._grace))
 
     def _rebuilt(self, ground: Ground, look: Look, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
         plan = self._plan(ground, look.number)
-        rows = evidence.repartition(tasks, "rel").mapInArrow(plan.task(), PLANNED).persist()
+        rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._tell):
-            fates = dict(map(tuple, rows.groupBy("fate").count().collect()))
+            fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
         dry_run = self._editor is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
@@ -122,7 +125,7 @@ class Rebuilding:
             with self._editor.locks.committing() as guard:
                 documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
                 documents.guard = guard
-                named = rows.where("entry IS NOT NULL")
+                named = rows.where(rows["fate"].isin(*NAMED))
                 done = replace(done, documents=Writing(ground, documents, named, self._tell).run())
         rows.unpersist()
         return done
@@ -141,23 +144,23 @@ class Rebuilding:
 
 def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
     """Return what became of all paths but those that stay as they are, kept by Spark."""
-    from pyspark.sql import functions as f
+    schema = arrow_schema(FINDINGS)
 
-    fate = f.col("fate")
-    key = f.concat(f.lit(place.names().remote("")), "rel")
-    severity = f.when(fate == CONTRADICTED, "error").when(fate == DROPPED, "warning")
-    is_done = fate.isin(HASHED, MADE, ADOPTED, DROPPED) & f.lit(not dry_run)
-    found = rows.where(fate != KEPT).select(
-        f.lit(place.identity).alias("store"),
-        f.lit(place.namespace).alias("namespace"),
-        fate.alias("kind"),
-        "rel",
-        key.alias("key"),
-        f.lit("").alias("detail"),
-        severity.otherwise("info").alias("severity"),
-        is_done.alias("repaired"),
-    )
-    found = found.persist()
+    def tell(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches(findings(incoming), schema)
+
+    def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+        names = place.names()
+        for batch in incoming:
+            for fate, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                severity = {CONTRADICTED: "error", DROPPED: "warning"}.get(fate, "info")
+                is_done = not dry_run and fate not in (CONTRADICTED, WAITING)
+                for rel, _ in entries_in(body):
+                    where = place.identity, place.namespace
+                    yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
+
+    noteworthy = rows.where(rows["fate"] != KEPT).select("fate", "body")
+    found = noteworthy.mapInArrow(tell, FINDINGS).persist()
     found.count()
     return found
 
@@ -269,10 +272,7 @@ class Writing:
         fetched = self._documents.monolith()
         token = fetched.info.token if fetched else None
         current = _decoded(fetched.data) if fetched else None
-        table = self._rows.select("rel", "entry").toArrow()
-        rels, entries = (column.to_pylist() for column in table.columns)
-        pairs = sorted(zip(rels, entries, strict=True))
-        wanted: RawEntries = {rel: msgspec.Raw(entry) for rel, entry in pairs}
+        wanted = shards.wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
         if fetched is not None and current is not None and current.entries == wanted:
             return fetched.info.etag, False
         before = current or Document({})
@@ -291,7 +291,7 @@ class Writing:
         tasks = tasks_for(spark)
         expected = {partition: info.etag for partition, info in self._ground.shards}
         write = shards.shard_writer(self._place, expected, commit_seq)
-        frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home", "rel")
+        frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
         with watched(spark, "write shards", tasks, self._tell):
             answers = frame.mapInArrow(write, shards.WRITTEN).collect()
         for answer in answers:

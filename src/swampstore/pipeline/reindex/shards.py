@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.reindex.planned import entries_in
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
 from swampstore.sync.errors import IndexDamagedError
@@ -94,13 +95,12 @@ def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | No
     schema = arrow_schema(WRITTEN)
 
     def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import msgspec
         import pyarrow as pa
 
         rows = (row for batch in incoming for row in zip(*_columns(batch), strict=True))
         with place.open() as store:
             for partition, group in groupby(rows, key=itemgetter(0)):
-                wanted = {rel: msgspec.Raw(entry) for _, rel, entry in group}
+                wanted = wanted_in(body for _, body in group)
                 found = expected.get(partition)
                 answer = _answer(place, store, partition, wanted, found, commit_seq)
                 yield pa.RecordBatch.from_pylist([answer], schema=schema)
@@ -108,8 +108,16 @@ def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | No
     return write
 
 
+def wanted_in(bodies: Iterable[bytes]) -> RawEntries:
+    """Return the entries of planned rows, sorted."""
+    import msgspec
+
+    pairs = sorted(pair for body in bodies for pair in entries_in(body))
+    return {rel: msgspec.Raw(entry) for rel, entry in pairs if entry is not None}
+
+
 def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
-    return [batch.column(name).to_pylist() for name in ("home", "rel", "entry")]
+    return [batch.column(name).to_pylist() for name in ("home", "body")]
 
 
 def _answer(

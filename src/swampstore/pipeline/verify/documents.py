@@ -95,7 +95,7 @@ def stale_shards(entries: DataFrame, grounds: Mapping[int, Ground]) -> dict[int,
     }
     if not any(shards.values()):
         return {}
-    rows = entries.repartition(tasks_for(entries.sparkSession), "rel")
+    rows = entries.repartition(tasks_for(entries.sparkSession), "unit")
     found: dict[int, dict[str, int]] = {}
     for row in rows.mapInArrow(_comparer(shards), _STALE).collect():
         counts = found.setdefault(row["place"], {})

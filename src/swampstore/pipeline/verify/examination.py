@@ -94,7 +94,7 @@ def examine(
     look = reading.look(places, selection.part_of(expected), selection.has, selection.reads)
     outlooks = {number: one.outlook(selection.grace) for number, one in grounds.items()}
     tasks = tasks_of(spark, look.total)
-    entries = claims.where("rel IS NOT NULL")
+    entries = claims.where("unit IS NOT NULL")
     evidence = entries.unionByName(look.rows).repartition(tasks, "unit")
     judge = _judge(places, outlooks, look.number)
     judged = evidence.mapInArrow(judge, _WITH_FILES).persist()
