@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import sample
 from measuring import Line, Setting, say
-from swampstore import init_repo
+from swampstore import init_repo, open_repo
+from swampstore.config import update_marker
 
 # 100,000 versions of two files each, and the marker of each name.
 _MODELS = 100
@@ -42,6 +43,7 @@ def measure(setting: Setting) -> Iterator[Line]:
     repo, bucket = f"{setting.directory}/repo", f"{setting.directory}/bucket"
     objects = _make(repo, bucket, shape)
     _run("reindex", f"file://{bucket}", "local[2]", 1)
+    _shard(f"{setting.directory}/admin", bucket)
     targets = {"reindex": f"file://{bucket}", "verify": f"file://{bucket}", "catalog": repo}
     for job, target in targets.items():
         say(f"{job} of {objects:,} objects")
@@ -95,6 +97,14 @@ def _make(repo_dir: str, bucket: str, shape: sample.Shape) -> int:
     shutil.copytree(data, f"{bucket}/data", copy_function=os.link)
     os.sync()
     return 2 * versions + shape.artifacts
+
+
+def _shard(repo_dir: str, bucket: str) -> None:
+    """Make the index of the bucket the sharded one, as a repository that uses it does."""
+    init_repo(repo_dir).close()
+    update_marker(repo_dir, {"datastore": {"type": "file", "url": f"file://{bucket}"}})
+    with open_repo(repo_dir, durable=False) as repo:
+        repo.sync.migrate_index()
 
 
 def _run(job: str, target: str, master: str, rounds: int) -> Cost:
