@@ -239,7 +239,7 @@ def test_nothing_read_early_is_believed_once_the_catalog_is_another_file(
     fill(repo)
 
     def lose() -> None:
-        for path in Path(repo.config.local_dir).glob("*.db*"):
+        for path in Path(repo.config.local_dir).glob("swampstore.db*"):
             path.unlink()
         repo.artifacts.save("aws/ec2/i-4", "state", "x")
 

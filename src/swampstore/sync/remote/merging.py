@@ -16,7 +16,7 @@ from swampstore.sync.partitions import partition_of
 if TYPE_CHECKING:
     import msgspec
 
-_ATTEMPTS = 20
+_ATTEMPTS = 40
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 
