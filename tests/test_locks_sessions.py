@@ -265,18 +265,23 @@ def test_sessions_that_come_again_and_again_do_not_keep_everything_waiting(
     store: MovableStore,
 ) -> None:
     is_over = threading.Event()
+    inside: list[int] = []
 
     def come_and_go() -> None:
         locks = manager(store)
         while not is_over.is_set():
             with locks.models([ONE]):
+                inside.append(1)
                 time.sleep(0.02)
+                inside.pop()
 
     asides = [Aside(come_and_go) for _ in range(3)]
     try:
         with manager(store).everything():
-            # Who comes now announces itself, and steps back.
+            assert not inside
+            # Who comes now takes its lock, sees ours, and steps back.
             eventually(lambda: all(state.is_stale for _, state in model_locks(store, "")))
+            assert not inside
     finally:
         is_over.set()
     for aside in asides:

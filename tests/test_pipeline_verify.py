@@ -16,6 +16,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.cli import pipeline_verify as cli
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import reading
 from swampstore.pipeline.evidence.gathering import Budget, everything
 from swampstore.pipeline.evidence.reading import Look, Reading
@@ -231,6 +232,10 @@ def _in_place(directory: Path) -> list[Place]:
     with open_repo(directory, environ={"SWAMPSTORE_FSYNC": "off"}) as repo:
         repo.artifacts.save("t/u/m00", "alone", "once")
         repo.artifacts.save("t/u/m00", "alone", "twice")
+        unfinished = Path(repo.tree.path("data/t/u/m00/alone/3"))
+    unfinished.mkdir()
+    (unfinished / DEFERRED).touch()
+    (unfinished / "raw").write_text("without metadata, which would be wrong")
     return places_of(directory)
 
 

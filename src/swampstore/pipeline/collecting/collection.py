@@ -78,14 +78,14 @@ class Collection:
         """Remove what is due; return what of it was."""
         sweeper = Sweeper(editor, self._now, self._grace)
         swept: set[tuple[str, int]] = set()
-        todo = list(batches(due))
-        for done, batch in enumerate(todo, 1):
+        parts = list(batches(due))
+        for done, batch in enumerate(parts, 1):
             for one in sweeper.sweep(batch):
                 going, verdict = one.due.going, one.verdict
                 self._tell(going, verdict.going, "swept")
                 self._tell(going, verdict.staying, "kept", verdict.staying)
                 swept.update((going.ref.rel, version) for version in verdict.going)
-            tell(Step("sweep", done, len(todo), 0, 0))
+            tell(Step("sweep", done, len(parts), 0, 0))
         self.warnings += sweeper.failures
         return swept
 

@@ -157,8 +157,8 @@ class Reading:
         tasks = tasks_of(self._spark, Total(total.objects // portions, total.bytes // portions))
         for number in range(portions):
             share = f.pmod(f.xxhash64("unit"), f.lit(portions)) == number
-            todo = known if portions == 1 else known.where(share)
-            read = todo.repartition(tasks, "unit").mapInArrow(
+            some = known if portions == 1 else known.where(share)
+            read = some.repartition(tasks, "unit").mapInArrow(
                 _reader(self._places, table), rows.ROWS
             )
             with watched(self._spark, "read the rest", 2 * tasks, self._tell):
@@ -251,13 +251,13 @@ def _reader(places: Places, table: Listing) -> Task:
     schema = arrow_schema(rows.ROWS)
 
     def read(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        todo: dict[int, list[Listed]] = {}
+        unread: dict[int, list[Listed]] = {}
         for (number, _), paths in paths_in(incoming, table.look).items():
             for path in paths.values():
                 seen = path.seen
                 if seen and not seen.internal and path.content is None and table.reads(path.rel):
-                    todo.setdefault(number, []).append(as_listed(places[number], path.rel, seen))
-        for number, objects in todo.items():
+                    unread.setdefault(number, []).append(as_listed(places[number], path.rel, seen))
+        for number, objects in unread.items():
             with places[number].open() as store:
                 yield from batches(read_rows(number, places[number], store, objects), schema)
 
