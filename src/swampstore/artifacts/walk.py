@@ -26,7 +26,7 @@ def _below(tree: Tree, parts: tuple[str, ...], complain: Complain) -> Iterator[D
     children = _children(tree, rel, complain)
     versions = set()
     if len(parts) >= 3:
-        versions = {name for name in children if _is_version(tree, rel, name)}
+        versions = set(_versions(tree, rel, children))
     if versions:
         yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
     if len(parts) < _MAX_DEPTH:
@@ -48,8 +48,13 @@ def _children(tree: Tree, rel: str, complain: Complain) -> list[str]:
     return sorted(name for name in names if not is_temp(name))
 
 
-def _is_version(tree: Tree, rel: str, name: str) -> bool:
-    """Whether a child is a finalised version: `207333/` may as well be a numeric data name."""
-    if parse_version(name) is None:
-        return False
-    return os.path.lexists(tree.path(f"{rel}/{name}/{METADATA}"))
+def _versions(tree: Tree, rel: str, children: list[str]) -> Iterator[str]:
+    """Yield the finalised versions: `207333/` may as well be a numeric data name."""
+    places = tree.places(rel)
+    for name in children:
+        if parse_version(name) is not None:
+            inside = f"{name}/{METADATA}"
+            # There are a great many; only where tiers mix is it a question of the single file.
+            path = f"{places[0]}/{inside}" if len(places) == 1 else tree.path(f"{rel}/{inside}")
+            if os.path.lexists(path):
+                yield name

@@ -1,8 +1,8 @@
 """The catalog: one row per artifact version, written through by every change.
 
-Which versions count as latest is decided in one place, `_settle`, from the rows and the name's
-marker alone. Writing through, healing a single name and rebuilding everything all end there, so
-they cannot disagree.
+Which versions count as latest is decided from the rows and the name's marker alone: by `settled`
+where all rows of a name are at hand, and by `_settle`, which says the same in SQL, where only some
+are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from swampstore.catalog.database import Rows
+from swampstore.catalog.latest import settled
 from swampstore.catalog.schema import COLUMNS, INSERT, Row
 from swampstore.clock import to_iso
 from swampstore.layout import DataRef, ModelRef
@@ -34,10 +35,7 @@ LATEST_BY_ADDRESS = (
 )
 VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version = ?"
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
-# As rows are before it is settled which of them are latest ones.
-UNSETTLED_ROWS = (
-    f"SELECT {COLUMNS.replace('is_latest', '0')} FROM catalog WHERE {_NAME} ORDER BY version DESC"
-)
+ROWS_OF_NAME = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC"
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
 NAMES_OF_MODEL = (
     f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
@@ -166,12 +164,13 @@ class Catalog:
         Rows that are the same already, newest first, stay as they are: reading is cheaper.
         """
         key = self._key(ref)
-        if db.execute(UNSETTLED_ROWS, key).fetchall() != list(rows):
-            db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
-            db.executemany(INSERT, rows)
-        for step in {row.step_name for row in rows}:
-            self._settle(db, key, step, marker)
-        return len(rows)
+        wanted = settled(rows, marker)
+        known = db.execute(ROWS_OF_NAME, key).fetchall()
+        if known != wanted:
+            if known:
+                db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
+            db.executemany(INSERT, wanted)
+        return len(wanted)
 
     def _row(self, ref: DataRef, version: StoredVersion) -> Row:
         from swampstore.catalog.rows import row_of
@@ -227,12 +226,13 @@ class Catalog:
         ).fetchone()
         version = top[0] if top else 0
         db.execute(
-            f"UPDATE catalog SET is_latest = 0 WHERE {_NAME}"
+            f"UPDATE OR FAIL catalog SET is_latest = 0 WHERE {_NAME}"
             " AND is_latest = 1 AND step_name = ? AND version != ?",
             (*key, step, version),
         )
         db.execute(
-            f"UPDATE catalog SET is_latest = 1 WHERE {_NAME} AND version = ? AND is_latest = 0",
+            f"UPDATE OR FAIL catalog SET is_latest = 1 WHERE {_NAME}"
+            " AND version = ? AND is_latest = 0",
             (*key, version),
         )
 

@@ -24,7 +24,7 @@ from swampstore.files import Tree
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
-from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.planning import parallelism
 from swampstore.pipeline.running import run_waves, spark_errors
 from swampstore.pipeline.seeing import Unseen, unseen
 from swampstore.pipeline.settings import settings_of
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from swampstore.pipeline.settings import Engine, SparkSettings
     from swampstore.repo import Repo
 
-# A wave is as many names as have about so many versions: they are all in memory at once.
+# A wave is as many names as have about so many versions for each core, or so many in all: several
+# waves are in memory at once.
+_VERSIONS_PER_CORE = 10_000
 _WAVE_VERSIONS = 50_000
+_SLICES_PER_CORE = 2
 _FIRST_WAVE = 1_000
-_LARGEST_WAVE = 50_000
 # Names that are pickled together: they have much in common.
 _TOGETHER = 100
 # A reading as it travels: plain tuples are pickled several times as fast as named ones.
@@ -241,24 +243,27 @@ class EarlyReader:
                 return
             self.used = "spark"
             began: deque[Moment] = deque()
-            slices = self._waves(refs, tasks_for(spark), began)
+            cores = parallelism(spark)
+            slices = self._waves(refs, _SLICES_PER_CORE * cores, began)
+            versions = min(_VERSIONS_PER_CORE * cores, _WAVE_VERSIONS)
             waves = run_waves(spark, shelf.read, slices, label="catalog", tell=no_progress)
             stack.enter_context(contextlib.closing(waves))
             for results in waves:
-                yield from self._readings(results, began.popleft())
+                yield from self._readings(results, began.popleft(), versions)
 
     def _waves(
-        self, refs: Iterator[DataRef], tasks: int, began: deque[Moment]
+        self, refs: Iterator[DataRef], slices: int, began: deque[Moment]
     ) -> Iterator[list[list[DataRef]]]:
         """Cut names into waves, and those into slices; note when each wave begins."""
         while wave := list(islice(refs, self._wave_size)):
             began.append(self._catalog.rows.read(moment))
-            each = -(-len(wave) // tasks)
+            each = -(-len(wave) // slices)
             yield [wave[start : start + each] for start in range(0, len(wave), each)]
 
     def _readings(
-        self, results: Iterable[list[_Packed] | _Left], since: Moment
+        self, results: Iterable[list[_Packed] | _Left], since: Moment, wanted: int
     ) -> Iterator[Reading]:
+        """Yield a wave; what it tells of names makes the next ones have as many as are wanted."""
         names = versions = 0
         for result in results:
             if isinstance(result, _Left):
@@ -269,8 +274,7 @@ class EarlyReader:
                 names += 1
                 versions += len(reading.rows)
                 yield reading
-        fitting = _WAVE_VERSIONS * names // max(versions, names, 1)
-        self._wave_size = min(max(1, fitting), _LARGEST_WAVE)
+        self._wave_size = max(1, wanted * names // max(versions, names, 1))
 
     def _left(self, left: _Left) -> Iterable[Reading]:
         error = left.where.error(self._tree.base)

@@ -10,6 +10,7 @@ import contextlib
 import queue
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,6 +29,7 @@ R = TypeVar("R")
 _RESULT = "result binary"
 _GROUP = "spark.jobGroup.id"
 _LOOK_EVERY = 0.5
+_WAVES_AHEAD = 2
 
 
 def run_tasks(
@@ -57,19 +59,19 @@ def run_waves(
 ) -> Generator[Iterator[R]]:
     """Yield what `run_tasks` yields for one wave of items after the other.
 
-    The next wave is cut and runs while the caller is busy with the results of one, so the results
-    of two are in memory. A wave must not be empty. Closing this stops what runs.
+    Two waves are on their way while the caller is busy with the results of one, or the next is cut,
+    so the results of three are in memory. A wave must not be empty. Closing this stops what runs.
     """
     with stoppable(spark) as stop:
         try:
-            rows: list[Any] | None = None
+            answers: deque[Callable[[], list[Any]]] = deque()
             for items in waves:
-                answer = _begun(spark, partial(_collected, spark, work, items, label, tell))
-                if rows is not None:
-                    yield _results_of(rows)
-                rows = answer()
-            if rows is not None:
-                yield _results_of(rows)
+                action = partial(_collected, spark, work, items, label, tell)
+                answers.append(_begun(spark, action))
+                if len(answers) > _WAVES_AHEAD:
+                    yield _results_of(answers.popleft()())
+            while answers:
+                yield _results_of(answers.popleft()())
         except BaseException as error:
             if not isinstance(error, Exception):
                 stop()
@@ -99,7 +101,7 @@ def _results_of(rows: list[Any]) -> Iterator[Any]:
 
     rows.reverse()
     while rows:
-        result = cloudpickle.loads(rows.pop()[0])
+        result = cloudpickle.loads(_unpacked(rows.pop()[0]))
         if isinstance(result, SwampstoreError):
             raise result
         yield result
@@ -116,12 +118,25 @@ def _task(
 
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                results = map(
-                    cloudpickle.dumps, _results(work, cloudpickle.loads(payloads[number]))
-                )
-                yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
+                results = _results(work, cloudpickle.loads(payloads[number]))
+                packed = (_packed(cloudpickle.dumps(result)) for result in results)
+                yield pa.RecordBatch.from_arrays([pa.array(packed, pa.binary())], ["result"])
 
     return run
+
+
+def _packed(data: bytes) -> bytes:
+    """Compress what travels; the JVM takes longer over bytes than this does."""
+    import pyarrow as pa
+
+    return len(data).to_bytes(8) + pa.compress(data, codec="lz4_raw", asbytes=True)
+
+
+def _unpacked(data: bytes) -> bytes:
+    import pyarrow as pa
+
+    size = int.from_bytes(data[:8])
+    return pa.decompress(memoryview(data)[8:], size, codec="lz4_raw", asbytes=True)
 
 
 def _results(work: Callable[[T], Iterable[R]], item: T) -> Iterator[R | SwampstoreError]:
