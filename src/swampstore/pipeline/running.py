@@ -129,14 +129,16 @@ def _packed(data: bytes) -> bytes:
     """Compress what travels; the JVM takes longer over bytes than this does."""
     import pyarrow as pa
 
-    return len(data).to_bytes(8) + pa.compress(data, codec="lz4_raw", asbytes=True)
+    packed: bytes = pa.compress(data, codec="lz4_raw", asbytes=True)
+    return len(data).to_bytes(8) + packed
 
 
 def _unpacked(data: bytes) -> bytes:
     import pyarrow as pa
 
     size = int.from_bytes(data[:8])
-    return pa.decompress(memoryview(data)[8:], size, codec="lz4_raw", asbytes=True)
+    found: bytes = pa.decompress(memoryview(data)[8:], size, codec="lz4_raw", asbytes=True)
+    return found
 
 
 def _results(work: Callable[[T], Iterable[R]], item: T) -> Iterator[R | SwampstoreError]:
