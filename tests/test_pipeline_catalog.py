@@ -25,7 +25,7 @@ from swampstore.errors import DiskError
 from swampstore.layout import LATEST, METADATA, DataRef
 from swampstore.pipeline import catalog as bulk
 from swampstore.pipeline import places_of
-from swampstore.pipeline.catalog import export
+from swampstore.pipeline.catalog_export import export
 from swampstore.pipeline.engines import SparkOnDemand
 from swampstore.pipeline.errors import FilesNotSeenError
 from swampstore.pipeline.running import run_waves
@@ -507,10 +507,31 @@ def test_the_command_keeps_what_it_found(ana: Machine, tmp_path: Path, name: str
     assert "metadata.yaml" in found[0]["detail"]
 
 
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_the_command_keeps_what_catalogs_have_to_do_without(
+    ana: Machine, bucket: Path, tmp_path: Path, *, is_shared: bool
+) -> None:
+    for content in ("old", "new"):
+        ana.put("aws/ec2/i-1", "state", content)
+    ana.put("aws/ec2/1", "2", "a name like a version")
+    assert ana("sync").status == 0
+    rel = "data/aws/ec2/i-1/state/1/metadata.yaml"
+    with ana.open() as repo:
+        root = bucket if is_shared else Path(repo.tree.base)
+    (root / rel).write_text("no: [yaml")
+    path, target = tmp_path / "found.json", f"file://{bucket}" if is_shared else str(root)
+    arguments = ["pipeline", "catalog", target, "--output", str(tmp_path / "catalogs")]
+    told = ana(*arguments, "--findings", str(path), "--json").json
+    assert told["parquet"]["rows"] == {"": 2}
+    [found] = map(json.loads, path.read_text().splitlines())
+    assert (found["kind"], found["rel"], found["key"]) == ("undecodable-metadata", rel, rel)
+    assert (found["store"], found["namespace"]) == (f"file://{root}", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--no-sqlite", "--output", "x", "--findings", "y"], "add --sqlite"),
         (["file:///nowhere"], "--output DIR"),
         (["--namespace", "infra"], "--output DIR"),
         (["--no-sqlite"], "--output DIR"),

@@ -56,6 +56,32 @@ def contents(host: Host, ref: DataRef) -> list[bytes | None]:
     return list(host.versions(ref).values())
 
 
+# An object that a push has met
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("prepared_before", [0, 1])
+def test_what_a_push_met_on_the_remote_and_others_removed_meanwhile_is_uploaded(
+    new_host: NewHost, memory_remote: Remote, *, is_replaced: bool, prepared_before: int
+) -> None:
+    dead, host, fresh = new_host(), new_host(), new_host()
+    fresh.save(OTHER, b"so that there is an index")
+    fresh.push()
+    for one in (dead, host):
+        one.write(PLAIN, b"equal")
+    dead.service.prepare_push()
+    for _ in range(prepared_before):
+        host.service.prepare_push()
+    prepared = host.service.prepare_push()
+    with memory_remote.open() as store:
+        store.delete(PLAIN)
+        if is_replaced:
+            store.put(PLAIN, b"other")
+    host.service.commit_push(prepared)
+    agree(host, fresh)
+    assert b"equal" in fresh.files().values()
+
+
 # A push that is never finished
 
 

@@ -16,7 +16,8 @@ from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
     from swampstore.catalog.rebuild import Noted
-    from swampstore.pipeline.catalog import Exported, Rebuilt
+    from swampstore.pipeline.catalog import Rebuilt
+    from swampstore.pipeline.catalog_export import Exported
     from swampstore.pipeline.settings import Engine
 
 
@@ -52,17 +53,28 @@ def catalog(
         raise click.UsageError("say where the catalogs should go: --output DIR")
     if bulk.target is not None and is_local:
         raise click.UsageError("--sqlite is about the repository here, not about a target")
-    if bulk.findings is not None and not is_local:
-        raise click.UsageError("--findings tells of the local catalog: add --sqlite")
     with ExitStack() as stack:
         exported = None
+        found: list[dict[str, Any]] = []
         if output is not None:
-            from swampstore.pipeline.catalog import export
+            from swampstore.pipeline.catalog_export import export
 
             spark = stack.enter_context(bulk.spark(session))
-            exported = export(spark, bulk.places(session), output, dry_run=bulk.dry_run)
+            exported = export(
+                spark,
+                bulk.places(session),
+                output,
+                findings=bulk.findings is not None,
+                dry_run=bulk.dry_run,
+            )
+            if exported.findings is not None:
+                found += (row.asDict() for row in exported.findings.collect())
         # Within the same session, if one was started.
-        rebuilt = _rebuilt(session, bulk, engine) if is_local else None
+        rebuilt = _rebuilt(session, bulk, engine, found) if is_local else None
+    if bulk.findings is not None:
+        from swampstore.pipeline.findings import write_few_findings
+
+        write_few_findings(found, bulk.findings)
     document = {
         "job": "catalog",
         "dryRun": bulk.dry_run,
@@ -72,12 +84,13 @@ def catalog(
     session.show(document, lambda: _text(exported, rebuilt, dry_run=bulk.dry_run))
 
 
-def _rebuilt(session: Session, bulk: Bulk, engine: Engine | None) -> Rebuilt:
+def _rebuilt(
+    session: Session, bulk: Bulk, engine: Engine | None, found: list[dict[str, Any]]
+) -> Rebuilt:
+    """Rebuild the local catalog; add what is noteworthy to what was found."""
     from swampstore.catalog.rebuild import forget
     from swampstore.pipeline.catalog import finding, rebuild
-    from swampstore.pipeline.findings import write_few_findings
 
-    found: list[dict[str, Any]] = []
     settings = bulk.settings(session)
     with session.open_repo() as repo, RebuildProgress(session) as progress:
         store, namespace = f"file://{repo.tree.base}", repo.config.namespace
@@ -85,7 +98,7 @@ def _rebuilt(session: Session, bulk: Bulk, engine: Engine | None) -> Rebuilt:
         def keep(noted: Noted) -> None:
             found.append(finding(noted, store, namespace))
 
-        rebuilt = rebuild(
+        return rebuild(
             repo,
             engine=engine,
             settings=settings,
@@ -93,9 +106,6 @@ def _rebuilt(session: Session, bulk: Bulk, engine: Engine | None) -> Rebuilt:
             note=keep if bulk.findings else forget,
             dry_run=bulk.dry_run,
         )
-    if bulk.findings:
-        write_few_findings(found, bulk.findings)
-    return rebuilt
 
 
 def _text(exported: Exported | None, rebuilt: Rebuilt | None, *, dry_run: bool) -> str:

@@ -1,4 +1,4 @@
-"""Catalogs in bulk: the local one from the files, and those of any namespaces as Parquet.
+"""The local catalog from the files, in bulk.
 
 Tasks read names ahead, a wave of them at a time; meanwhile the rows of the wave before are stored
 here, and only those that are surely still what the files say. Executors never see SQLite.
@@ -25,7 +25,7 @@ from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
 from swampstore.pipeline.planning import parallelism
-from swampstore.pipeline.running import run_waves, spark_errors
+from swampstore.pipeline.running import run_waves
 from swampstore.pipeline.seeing import Unseen, unseen
 from swampstore.pipeline.settings import settings_of
 from swampstore.sync.downloads import Staging
@@ -34,7 +34,6 @@ from swampstore.sync.report import no_progress
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from swampstore.pipeline.places import Place
     from swampstore.pipeline.settings import Engine, SparkSettings
     from swampstore.repo import Repo
 
@@ -73,19 +72,6 @@ class Rebuilt:
             "engine": self.engine,
             "seconds": self.seconds,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """Catalogs that were written as Parquet: rows by namespace."""
-
-    output: str
-    rows: dict[str, int]
-    seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result document."""
-        return {"output": self.output, "rows": self.rows, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,25 +280,3 @@ class EarlyReader:
             routing = tree.routing
             namespace = self._catalog.namespace
             yield Shelf(tree.base, tree.local, routing, namespace, tuple(paths), began_ns)
-
-
-def export(
-    spark: SparkSession, places: Sequence[Place], output: str, *, dry_run: bool = False
-) -> Exported:
-    """Write the catalogs of some places as one Parquet directory, in place of what is there.
-
-    It has the columns of the table `artifacts`. With `dry_run`, rows are only counted. Raises
-    DiskError, SparkJobError.
-    """
-    from swampstore.pipeline.findings import write_findings
-    from swampstore.pipeline.tables import Tables
-
-    began = time.monotonic()
-    with spark_errors():
-        artifacts = Tables(spark, places).artifacts()
-        if not dry_run:
-            write_findings(artifacts, output)
-            artifacts = spark.read.parquet(os.path.abspath(output))
-        counted = artifacts.groupBy("namespace").count().collect()
-    rows = {place.namespace: 0 for place in places} | {row[0]: row[1] for row in counted}
-    return Exported(output, rows, round(time.monotonic() - began, 3))

@@ -39,10 +39,15 @@ class Fetched(NamedTuple):
 
 
 class Written(NamedTuple):
-    """How the object just written is called; see ObjectInfo."""
+    """How the object just written is called; see ObjectInfo.
+
+    `is_met` says that an object with this very content was there: perhaps our own, written by a
+    request whose answer was lost, perhaps somebody else's.
+    """
 
     etag: str
     token: str
+    is_met: bool = False
 
 
 class Capabilities(NamedTuple):

@@ -126,7 +126,7 @@ class RetryingStore(WrappingStore):
             found = self._read_back(key, failure)
             if found is not None and found.data == data:
                 assert found.info.token is not None
-                return Written(found.info.etag, found.info.token)
+                return Written(found.info.etag, found.info.token, is_met=True)
             if (found.info.token if found else None) != expected:
                 raise _lost(failure) from failure
             # Nobody won: the request got lost, or the server saw two at once and refused both.

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from swampstore.errors import SwampstoreError
-from swampstore.stores.errors import StoreError
+from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.carriers import Carrier
@@ -26,6 +26,7 @@ from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.remote import View
+from swampstore.sync.remote.merging import index_moved
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
 from swampstore.sync.signature import signature
@@ -304,7 +305,9 @@ class Push:
                     prepared.vanished.add(task.rel)
                 elif isinstance(done, Uploaded):
                     prepared.uploaded[task.rel] = done
-                    unnoted[task.rel] = (done.known.sha256 or "", done.known.etag or "")
+                    # An object that was there before need not be ours, however equal.
+                    token = "" if done.is_met else done.known.etag or ""
+                    unnoted[task.rel] = (done.known.sha256 or "", token)
                     if len(unnoted) == _NOTE_EVERY:
                         self._parts.base.note_uploads(unnoted)
                         unnoted = {}
@@ -320,6 +323,7 @@ class Push:
         uploaded = [one for rel, one in prepared.uploaded.items() if unit_of(rel) not in failed]
         removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
+        self._check_met(uploaded)
         known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
@@ -348,6 +352,25 @@ class Push:
             conflicts=(*prepared.told, *plan.conflicts.values()),
             skipped=tuple(prepared.skipped),
         )
+
+    def _check_met(self, uploaded: Iterable[Uploaded]) -> None:
+        """Raise IndexMovedError if an object that was there before is another one now, or gone.
+
+        Whoever removes objects holds the lock that we hold.
+        """
+        met = {one.rel: one.known.etag for one in uploaded if one.is_met}
+        heads = in_parallel(self._token, met, self._parts.limits.push_concurrency, self._deadline)
+        for rel, token, error in heads:
+            if error is not None:
+                raise error
+            if token != met[rel]:
+                raise index_moved("what others had uploaded is not there any more", {rel})
+
+    def _token(self, rel: str) -> str | None:
+        try:
+            return self._parts.store.head(self._parts.names.remote(rel)).token
+        except ObjectNotFoundError:
+            return None
 
     def _still_here(self, touched: Iterable[Known]) -> list[Known]:
         """Return the files that are as they were; some may have been evicted meanwhile."""

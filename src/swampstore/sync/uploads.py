@@ -48,12 +48,17 @@ class Upload(NamedTuple):
 
 
 class Uploaded(NamedTuple):
-    """A file that is on the remote now, as the index and the base will know it."""
+    """A file that is on the remote now, as the index and the base will know it.
+
+    `is_met` says that an equal object was there, which may be somebody else's: others may be about
+    to remove it.
+    """
 
     rel: str
     entry: Entry
     known: Known
     sent: int
+    is_met: bool = False
 
 
 class Occupied(NamedTuple):
@@ -100,7 +105,7 @@ class Uploader:
                 return placed
             if body.data is not None or signature(path) == body.signature:
                 return self._uploaded(upload.rel, body, placed)
-            if placed is not None:
+            if placed is not None and not placed.is_met:
                 upload = _over_ours(upload, placed)
         raise SyncError(
             f"{path} keeps changing while it is uploaded",
@@ -123,10 +128,11 @@ class Uploader:
             body.signature,
             body.read_ns,
         )
-        return Uploaded(rel, entry, known, entry.size if placed else 0)
+        is_met = placed is not None and placed.is_met
+        return Uploaded(rel, entry, known, entry.size if placed and not is_met else 0, is_met)
 
     def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
-        """Write the object; None means that it holds this very content already."""
+        """Write the object; None means that it is an earlier upload of ours with this content."""
         key = self._names.remote(upload.rel)
         if upload.noted and upload.noted[0] == body.sha256 and self._is(key, upload.noted[1]):
             return None
@@ -164,7 +170,7 @@ class Uploader:
             except ObjectNotFoundError:
                 digest, size, token = "", 0, None
             if digest == body.sha256:
-                return None
+                return Written("", token or "", is_met=True)
             if token is not None and not _may_replace(upload, digest, size):
                 return Occupied(upload.rel, digest, size)
             try:

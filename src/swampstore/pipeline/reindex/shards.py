@@ -11,7 +11,7 @@ from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex.planned import entries_in
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import Store, Written
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Document, RawEntries, decode_shard, encode_shard
 from swampstore.sync.partitions import shard_key
@@ -74,14 +74,14 @@ def write_shard(
         document = Document(merged(current.entries, wanted), current.extra)
         data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
         try:
-            etag, token = _put(store, key, data, now.token)
+            written = _put(store, key, data, now.token)
         except PreconditionFailedError:
             continue  # perhaps a twin of this task, whose shard is as good
-        return etag, token, True
+        return written.etag, written.token, True
     raise AssertionError  # attempts() ends with an error
 
 
-def _put(store: Store, key: str, data: bytes, token: str | None) -> tuple[str, str]:
+def _put(store: Store, key: str, data: bytes, token: str | None) -> Written:
     able = store.capabilities
     if token is None and able.conditional_create:
         return store.put_if_absent(key, data)

@@ -107,7 +107,7 @@ class MonolithCommit:
             merged = change.onto(document(found))
             data = encode_monolith(merged, to_iso(self._clock()), new_write_id())
             try:
-                etag, token = self._documents.put_monolith(data, found.token)
+                written = self._documents.put_monolith(data, found.token)
             except PreconditionFailedError:
                 ground = self._watch.look_again()
                 found = self._copy.fetch()
@@ -115,8 +115,8 @@ class MonolithCommit:
                     raise index_moved("the remote has another index now", change.rels) from None
                 change.check(found.doc.entries)
                 continue
-            self._copy.save(data, etag, token)
-            return _Written(found, merged, etag, ground)
+            self._copy.save(data, written.etag, written.token)
+            return _Written(found, merged, written.etag, ground)
         raise AssertionError  # attempts() ends with an error
 
     def _is_latest(self, mono: _Written) -> bool:
