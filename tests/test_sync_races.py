@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from swampstore.layout import DataRef, ModelRef
+from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
-from tests.broken_store import Killed
+from tests.broken_store import BrokenStore, Killed
 from tests.remotes import Remote
 from tests.sync_harness import remote_index
 from tests.test_sync_conformance import RestartingMachine
@@ -80,6 +81,29 @@ def test_what_a_push_met_on_the_remote_and_others_removed_meanwhile_is_uploaded(
     host.service.commit_push(prepared)
     agree(host, fresh)
     assert b"equal" in fresh.files().values()
+
+
+def _fail_to_delete(store: BrokenStore, key: str) -> None:
+    raise StoreUnreachableError(f"{key} cannot be deleted from {store}", hint="Try again.")
+
+
+def test_what_others_told_of_meanwhile_is_not_removed_with_what_a_push_left(
+    new_host: NewHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, other, fresh = new_host(), new_host(), new_host()
+    host.write(PLAIN, b"equal")
+    host.push()
+    host.remove(PLAIN)
+    with monkeypatch.context() as patch:
+        patch.setattr(BrokenStore, "delete", _fail_to_delete)
+        host.push()
+    host.write("files/more.txt", b"more")
+    other.write(PLAIN, b"equal")
+    prepared, meanwhile = host.service.prepare_push(), other.service.prepare_push()
+    other.service.commit_push(meanwhile)
+    host.service.commit_push(prepared)
+    agree(other, fresh)
+    assert fresh.files()[PLAIN] == b"equal"
 
 
 # A push that is never finished

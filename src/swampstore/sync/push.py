@@ -379,16 +379,12 @@ class Push:
 
     def _remove_objects(self, prepared: PreparedPush, removed: frozenset[str]) -> None:
         """Remove the objects of paths that left the index; what fails is tried again later."""
-        parts, view = self._parts, prepared.view
+        parts = self._parts
         doomed = parts.base.doomed()
-        if view is None or not doomed:
+        if prepared.view is None or not doomed:
             return
         parts.index.check_allowed()
-        needed = {
-            rel
-            for rel in doomed
-            if rel not in removed and (rel in prepared.plan.uploads or view.raw(rel) is not None)
-        }
+        needed = self._needed([rel for rel in doomed if rel not in removed], prepared.plan)
         deletions = in_parallel(
             lambda rel: parts.store.delete(parts.names.remote(rel)),
             [rel for rel in doomed if rel not in needed],
@@ -397,6 +393,16 @@ class Push:
         )
         gone = [done.task for done in deletions if done.error is None]
         parts.base.undoom([*gone, *needed])
+
+    def _needed(self, left: Collection[str], plan: Plan) -> set[str]:
+        """Return paths that an earlier push took out of the index, and that are in use again.
+
+        Others may have told of them since this push looked, but not any more: we hold the lock.
+        """
+        if not left:
+            return set()
+        view = self._parts.index.view(partitions_of(left))
+        return {rel for rel in left if rel in plan.uploads or view.raw(rel) is not None}
 
     def _settle(self, prepared: PreparedPush) -> None:
         """Settle every mark that is not above something which is still to be pushed."""
