@@ -1,8 +1,9 @@
 """What a JVM keeps for the next one: its classes, read, verified and laid out, in one file.
 
-One JVM writes it when it ends, which takes a while more and holds nobody up. All the later ones
-map it into memory. It is some 170 MB in the user's cache directory, and one that was not used for
-a month is removed.
+The second JVM of its kind writes it when it ends: where one is enough, as in a container that is
+thrown away, nothing would read it, and noting all classes makes a start take twice as long. All the
+later ones map it into memory. It is some 170 MB in the user's cache directory, and one that was not
+used for a month is removed.
 """
 
 from __future__ import annotations
@@ -52,14 +53,16 @@ class ClassArchive(NamedTuple):
     def wrap(self, command: list[str]) -> list[str]:
         """Return the command of a JVM, changed so that it reads the archive, or writes it.
 
-        It is unchanged if another JVM is about to write it: that is half a minute of work.
+        It is unchanged if this is the first one, or if another JVM is about to write it: that is
+        half a minute of work.
         """
         program, *rest = command
         if os.path.exists(self.path):
             os.utime(self.path)
             return [program, self.reading_option, *rest]
+        self._make_room()
         new, claim = f"{self.path}.new", f"{self.path}.claim"
-        if not self._claimed(claim):
+        if _made(f"{self.path}.wanted") or not _made(claim):
             return command
         option = "AOTCacheOutput" if self._is_aot else "ArchiveClassesAtExit"
         training = [program, f"-XX:{option}={new}", *rest]
@@ -70,15 +73,6 @@ class ClassArchive(NamedTuple):
         with contextlib.suppress(OSError):
             os.unlink(self.path)
 
-    def _claimed(self, claim: str) -> bool:
-        """Whether it is up to us to write the archive; nobody else does for an hour."""
-        self._make_room()
-        try:
-            os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        except FileExistsError:
-            return False
-        return True
-
     def _make_room(self) -> None:
         """Remove archives that nobody used for long, and claims of JVMs that were killed."""
         directory = os.path.dirname(self.path)
@@ -88,3 +82,12 @@ class ClassArchive(NamedTuple):
             with contextlib.suppress(OSError):
                 if time.time() - entry.stat().st_mtime > keep:
                     os.unlink(entry.path)
+
+
+def _made(path: str) -> bool:
+    """Make an empty file; return whether there was none."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True
