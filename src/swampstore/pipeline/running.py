@@ -72,9 +72,8 @@ def run_waves(
                     yield _results_of(answers.popleft()())
             while answers:
                 yield _results_of(answers.popleft()())
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                stop()
+        except BaseException:
+            stop()
             raise
 
 
