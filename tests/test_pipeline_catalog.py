@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyarrow import parquet
 
-from swampstore import Repo, open_repo
+from swampstore import Repo, init_repo, open_repo
 from swampstore.artifacts.walk import data_names
 from swampstore.catalog import readings
 from swampstore.catalog import rebuild as rebuilding
@@ -516,11 +516,14 @@ def test_the_command_keeps_what_catalogs_have_to_do_without(
         ana.put("aws/ec2/i-1", "state", content)
     ana.put("aws/ec2/1", "2", "a name like a version")
     assert ana("sync").status == 0
+    target, root = f"file://{bucket}", bucket
+    if not is_shared:
+        target, root = str(tmp_path / "alone"), tmp_path / "alone/.swamp"
+        init_repo(target).close()
+        shutil.copytree(bucket / "data", root / "data", dirs_exist_ok=True)
     rel = "data/aws/ec2/i-1/state/1/metadata.yaml"
-    with ana.open() as repo:
-        root = bucket if is_shared else Path(repo.tree.base)
     (root / rel).write_text("no: [yaml")
-    path, target = tmp_path / "found.json", f"file://{bucket}" if is_shared else str(root)
+    path = tmp_path / "found.json"
     arguments = ["pipeline", "catalog", target, "--output", str(tmp_path / "catalogs")]
     told = ana(*arguments, "--findings", str(path), "--json").json
     assert told["parquet"]["rows"] == {"": 2}
