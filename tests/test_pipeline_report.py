@@ -386,7 +386,7 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
     ana: Machine, monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
     def done(
-        _: object, places: Sequence[Place], *, now: datetime, output: str, **more: Any
+        _: object, places: Sequence[Place], *, now: datetime, output: str | None, **more: Any
     ) -> Reported:
         totals = Totals(1, 1, 1, 2, 3, 4096, 1024, 0, 0, 1, 2, 512, 1, 1, 256)
         types = [TypeUsage("dns", 2, 3, 4096, 1024)]
@@ -406,6 +406,20 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
     assert document["totals"]["freedBytes"] == 256
     usage = {"names": 2, "versions": 3, "bytes": 4096, "latestBytes": 1024}
     assert document["types"] == [{"type": "dns", **usage}]
+    dry = ana("pipeline", "report", "--tables", "t", "--dry-run", "--json").json
+    assert (dry["dryRun"], dry["report"], dry["tables"]) == (True, None, None)
+    assert dry["totals"] == document["totals"]
+    assert "4.0 KB in 3 versions" in ana("pipeline", "report", "--dry-run").out
+
+
+def test_without_a_file_there_is_only_the_summary(
+    spark: SparkSession, repo: Repo, tmp_path: Path
+) -> None:
+    save_some(repo)
+    before = sorted(tmp_path.rglob("*.html"))
+    reported = report(spark, places_of(repo), now=NOW, output=None, tell=silent)
+    assert (reported.output, reported.summary.totals.versions) == (None, 6)
+    assert sorted(tmp_path.rglob("*.html")) == before
 
 
 @pytest.mark.parametrize(

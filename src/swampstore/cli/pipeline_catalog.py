@@ -11,6 +11,7 @@ from swampstore.cli.arguments import engine_option
 from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, pipeline_options
+from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 
@@ -60,13 +61,15 @@ def catalog(
             from swampstore.pipeline.catalog_export import export
 
             spark = stack.enter_context(bulk.spark(session))
-            exported = export(
-                spark,
-                bulk.places(session),
-                output,
-                findings=bulk.findings is not None,
-                dry_run=bulk.dry_run,
-            )
+            with progress_shown() as tell:
+                exported = export(
+                    spark,
+                    bulk.places(session),
+                    output,
+                    findings=bulk.findings is not None,
+                    dry_run=bulk.dry_run,
+                    tell=tell,
+                )
             if exported.findings is not None:
                 found += (row.asDict() for row in exported.findings.collect())
         # Within the same session, if one was started.

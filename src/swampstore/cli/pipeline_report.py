@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, spark_options
+from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Also write every table that the page is made of, as Parquet, below this directory.",
 )
+@dry_run_option
 @spark_options
 @pass_session
 def report(session: Session, *, bulk: Bulk, output: str, tables: str | None) -> None:
@@ -49,7 +50,12 @@ def report(session: Session, *, bulk: Bulk, output: str, tables: str | None) -> 
     places = bulk.places(session)
     with bulk.spark(session) as spark, progress_shown() as tell:
         reported = report_places(
-            spark, places, now=system_clock(), output=output, tables_dir=tables, tell=tell
+            spark,
+            places,
+            now=system_clock(),
+            output=None if bulk.dry_run else output,
+            tables_dir=None if bulk.dry_run else tables,
+            tell=tell,
         )
     session.show(reported.to_json(), lambda: _text(reported))
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from swampstore.layout import METADATA
 from swampstore.pipeline.data_names import data_name, data_version
 from swampstore.pipeline.findings import write_findings
-from swampstore.pipeline.running import spark_errors
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.running import spark_errors, watched
 from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.tables import Tables
+from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,7 @@ def export(
     *,
     findings: bool = False,
     dry_run: bool = False,
+    tell: Progress = no_progress,
 ) -> Exported:
     """Write the catalogs of some places as one Parquet directory, in place of what is there.
 
@@ -55,10 +58,11 @@ def export(
     began = time.monotonic()
     with spark_errors():
         artifacts = Tables(spark, places).artifacts()
-        if not dry_run:
-            write_findings(artifacts, output)
-            artifacts = spark.read.parquet(os.path.abspath(output))
-        counted = artifacts.groupBy("namespace").count().collect()
+        with watched(spark, "catalog", tasks_for(spark), tell):
+            if not dry_run:
+                write_findings(artifacts, output)
+                artifacts = spark.read.parquet(os.path.abspath(output))
+            counted = artifacts.groupBy("namespace").count().collect()
         left_out = _left_out(spark, places, artifacts) if findings else None
     rows = {place.namespace: 0 for place in places} | {row[0]: row[1] for row in counted}
     return Exported(output, rows, round(time.monotonic() - began, 3), left_out)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a report says, and where it is."""
+    """What a report says, and where it is; without `output` nothing was written."""
 
-    output: str
+    output: str | None
     tables_dir: str | None
     summary: Summary
     seconds: float
@@ -36,6 +36,7 @@ class Reported:
     def to_json(self) -> dict[str, Any]:
         """Return the totals, the top tens and where the rest is."""
         return {
+            "dryRun": self.output is None,
             "report": self.output,
             "tables": self.tables_dir,
             "seconds": round(self.seconds, 3),
@@ -48,13 +49,14 @@ def report(
     places: Sequence[Place],
     *,
     now: datetime,
-    output: str,
+    output: str | None,
     tables_dir: str | None = None,
     tell: Progress,
 ) -> Reported:
     """Write a page about everything in these places, as of `now`, to the file `output`.
 
-    The artifacts are read once. `tables_dir` becomes a directory with each table as Parquet.
+    Without a file there is only the summary. The artifacts are read once. `tables_dir` becomes a
+    directory with each table as Parquet.
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
@@ -63,7 +65,7 @@ def report(
     from swampstore.pipeline.running import spark_errors
 
     started = time.monotonic()
-    path = _file_to_write(output)
+    path = None if output is None else _file_to_write(output)
     tables_dir = tables_dir and os.path.abspath(tables_dir)
     sources = [Source(place.identity, place.namespace) for place in places]
     with spark_errors(), _figures(spark, places, now, tell) as figures:
@@ -75,8 +77,9 @@ def report(
         for number, (name, table) in enumerate(tables.items(), 1):
             write_findings(table, f"{tables_dir}/{name}")
             tell(Step("writing tables", number, len(tables), 0, 0))
-    with disk_errors(path):
-        replace_file(path, page(summary).encode(), durable=False)
+    if path is not None:
+        with disk_errors(path):
+            replace_file(path, page(summary).encode(), durable=False)
     return Reported(path, tables_dir, summary, time.monotonic() - started)
 
 
