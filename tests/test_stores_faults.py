@@ -19,13 +19,14 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
     StoreCredentialsError,
     StoreError,
+    StoreMissingError,
     StorePermissionError,
     StoreUnreachableError,
     UntrustworthyStoreError,
 )
 from swampstore.stores.health import examine
 from swampstore.stores.memory import MemoryStore
-from swampstore.stores.probe import probe
+from swampstore.stores.probe import probe, proves_conditional_delete
 from swampstore.stores.protocol import Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
 from tests.gcs_server import GcsServer
@@ -40,7 +41,7 @@ class Scripted(Server):
     def __init__(self) -> None:
         super().__init__()
         self.reply: Answer | None = Answer(headers={"etag": '"e"'})
-        self.replies: Iterator[Answer] = iter(())
+        self.replies: Iterator[Answer | None] = iter(())
         self.delay = 0.0
         self.requests: list[Request] = []
 
@@ -119,6 +120,48 @@ def test_a_deletion_is_one_plain_request(server: Scripted, s3: Store) -> None:
     server.reply = Answer(HTTPStatus.NO_CONTENT)
     s3.delete("data/a")
     assert [(one.method, one.target) for one in server.requests] == [("DELETE", "/swamp/data/a")]
+
+
+def test_a_conditional_deletion_is_one_request_that_carries_the_condition(
+    server: Scripted, s3: Store
+) -> None:
+    server.reply = Answer(HTTPStatus.NO_CONTENT)
+    s3.delete_if_match("data/a b", "etag")
+    s3.delete_if_match("data/a b", "etag")
+    assert [
+        (one.method, urlsplit(one.target).path, one.headers["if-match"]) for one in server.requests
+    ] == [("DELETE", "/swamp/data/a%20b", '"etag"')] * 2
+
+
+def test_a_conditional_deletion_survives_a_connection_that_was_closed_while_idle(
+    server: Scripted, s3: Store
+) -> None:
+    gone = Answer(HTTPStatus.NO_CONTENT)
+    server.reply = gone
+    s3.delete_if_match("a", "etag")
+    server.reply, server.replies = None, iter([None, gone])
+    s3.delete_if_match("a", "etag")
+    with pytest.raises(StoreUnreachableError):
+        s3.delete_if_match("a", "etag")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (403, "AccessDenied", StorePermissionError),
+        (403, "SignatureDoesNotMatch", StoreCredentialsError),
+        (404, "NoSuchBucket", StoreMissingError),
+        (409, "ConditionalRequestConflict", StoreUnreachableError),
+        (503, "SlowDown", StoreUnreachableError),
+    ],
+)
+def test_a_refused_conditional_deletion_is_told_without_its_signature(
+    server: Scripted, s3: Store, status: int, code: str, told: type[StoreError]
+) -> None:
+    server.refuse(HTTPStatus(status), code)
+    with pytest.raises(told, match=code) as error:
+        s3.delete_if_match("a", "etag")
+    assert "Signature=" not in str(error.value)
 
 
 def test_nobody_listening_is_transient() -> None:
@@ -272,6 +315,7 @@ def test_a_server_that_ignores_conditions_is_refused() -> None:
             "conditional create",
             "conditional update",
             "refusal of a stale update",
+            "refusal of a stale deletion",
         }
         assert re.search("^32 of 32 writers .* ignores conditions", wrong["conditional create"])
         with pytest.raises(UntrustworthyStoreError, match="cannot be shared safely"):
@@ -290,6 +334,26 @@ def test_a_store_that_lets_two_writers_win_is_refused() -> None:
 
     report = probe(Twice())
     assert [one.name for one in report.findings if not one.ok] == ["conditional create"]
+
+
+class DeletesAnyway(MemoryStore):
+    """A store that ignores the condition of a deletion."""
+
+    def delete_if_match(self, key: str, token: str) -> None:
+        self.delete(key)
+
+
+def test_a_store_that_deletes_whatever_the_condition_is_fit_for_sharing_and_found_out() -> None:
+    report = probe(DeletesAnyway("deletes-anyway"))
+    report.check()
+    assert [one.name for one in report.findings if not one.ok] == ["refusal of a stale deletion"]
+
+
+def test_a_conditional_deletion_is_proven_or_not() -> None:
+    honest, careless = MemoryStore("honest"), DeletesAnyway("careless")
+    assert proves_conditional_delete(honest)
+    assert not proves_conditional_delete(careless)
+    assert list(honest.list()) == list(careless.list()) == []
 
 
 def test_the_probe_of_a_store_out_of_reach_is_a_report(server: Scripted, s3: Store) -> None:

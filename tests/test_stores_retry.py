@@ -58,6 +58,13 @@ class Flaky(MemoryStore):
     def put_if_match(self, key: str, data: bytes, token: str) -> Written:
         return self._failing(lambda: super(Flaky, self).put_if_match(key, data, token))
 
+    def delete_if_match(self, key: str, token: str) -> None:
+        def delete() -> Written:
+            super(Flaky, self).delete_if_match(key, token)
+            return Written("", "")
+
+        self._failing(delete)
+
 
 @pytest.fixture
 def flaky() -> Flaky:
@@ -188,3 +195,25 @@ def test_an_outcome_that_cannot_be_read_back_is_called_unknown(
     flaky.reads_fail = True
     with pytest.raises(StoreUnreachableError, match="whether a was written is unknown"):
         store.put_if_absent("a", b"mine")
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_conditional_deletion_whose_answer_was_lost_is_repeated(
+    store: RetryingStore, flaky: Flaky, is_done: bool
+) -> None:
+    token = store.put("a", b"one").token
+    (flaky.after if is_done else flaky.before).append(UNREACHABLE)
+    store.delete_if_match("a", token)
+    with pytest.raises(ObjectNotFoundError):
+        store.get("a")
+
+
+def test_a_repeated_conditional_deletion_spares_the_successor(
+    store: RetryingStore, flaky: Flaky
+) -> None:
+    token = store.put("a", b"one").token
+    flaky.after.append(UNREACHABLE)
+    flaky.meanwhile = lambda: MemoryStore.put_if_absent(flaky, "a", b"two")
+    with pytest.raises(PreconditionFailedError):
+        store.delete_if_match("a", token)
+    assert store.get("a").data == b"two"

@@ -130,7 +130,7 @@ def conditions(store: Store) -> Finding:
     """Let writers race for one object: exactly one of them may win."""
     problems = Problems(checks.CONDITIONS)
     for proof in probe(store, racers=_RACERS).findings:
-        if not proof.ok:
+        if proof.is_required and not proof.ok:
             problems.add(f"{proof.name}: {proof.problem}")
     return problems.finding()
 

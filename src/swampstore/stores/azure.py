@@ -77,10 +77,12 @@ class AzureConfig:
             clock_url=self._url(),
             timeout=self.limits.request_timeout,
             remedies=_REMEDIES,
+            # With a token it could not; but a token, unlike a key, does not sign headers.
+            signs=bool(self.account_key),
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig) -> AzureStore:
+    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> AzureStore:
         from obstore.store import AzureStore
 
         from swampstore.stores.obstore_store import client_options
@@ -96,7 +98,7 @@ class AzureConfig:
             self.container,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.endpoint),
+            client_options=client_options(self.limits, self.endpoint, headers),
             retry_config=retries,
         )
 

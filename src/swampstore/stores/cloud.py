@@ -19,7 +19,8 @@ class Bucket:
     """A bucket below a prefix, and how its cloud does things.
 
     `condition` names the member of an object's description that conditional writes go by.
-    `clock_url` answers anybody with a Date header, even if only to refuse.
+    `clock_url` answers anybody with a Date header, even if only to refuse. `signs` says that the
+    client can sign URLs with what it has, so that we can send requests that it does not know.
     """
 
     identity: str
@@ -27,3 +28,4 @@ class Bucket:
     clock_url: str
     timeout: float
     remedies: Remedies
+    signs: bool

@@ -75,10 +75,12 @@ class GcsConfig:
             clock_url=self.api_endpoint or _ENDPOINT,
             timeout=self.limits.request_timeout,
             remedies=_REMEDIES,
+            # Only some credentials of Google sign, and they would have to sign the condition.
+            signs=False,
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig) -> GCSStore:
+    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> GCSStore:
         import json
 
         from obstore.store import GCSStore
@@ -96,7 +98,7 @@ class GcsConfig:
             self.bucket,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.api_endpoint),
+            client_options=client_options(self.limits, self.api_endpoint, headers),
             retry_config=retries,
         )
 

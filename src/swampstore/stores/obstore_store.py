@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
@@ -25,7 +25,6 @@ from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import (
     StoreMissingError,
     StoreUnreachableError,
-    UnsupportedOperationError,
     changed,
     exists,
 )
@@ -33,6 +32,7 @@ from swampstore.stores.folders import Level
 from swampstore.stores.keys import check_key, parent_of
 from swampstore.stores.obstore_errors import translate
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
+from swampstore.stores.signed_requests import SignedRequests
 from swampstore.stores.streaming import CHUNK, receive
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
 
     Client = S3Store | GCSStore | AzureStore
+    MakeClient = Callable[[RetryConfig, Mapping[str, str]], Client]
 
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _PAGE = 1000
@@ -48,33 +49,38 @@ _PAGE_PAUSES = (0.1, 0.4, 1.6)
 # One request may not last longer than this, however much it transfers.
 _LONGEST_REQUEST = timedelta(hours=1)
 _LONGEST_CONNECT = 5.0
+# A signed URL is used at once; clocks may differ a little.
+_SIGNED_FOR = timedelta(minutes=5)
 _CLIENT_FAILURES = (BaseError, OSError, ValueError)
 
 
-def client_options(limits: Limits, endpoint: str) -> ClientConfig:
+def client_options(limits: Limits, endpoint: str, headers: Mapping[str, str]) -> ClientConfig:
     """Return the HTTP settings: silence for longer than the timeout is a failure."""
     return {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=min(limits.request_timeout, _LONGEST_CONNECT)),
         "read_timeout": timedelta(seconds=limits.request_timeout),
         "timeout": _LONGEST_REQUEST,
+        "default_headers": dict(headers),
     }
 
 
-def open_bucket(make_client: Callable[[RetryConfig], Client], bucket: Bucket) -> ObstoreStore:
+def open_bucket(make_client: MakeClient, bucket: Bucket) -> ObstoreStore:
     """Return the store of a bucket; nothing is sent yet."""
-    return ObstoreStore(make_client(_NO_RETRIES), bucket)
+    return ObstoreStore(make_client, bucket)
 
 
 class ObstoreStore:
     """A bucket, reached by a client that repeats nothing by itself."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(conditional_delete=True)
 
-    def __init__(self, client: Client, bucket: Bucket) -> None:
+    def __init__(self, make_client: MakeClient, bucket: Bucket) -> None:
         self.identity = bucket.identity
-        self._client = client
+        self._make_client = make_client
+        self._client = make_client(_NO_RETRIES, {})
         self._bucket = bucket
+        self._signed = SignedRequests(bucket.timeout)
 
     @contextlib.contextmanager
     def _errors(self, operation: str, key: str) -> Iterator[None]:
@@ -204,12 +210,31 @@ class ObstoreStore:
                 if isinstance(translate(error, self._bucket, "delete", key), StoreMissingError):
                     raise
 
-    def delete_if_match(self, key: str, token: str) -> None:  # noqa: ARG002 - the protocol has it
-        """See Store.delete_if_match. The client has no conditional deletion."""
-        raise UnsupportedOperationError(
-            f"{self.identity} cannot delete {key} on a condition",
-            hint="Replace the object with put_if_match by one that says it is over.",
-        )
+    def delete_if_match(self, key: str, token: str) -> None:
+        """See Store.delete_if_match. It costs a second request if the condition does not hold."""
+        with self._errors("delete", key):
+            try:
+                self._delete_on(key, self._condition(token))
+            except FileNotFoundError as error:
+                if isinstance(translate(error, self._bucket, "delete", key), StoreMissingError):
+                    raise
+            except PreconditionError as error:
+                # Some servers say this also about an object that is gone.
+                with contextlib.suppress(FileNotFoundError):
+                    obstore.head(self._client, key)
+                    raise changed(key, self.identity) from error
+
+    def _delete_on(self, key: str, headers: Mapping[str, str]) -> None:
+        if self._bucket.signs:
+            url = obstore.sign(self._client, "DELETE", key, _SIGNED_FOR)
+            self._signed.send("DELETE", url, headers)
+        else:
+            obstore.delete(self._make_client(_NO_RETRIES, headers), key)
+
+    def _condition(self, token: str) -> Mapping[str, str]:
+        if self._bucket.condition == "e_tag":
+            return {"If-Match": _quoted(token)}
+        return {"x-goog-if-generation-match": token}
 
     def copy(self, source: str, target: str) -> None:
         """See Store.copy."""
@@ -222,7 +247,8 @@ class ObstoreStore:
         return _http_date(self._bucket.clock_url, self._bucket.timeout)
 
     def close(self) -> None:
-        """See Store.close. Connections go with the last reference to the client."""
+        """See Store.close. Those of the client go with the last reference to it."""
+        self._signed.close()
 
     def __enter__(self) -> Self:
         return self

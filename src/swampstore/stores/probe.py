@@ -10,7 +10,7 @@ import contextlib
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -21,15 +21,20 @@ from swampstore.stores.errors import (
 from swampstore.stores.protocol import Store, Written
 
 RACERS = 32
-PREFIX = ".swampstore-probe"
+# Below what other clients leave alone, in case the probe is killed.
+PREFIX = "_control/probe"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was tried, and what went wrong with it (empty: nothing)."""
+    """One thing that was tried, and what went wrong with it (empty: nothing).
+
+    Sharing a store safely needs what `is_required`; the rest only makes it nicer.
+    """
 
     name: str
     problem: str = ""
+    is_required: bool = True
 
     @property
     def ok(self) -> bool:
@@ -47,11 +52,12 @@ class ProbeReport:
     @property
     def ok(self) -> bool:
         """Whether the store can be trusted with shared data."""
-        return all(finding.ok for finding in self.findings)
+        return all(finding.ok for finding in self.findings if finding.is_required)
 
     def check(self) -> None:
         """Raise UntrustworthyStoreError, saying what failed, unless all is well."""
-        problems = [f"{one.name}: {one.problem}" for one in self.findings if not one.ok]
+        failed = [one for one in self.findings if one.is_required and not one.ok]
+        problems = [f"{one.name}: {one.problem}" for one in failed]
         if problems:
             raise UntrustworthyStoreError(
                 f"{self.identity} cannot be shared safely: {'; '.join(problems)}",
@@ -78,10 +84,33 @@ def probe(store: Store, *, racers: int = RACERS) -> ProbeReport:
         ("refusal of a stale update", trial.stale_update),
         ("deletion", trial.deletion),
     ]
-    findings = tuple(_attempt(name, attempt) for name, attempt in attempts)
+    findings = [_attempt(name, attempt) for name, attempt in attempts]
+    if store.capabilities.conditional_delete:
+        findings.append(_conditional_deletion(trial))
     with contextlib.suppress(StoreError):
         trial.clean_up()
-    return ProbeReport(store.identity, findings)
+    return ProbeReport(store.identity, tuple(findings))
+
+
+def proves_conditional_delete(store: Store) -> bool:
+    """Whether a store is seen to refuse a deletion on the condition of an older state.
+
+    Costs 6 small requests where the store claims it, none elsewhere. False also if the store
+    could not be asked: then nothing is proven.
+    """
+    if not store.capabilities.conditional_delete:
+        return False
+    trial = _Trial(store, f"{PREFIX}/{uuid.uuid4()}", racers=1)
+    finding = _conditional_deletion(trial)
+    if not finding.ok:
+        with contextlib.suppress(StoreError):
+            trial.clean_up()
+    return finding.ok
+
+
+def _conditional_deletion(trial: _Trial) -> Finding:
+    finding = _attempt("refusal of a stale deletion", trial.stale_deletion)
+    return replace(finding, is_required=False)
 
 
 def _attempt(name: str, attempt: Callable[[], None]) -> Finding:
@@ -145,6 +174,18 @@ class _Trial:
         with contextlib.suppress(ObjectNotFoundError):
             self._store.head(key)
             raise _Wrong("a deleted object is still there")
+
+    def stale_deletion(self) -> None:
+        key = self._key("deleted")
+        stale = self._store.put(key, b"one").token
+        token = self._store.put(key, b"two").token
+        with contextlib.suppress(PreconditionFailedError):
+            self._store.delete_if_match(key, stale)
+            raise _Wrong("a deletion on the condition of an older state was accepted")
+        self._store.delete_if_match(key, token)
+        with contextlib.suppress(ObjectNotFoundError):
+            self._store.head(key)
+            raise _Wrong("an object is still there after a deletion on its own condition")
 
     def clean_up(self) -> None:
         for info in list(self._store.list(f"{self._prefix}/")):

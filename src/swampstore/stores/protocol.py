@@ -116,7 +116,9 @@ class Store(Protocol):
         """Remove the object that has this token; it may be gone already.
 
         Raises PreconditionFailedError if there is another one in its place, and
-        UnsupportedOperationError where `capabilities.conditional_delete` is False.
+        UnsupportedOperationError where `capabilities.conditional_delete` is False. On S3 an
+        object that somebody replaced by one of the same content has the same token: it is
+        deleted.
         """
 
     def copy(self, source: str, target: str) -> None:

@@ -150,7 +150,13 @@ class RetryingStore(WrappingStore):
         self._repeat(lambda: self.inner.delete(key))
 
     def delete_if_match(self, key: str, token: str) -> None:
-        """See Store.delete_if_match. A lost answer is harmless: gone is gone."""
+        """See Store.delete_if_match.
+
+        A request whose answer was lost is made again. If the first one was carried out, the
+        object is gone or somebody has put another one there since; who deletes cannot tell that
+        from having come late, and is told PreconditionFailedError in both cases. The object that
+        was meant is gone either way.
+        """
         self._repeat(lambda: self.inner.delete_if_match(key, token))
 
     def copy(self, source: str, target: str) -> None:

@@ -77,10 +77,11 @@ class S3Config:
             clock_url=self.endpoint or f"https://s3.{self.region}.amazonaws.com",
             timeout=self.limits.request_timeout,
             remedies=_REMEDIES,
+            signs=True,
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig) -> S3Store:
+    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> S3Store:
         from obstore.store import S3Store
 
         from swampstore.stores.obstore_store import client_options
@@ -98,7 +99,7 @@ class S3Config:
             self.bucket,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.endpoint),
+            client_options=client_options(self.limits, self.endpoint, headers),
             retry_config=retries,
             credential_provider=self._provider(),
         )

@@ -24,7 +24,7 @@ from swampstore.stores.errors import (
     UnsupportedOperationError,
 )
 from swampstore.stores.folders import folders, level
-from swampstore.stores.probe import probe
+from swampstore.stores.probe import PREFIX, probe, proves_conditional_delete
 from swampstore.stores.protocol import ObjectInfo, Store, Written
 
 RACERS = 16
@@ -354,7 +354,9 @@ class StoreConformance:
         report = probe(store, racers=8)
         report.check()
         assert report.ok
-        assert list(store.list(".swampstore-probe/")) == []
+        assert all(finding.ok for finding in report.findings)
+        assert proves_conditional_delete(store) == store.capabilities.conditional_delete
+        assert list(store.list(f"{PREFIX}/")) == []
 
 
 def _race(write: Callable[[bytes], Written]) -> list[bytes]:

@@ -1,0 +1,147 @@
+"""Requests that the object-store client cannot make, sent by ourselves to URLs that it signed.
+
+The client knows no condition for a deletion. A client with the condition among its default
+headers would do, but making one takes 7 ms and a new connection for each deletion; here
+connections are kept, so that a conditional deletion takes as long as a plain one. Failures are
+raised in the client's words, so that they are read where all its failures are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from obstore.exceptions import GenericError, PreconditionError
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+    from urllib.parse import SplitResult
+
+# More than that many at once are rare; the others are closed after use.
+_IDLE = 32
+_LONGEST_BODY = 64 << 10
+
+
+class _Link(NamedTuple):
+    """A connection, and whether it ends at a proxy that must be told the whole URL."""
+
+    connection: HTTPConnection
+    headers: Mapping[str, str]
+    is_forwarding: bool
+
+
+class SignedRequests:
+    """Kept connections to one server. May be used from many threads."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._idle: list[_Link] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def send(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+        """Send a request without a body; it may arrive twice if a kept connection breaks.
+
+        Raises FileNotFoundError (404), PreconditionError (412), GenericError (any other refusal)
+        and OSError (no answer).
+        """
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(url)
+        status, body = self._answer(method, parts, headers)
+        _check(status, f"{method} {parts.scheme}://{parts.netloc}{parts.path}", body)
+
+    def _answer(
+        self, method: str, parts: SplitResult, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        link = self._kept()
+        if link is not None:
+            # Servers close what is idle for long, and that shows only when it is used.
+            with contextlib.suppress(OSError):
+                return self._ask(link, method, parts, headers)
+        return self._ask(_connect(parts, self._timeout), method, parts, headers)
+
+    def close(self) -> None:
+        """Close the connections; those in use are closed after it."""
+        self._is_closed = True
+        while link := self._kept():
+            link.connection.close()
+
+    # Like the connections of the client, these go with the last reference to them.
+    __del__ = close
+
+    def _kept(self) -> _Link | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _ask(
+        self, link: _Link, method: str, parts: SplitResult, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
+        from http.client import HTTPException
+
+        target = parts.geturl() if link.is_forwarding else f"{parts.path}?{parts.query}"
+        try:
+            link.connection.request(method, target, headers={**link.headers, **headers})
+            answer = link.connection.getresponse()
+            body = answer.read(_LONGEST_BODY)
+            self._keep(link, is_usable=answer.isclosed() and not answer.will_close)
+        except HTTPException as error:
+            link.connection.close()
+            raise OSError(f"no proper answer from {parts.netloc}: {error!r}") from error
+        except BaseException:
+            link.connection.close()
+            raise
+        return answer.status, body
+
+    def _keep(self, link: _Link, *, is_usable: bool) -> None:
+        with self._lock:
+            if is_usable and not self._is_closed and len(self._idle) < _IDLE:
+                self._idle.append(link)
+                return
+        link.connection.close()
+
+
+def _check(status: int, what: str, body: bytes) -> None:
+    if 200 <= status < 300:
+        return
+    said = body.decode(errors="replace")
+    text = f"{what} - Server returned non-2xx status code: {status}: {said}"
+    if status == 404:
+        raise FileNotFoundError(text)
+    if status == 412:
+        raise PreconditionError(text)
+    raise GenericError(text)
+
+
+def _connect(parts: SplitResult, timeout: float) -> _Link:
+    """Return a connection, through the proxy that the environment names for this host."""
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.parse import urlsplit
+    from urllib.request import getproxies, proxy_bypass
+
+    host = parts.hostname or ""
+    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    proxy = urlsplit(getproxies().get(parts.scheme, ""))
+    if not proxy.hostname or proxy_bypass(host):
+        return _Link(make(host, parts.port, timeout=timeout), {}, is_forwarding=False)
+    link = _Link(
+        make(proxy.hostname, proxy.port, timeout=timeout),
+        _proxy_headers(proxy),
+        is_forwarding=parts.scheme == "http",
+    )
+    if link.is_forwarding:
+        return link
+    link.connection.set_tunnel(host, parts.port, dict(link.headers))
+    return link._replace(headers={})
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    import base64
+    from urllib.parse import unquote
+
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
