@@ -457,6 +457,22 @@ def test_unfinished_versions_and_links_are_told_of_once(
     assert (half / "raw").exists()
 
 
+@pytest.mark.parametrize("target", ["path", "file"])
+def test_versions_without_content_stay_behind_and_are_named(
+    ana: Desk, place: Callable[[str], Address], tmp_path: Path, target: str
+) -> None:
+    ana.save("state", "one", "two", "three")
+    home = ana.repo_dir / f".swamp/{STATE}"
+    (home / "2/raw").unlink()
+    (home / "3/raw").rename(tmp_path / "elsewhere")
+    (home / "3/raw").symlink_to(tmp_path / "elsewhere")
+    report = ana.move(place(target))
+    told = [one for one in report.warnings if "content is not here" in one]
+    assert [one.partition(":")[0] for one in told] == [f"{STATE}/2", f"{STATE}/3"]
+    assert ana.texts("state") == ["one"]
+    assert (home / "3/metadata.yaml").exists()
+
+
 # Stopped on the way from one remote to another --------------------------------------------------
 
 

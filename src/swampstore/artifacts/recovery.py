@@ -7,7 +7,7 @@ catalog rows of the name are made equal to the files.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from swampstore.artifacts import versions as on_disk
@@ -100,13 +100,16 @@ def _is_renamed(tree: Tree, old: DataRef, new_name: str) -> bool:
     return newest is not None and newest.metadata.renamed_to == new_name
 
 
-def repoint(tree: Tree, change: Change, ref: DataRef, *, down: bool) -> int:
+def repoint(
+    tree: Tree, change: Change, ref: DataRef, *, down: bool, without: Container[int] = ()
+) -> int:
     """Point `latest` at the newest committed version; a name with nothing left goes.
 
     Unless versions were taken back, a marker above them all is not ours to move `down`: it came
     from the remote, ahead of its version.
     """
-    top, marker = on_disk.top_committed(tree, ref), on_disk.read_marker(tree, ref)
+    top = on_disk.top_committed(tree, ref, without)
+    marker = on_disk.read_marker(tree, ref)
     if top and (marker is None or marker < top or (down and marker != top)):
         change.write(ref.latest_rel, b"%d" % top)
         change.sync_dir(ref.rel)

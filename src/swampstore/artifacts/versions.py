@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
-from swampstore.files import Tree
+from swampstore.files import Tree, read_file
 from swampstore.layout import DEFERRED, METADATA, DataRef, parse_version
 from swampstore.notices import notice
 
@@ -61,9 +61,13 @@ def is_deferred(tree: Tree, ref: DataRef, version: int) -> bool:
 
 def read_marker(tree: Tree, ref: DataRef) -> int | None:
     """Return the version that the `latest` marker names, None if it is absent or nonsense."""
-    path = tree.path(ref.latest_rel)
+    return marker_at(tree.path(ref.latest_rel))
+
+
+def marker_at(path: str) -> int | None:
+    """Return the version that a marker names: a text file, or a symbolic link of old clients."""
     try:
-        data = tree.read(ref.latest_rel)
+        data = read_file(path)
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.ELOOP):
             raise

@@ -16,14 +16,17 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 
 from swampstore.artifacts.metadata import decode
+from swampstore.artifacts.versions import marker_at, parse_marker
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
-from swampstore.layout import DEFERRED, LATEST, METADATA, parse_version
+from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.index_format import Entry
 from swampstore.sync.links import Links
 from swampstore.sync.parts import Parts
 from swampstore.sync.report import Conflict
 from swampstore.sync.shapes import conflict_copy, version_file
+from swampstore.sync.whole import is_complete, is_content_here
 
 
 def local_versions(parts: Parts, name_rel: str) -> list[int]:
@@ -78,8 +81,9 @@ def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[in
 
 
 def _is_finished(parts: Parts, version_rel: str) -> bool:
-    """Whether a version is complete; somebody may still be writing one that is not."""
-    return os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
+    """Whether a version is there as a whole, so that it can move; others are being written."""
+    is_described = os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
+    return is_described and is_content_here(parts.names, version_rel)
 
 
 def remote_marker(parts: Parts, rel: str) -> int:
@@ -88,7 +92,7 @@ def remote_marker(parts: Parts, rel: str) -> int:
         data = parts.store.get(parts.names.remote(rel)).data
     except ObjectNotFoundError:
         return 0
-    return _number(data)
+    return parse_marker(data) or 0
 
 
 def remote_sha256(parts: Parts, rel: str) -> str | None:
@@ -130,23 +134,33 @@ def local_marker(parts: Parts, rel: str) -> int:
     """Return the version that a `latest` marker in the cache names, 0 if it names none."""
     path = parts.names.local(rel)
     with disk_errors(path):
-        return _number(read_file(path) or b"")
+        return marker_at(path) or 0
 
 
-def is_marker_right(parts: Parts, name_rel: str) -> bool:
-    """Whether the `latest` marker of a data name in the cache names its highest version."""
-    versions = reversed(local_versions(parts, name_rel))
-    highest = next((one for one in versions if _is_committed(parts, f"{name_rel}/{one}")), 0)
-    return local_marker(parts, f"{name_rel}/{LATEST}") == highest
+def repair_marker(parts: Parts, name_rel: str) -> None:
+    """Let the `latest` marker of a data name in the cache name its highest complete version."""
+    passed: set[int] = set()
+    for version in reversed(local_versions(parts, name_rel)):
+        if _may_be_latest(parts, f"{name_rel}/{version}"):
+            highest = version
+            break
+        passed.add(version)
+    else:
+        highest = 0
+    if local_marker(parts, f"{name_rel}/{LATEST}") != highest:
+        parts.landing.repoint(name_rel, passed)
 
 
-def _is_committed(parts: Parts, version_rel: str) -> bool:
-    is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
-    return _is_finished(parts, version_rel) and not is_deferred
-
-
-def _number(data: bytes) -> int:
-    return parse_version(data.decode("ascii", "replace").strip()) or 0
+def _may_be_latest(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is committed here, and its content is here or on the remote."""
+    is_here = [
+        os.path.lexists(parts.names.local(f"{version_rel}/{name}")) for name in (METADATA, DEFERRED)
+    ]
+    if is_here != [True, False]:
+        return False
+    known = parts.base.get(f"{version_rel}/{RAW}")
+    entry = Entry(known.size, known.modified, known.sha256) if known else None
+    return is_complete(parts, version_rel, entry)
 
 
 def keep_copy(parts: Parts, rel: str, sha256: str) -> str:

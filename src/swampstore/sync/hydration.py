@@ -16,6 +16,7 @@ from swampstore.sync.pull_plan import PullWork
 from swampstore.sync.report import Progress
 from swampstore.sync.signature import signature
 from swampstore.sync.transfers import Transfer
+from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline
 
 
@@ -75,7 +76,12 @@ class Hydration:
         if unknown:
             view = self._parts.index.view({partition_of(rel) for rel in unknown})
             found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
-        return found
+        names = self._parts.names
+        return {
+            rel: entry
+            for rel, entry in found.items()
+            if speaks_of(names, rel.rpartition("/")[0], entry)
+        }
 
 
 def out_of_reach(rel: str, error: StoreError) -> StoreError | ContentMissingError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -52,8 +52,8 @@ class Landing(Protocol):
     def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
         """Give local versions of a data name new numbers: a local change, which is announced."""
 
-    def repoint(self, name_rel: str) -> None:
-        """Make `latest` name the highest version that is here: a local change, announced."""
+    def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
+        """Make `latest` name the highest version that may be it: a local change, announced."""
 
     def bulk_done(self) -> None:
         """Hear that everything of a sync has landed."""
@@ -140,10 +140,10 @@ class PlainLanding:
             claim_numbers(self._tree, change, ref, moves)
             move_versions(self._tree, change, ref, moves)
 
-    def repoint(self, name_rel: str) -> None:
-        """Make `latest` name the highest version that is here: a local change, announced."""
+    def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
+        """Make `latest` name the highest version that may be it: a local change, announced."""
         with self._tree.changing(name_rel) as change:
-            repoint(self._tree, change, ref_of(name_rel), down=True)
+            repoint(self._tree, change, ref_of(name_rel), down=True, without=without)
 
     def bulk_done(self) -> None:
         """Nothing waits for the end."""
@@ -209,11 +209,11 @@ class ArtifactLanding(PlainLanding):
         with self._mutations.trying_to_hold([ref_of(rel) for rel in name_rels]) as is_held:
             yield is_held
 
-    def repoint(self, name_rel: str) -> None:
-        """Make `latest` name the highest version that is here: a local change, announced."""
+    def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
+        """Make `latest` name the highest version that may be it: a local change, announced."""
         ref = ref_of(name_rel)
         with self._mutations.changing(ref, "repoint") as change:
-            marker = repoint(self._tree, change, ref, down=True)
+            marker = repoint(self._tree, change, ref, down=True, without=without)
             self._mutations.record(ref, marker=marker)
 
 

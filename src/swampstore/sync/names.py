@@ -29,7 +29,7 @@ class Names:
         self.namespace = namespace
         self._prefix = f"{namespace}/" if namespace else ""
         self._root = f"{cache_dir}/{namespace}" if namespace else cache_dir
-        self._routing = routing
+        self.routing = routing
 
     @property
     def root(self) -> str:
@@ -69,7 +69,7 @@ class Names:
         first = rel.partition("/")[0]
         if first in _NEVER_SHARED:
             return f"{first} never leaves the machine"
-        if first in DATASTORE_SUBDIRS and self._routing.is_local(rel):
+        if first in DATASTORE_SUBDIRS and self.routing.is_local(rel):
             return "the configuration keeps it on this machine"
         return None
 

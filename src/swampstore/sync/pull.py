@@ -93,8 +93,7 @@ class Pull:
         """
         unsure = {unit_of(rel) for rel in (*work.failures, *work.left)}
         for name_rel in sorted(work.names - unsure):
-            if not conflicts.is_marker_right(self._parts, name_rel):
-                self._parts.landing.repoint(name_rel)
+            conflicts.repair_marker(self._parts, name_rel)
 
     def _remember(self, work: PullWork) -> None:
         """Remember which slices are done, and if that is all, that the cache is up to date."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
+from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.downloads import Download
@@ -26,6 +27,7 @@ from swampstore.sync.remote import Slice
 from swampstore.sync.report import Conflict, Skipped
 from swampstore.sync.shapes import is_lazy, is_marker
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
+from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ class PullPlanner:
         work.skipped.extend(self._parts.index.damage)
         if not self._metadata_only:
             self._want_content(work)
+        self._keep_versions_apart(work)
         return work
 
     def _compare(self, piece: Slice, work: PullWork) -> None:
@@ -220,6 +223,17 @@ class PullPlanner:
         if entry.sha256 or state.signature is None or entry.size != state.signature.size:
             return False
         return state.sha256 == conflicts.remote_sha256(self._parts, rel)
+
+    def _keep_versions_apart(self, work: PullWork) -> None:
+        """Let no content of the remote in beside metadata that speaks of another one."""
+        for rel, (_, entry) in list(work.downloads.items()):
+            version_rel, _, name = rel.rpartition("/")
+            if name != RAW or f"{version_rel}/{METADATA}" in work.downloads or work.expected[rel]:
+                continue
+            if not speaks_of(self._parts.names, version_rel, entry):
+                del work.downloads[rel]
+                if rel in work.slice_of:
+                    work.unfinished.add(work.slice_of[rel])
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from swampstore.errors import SwampstoreError
+from swampstore.layout import RAW
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
@@ -172,6 +173,7 @@ class Push:
             )
             plan = Planner(self._parts, view, self._began_ns).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
+            self._withhold(plan, prepared)
             if plan.clashes or plan.copies:
                 self._settle_conflicts(plan, view, changed, prepared)
                 continue
@@ -183,6 +185,14 @@ class Push:
             "others keep writing the same paths",
             hint="Sync again in a moment; everything is safe on this disk and stays marked.",
         )
+
+    def _withhold(self, plan: Plan, prepared: PreparedPush) -> None:
+        """Tell of versions that are not complete; they stay marked until somebody sees to them."""
+        known = {one.rel for one in prepared.skipped}
+        for rel, reason in plan.withheld.items():
+            if rel not in known:
+                prepared.skipped.append(Skipped(rel, reason))
+                self._parts.tracker.mark_written(self._parts.names.mark(unit_of(f"{rel}/{RAW}")))
 
     def _overwritten(self, touched: Collection[Touched]) -> Iterator[Changed]:
         """Yield files whose objects are not what they were, because a push of ours was stopped."""
@@ -319,7 +329,8 @@ class Push:
 
     def _commit(self, prepared: PreparedPush) -> Pushed:
         parts, plan = self._parts, prepared.plan
-        failed = {unit_of(rel) for rel in prepared.failures}
+        # Without a file that vanished meanwhile, the rest of its data name may be incomplete.
+        failed = {unit_of(rel) for rel in (*prepared.failures, *prepared.vanished)}
         uploaded = [one for rel, one in prepared.uploaded.items() if unit_of(rel) not in failed]
         removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]

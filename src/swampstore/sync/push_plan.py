@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from swampstore.layout import METADATA
+from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.errors import IndexDamagedError, SyncError
@@ -19,6 +20,7 @@ from swampstore.sync.report import Conflict
 from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
 from swampstore.sync.signature import hash_file
 from swampstore.sync.uploads import Upload
+from swampstore.sync.whole import is_complete, is_content_here, why_withheld
 
 
 @dataclass(slots=True)
@@ -27,7 +29,8 @@ class Plan:
 
     `clashes` (versions by data name) and `copies` have to be settled before anything is
     uploaded; `reread` are partitions in which the remote has something that we do not have.
-    `stuck` says why nothing could be decided about a path.
+    `stuck` says why nothing could be decided about a path, `withheld` are versions that are not
+    complete, and must not be shown to others.
     """
 
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -40,6 +43,7 @@ class Plan:
     conflicts: dict[str, Conflict] = field(default_factory=dict)
     reread: set[str] = field(default_factory=set)
     stuck: dict[str, str] = field(default_factory=dict)
+    withheld: dict[str, str] = field(default_factory=dict)
 
 
 class Planner:
@@ -62,6 +66,7 @@ class Planner:
             except SyncError as error:
                 self._plan.stuck[rel] = error.message
         self._number_past_others(changed)
+        self._withhold_incomplete()
         return self._plan
 
     def _entry(self, rel: str) -> Entry | None:
@@ -172,6 +177,41 @@ class Planner:
             low = {version for version in versions if version < highest}
             if low:
                 self._plan.clashes.setdefault(name_rel, set()).update(low)
+
+    def _withhold_incomplete(self) -> None:
+        """Leave out versions whose content is nowhere, and markers that name one of them."""
+        plan = self._plan
+        for rel in [rel for rel in plan.uploads if version_file(rel)]:
+            version_rel, _, name = rel.rpartition("/")
+            if name == METADATA and not self._is_complete(version_rel, proven=True):
+                self._withhold(version_rel)
+        for name_rel, versions in list(plan.clashes.items()):
+            for version in sorted(versions):
+                # Under another number, content on the remote would be that of somebody else.
+                if not is_content_here(self._parts.names, f"{name_rel}/{version}"):
+                    self._withhold(f"{name_rel}/{version}")
+        for rel in [rel for rel in plan.uploads if is_marker(rel)]:
+            version_rel = f"{unit_of(rel)}/{conflicts.local_marker(self._parts, rel)}"
+            is_here = os.path.lexists(self._parts.names.local(f"{version_rel}/{METADATA}"))
+            if is_here and not self._is_complete(version_rel):
+                self._withhold(version_rel)
+                del plan.uploads[rel], plan.sizes[rel]
+
+    def _is_complete(self, version_rel: str, *, proven: bool = False) -> bool:
+        raw = f"{version_rel}/{RAW}"
+        entry = None if raw in self._plan.removals else self._entry(raw)
+        return is_complete(self._parts, version_rel, entry, proven=proven)
+
+    def _withhold(self, version_rel: str) -> None:
+        plan = self._plan
+        plan.withheld[version_rel] = why_withheld(version_rel)
+        for rel in [rel for rel in plan.uploads if rel.startswith(f"{version_rel}/")]:
+            del plan.uploads[rel], plan.sizes[rel]
+        name_rel, _, version = version_rel.rpartition("/")
+        clashing = plan.clashes.get(name_rel, set())
+        clashing.discard(int(version))
+        if not clashing:
+            plan.clashes.pop(name_rel, None)
 
     def _versions_to_stay(self, name_rel: str) -> Iterable[int]:
         rels = (rel for rel in self._view.entries_below(name_rel) if rel not in self._plan.removals)

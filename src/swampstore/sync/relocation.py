@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file
 from swampstore.layout import DEFERRED, METADATA, is_temp, parse_version
 from swampstore.sync.destinations import Destination, Moved
+from swampstore.sync.names import Names
 from swampstore.sync.report import Progress, Step
 from swampstore.sync.shapes import is_marker, version_file
 from swampstore.sync.signature import hash_file, signature
+from swampstore.sync.whole import is_content_here
 from swampstore.yaml_dialect import load_mapping
 
 _SEGMENTS_OF_A_VERSION = 5
@@ -29,7 +32,10 @@ _SEGMENTS_OF_A_VERSION = 5
 
 @dataclass(slots=True)
 class Copied:
-    """What a copy did; `kept` could not go where something else is, `unfinished` must not go."""
+    """What a copy did; `kept` could not go where something else is, `unfinished` must not go.
+
+    Neither must versions that are `hollow`: their content is not here.
+    """
 
     files: int = 0
     bytes: int = 0
@@ -37,6 +43,7 @@ class Copied:
     kept: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
+    hollow: list[str] = field(default_factory=list)
 
     def add(self, files: int, size: int, tell: Progress) -> None:
         """Count files that were copied."""
@@ -90,13 +97,16 @@ class Relocation:
             for directory in self._walk(subdir):
                 if not directory.is_version:
                     self._copy_files(directory, copied, tell)
-                elif directory.is_finished:
+                elif not directory.is_finished:
+                    copied.unfinished.append(directory.rel)
+                elif self._has_content(directory.rel):
                     self._copy_version(directory, copied, tell)
                 else:
-                    copied.unfinished.append(directory.rel)
+                    copied.hollow.append(directory.rel)
             if copied.files > before:
                 copied.directories.append(subdir)
         copied.unfinished.sort()  # directories come in whatever order the disk has them
+        copied.hollow.sort()
         if durable:
             os.sync()
         return copied
@@ -122,11 +132,16 @@ class Relocation:
                         yield Moved(rel, f"{there}/{name}", sha256)
 
     def _payload(self, directory: _Directory) -> list[str]:
-        """Return the files of a directory that move: no links, nothing of unfinished versions."""
-        if directory.is_version and not directory.is_finished:
+        """Return the files of a directory that move: no links, of versions whole ones only."""
+        is_whole = directory.is_finished and self._has_content(directory.rel)
+        if directory.is_version and not is_whole:
             return []
         rels = (f"{directory.rel}/{name}" for name in directory.files)
         return [rel for rel in rels if not self._to.names.why_not(rel) and self._may_move(rel)]
+
+    def _has_content(self, version_rel: str) -> bool:
+        here = Names(self._source, "", self._to.names.routing)
+        return is_content_here(here, version_rel)
 
     def _may_move(self, rel: str) -> bool:
         return is_marker(rel) or signature(self._path(rel)) is not None
@@ -236,12 +251,22 @@ class Relocation:
     def _copy_marker(self, rel: str, copied: Copied, tell: Progress) -> None:
         """Let the higher marker stand: that version was copied, or is there already."""
         target = self._to.names.local(rel)
-        ours, theirs = _marker(self._path(rel)), _marker(target)
-        if ours <= theirs:
-            return
         with disk_errors(target):
+            ours, theirs = self._latest(rel), marker_at(target) or 0
+            if ours <= theirs:
+                return
             _write(target, str(ours).encode())
         copied.add(1, len(str(ours)), tell)
+
+    def _latest(self, rel: str) -> int:
+        """Return what a marker says; if that version stays behind, the highest below it."""
+        named = marker_at(self._path(rel)) or 0
+        name_rel = rel.rpartition("/")[0]
+        if not os.path.lexists(self._path(f"{name_rel}/{named}")):
+            return named
+        numbers = sorted(parse_version(one) or 0 for one in _names_in(self._path(name_rel)))
+        whole = (one for one in reversed(numbers) if one and self._has_content(f"{name_rel}/{one}"))
+        return next((one for one in whole if one <= named), 0)
 
     # Removing --------------------------------------------------------------------------------
 
@@ -304,18 +329,6 @@ def _version_id(path: str) -> str:
         return str(load_mapping(data, what=path).get("id")) if data else ""
     except YamlError:
         return data.decode("utf-8", "replace")
-
-
-def _marker(path: str) -> int:
-    """Return the version that a marker names, 0 if it names none; it may be a symbolic link."""
-    with disk_errors(path):
-        try:
-            text = os.readlink(path).rstrip("/")
-        except FileNotFoundError:
-            return 0
-        except OSError:
-            text = (read_file(path) or b"").decode("ascii", "replace")
-    return parse_version(text.strip()) or 0
 
 
 def _is_same(source: str, target: str) -> bool:

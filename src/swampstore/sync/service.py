@@ -47,6 +47,7 @@ from swampstore.sync.report import (
 from swampstore.sync.signature import signature
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
+from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
@@ -239,6 +240,8 @@ class SyncService:
             entry = self._parts.index.view([partition_of(rel)]).entry(rel)
         else:
             entry = Entry(known.size, known.modified, known.sha256)
+        if entry is not None and not speaks_of(names, rel.rpartition("/")[0], entry):
+            return False
         try:
             if entry is None or not take_remote(self._parts, rel, entry, None):
                 return False

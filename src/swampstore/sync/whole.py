@@ -1,0 +1,79 @@
+"""Whether a version is complete: what its metadata speaks of is on this disk, or on the remote.
+
+Nothing else decides that. Metadata without content must never be shown to others: they would take
+it for a version, perhaps for the latest one, and find nothing to read.
+"""
+
+from __future__ import annotations
+
+from swampstore.artifacts.metadata import Metadata, decode
+from swampstore.artifacts.recovery import ref_of
+from swampstore.errors import MetadataError
+from swampstore.files import disk_errors, read_file
+from swampstore.layout import METADATA, RAW
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.names import Names
+from swampstore.sync.parts import Parts
+from swampstore.sync.signature import signature
+
+
+def is_content_here(names: Names, version_rel: str) -> bool:
+    """Whether a version has its content in the cache, or where the settings keep it.
+
+    A symbolic link is no content: nobody else could read what it leads to.
+    """
+    raw = f"{version_rel}/{RAW}"
+    return names.why_not(raw) is not None or signature(names.local(raw)) is not None
+
+
+def speaks_of(names: Names, version_rel: str, entry: Entry) -> bool:
+    """Whether the metadata in the cache, if there is any, can mean this content of the remote."""
+    metadata = _metadata(names, version_rel)
+    if metadata is None:
+        return True
+    if metadata.checksum and entry.sha256:
+        return metadata.checksum == entry.sha256
+    return metadata.size is None or metadata.size == entry.size
+
+
+def is_complete(
+    parts: Parts, version_rel: str, entry: Entry | None, *, proven: bool = False
+) -> bool:
+    """Whether the content of a version is here, or is what the remote's `entry` of it says.
+
+    `proven` has the store show that the object is there; ask for that before relying on it.
+    """
+    if is_content_here(parts.names, version_rel):
+        return True
+    if entry is None or not speaks_of(parts.names, version_rel, entry):
+        return False
+    return not proven or _has_object(parts, f"{version_rel}/{RAW}", entry)
+
+
+def why_withheld(version_rel: str) -> str:
+    """Return what to tell about a version that is not complete, with the ways out."""
+    name_rel, _, version = version_rel.rpartition("/")
+    ref = ref_of(name_rel)
+    return (
+        "its content is neither on this disk nor on the remote, so nobody else gets to see it;"
+        f" restore its `{RAW}`, or give it up with"
+        f" `swampstore data delete {ref.model} {ref.name} --version {version}`"
+    )
+
+
+def _has_object(parts: Parts, rel: str, entry: Entry) -> bool:
+    try:
+        return parts.store.head(parts.names.remote(rel)).size == entry.size
+    except ObjectNotFoundError:
+        return False
+
+
+def _metadata(names: Names, version_rel: str) -> Metadata | None:
+    path = names.local(f"{version_rel}/{METADATA}")
+    try:
+        with disk_errors(path):
+            data = read_file(path)
+        return decode(data, path) if data else None
+    except MetadataError:
+        return None
