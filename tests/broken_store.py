@@ -99,11 +99,11 @@ class BrokenStore(WrappingStore):
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         return self._through(lambda: self.inner.put(key, body))
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
-        return self._through(lambda: self.inner.put_if_absent(key, data))
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        return self._through(lambda: self.inner.put_if_absent(key, body))
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
-        return self._through(lambda: self.inner.put_if_match(key, data, token))
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
+        return self._through(lambda: self.inner.put_if_match(key, body, token))
 
     def delete(self, key: str) -> None:
         self._through(lambda: self.inner.delete(key))

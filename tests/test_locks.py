@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import BinaryIO
 
 import pytest
 
@@ -365,7 +366,7 @@ class Refusing(MovableStore):
 
     updates = 0
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         self.updates += 1
         if self.updates == 3:
             raise StoreUnreachableError("enough", hint="Wait.")
@@ -432,10 +433,10 @@ class Pausing(WrappingStore):
         self.get_if_changed, self.download = inner.get_if_changed, inner.download
         self.delete, self.copy = inner.delete, inner.copy
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         self.is_refreshing.set()
         assert self.may_go_on.wait(30)
-        return self.store.put_if_match(key, data, token)
+        return self.store.put_if_match(key, body, token)
 
 
 def test_h44_no_refresh_brings_a_lock_back_that_was_released(memory: MovableStore) -> None:
@@ -641,9 +642,9 @@ def test_a_lock_that_changes_hands_meanwhile_is_not_removed_by_force(place: Remo
         def _replace(self) -> None:
             self.inner.put(KEY, foreign_record(holder="eve").encode())
 
-        def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
             self._replace()
-            return super().put_if_match(key, data, token)
+            return super().put_if_match(key, body, token)
 
         def delete_if_match(self, key: str, token: str) -> None:
             self._replace()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -124,8 +125,8 @@ def test_a_namespace_without_an_owner_can_be_had() -> None:
 
 def test_an_owner_is_not_overwritten_where_conditions_are_ignored() -> None:
     class Careless(MemoryStore):
-        def put_if_absent(self, key: str, data: bytes) -> Written:
-            return self.put(key, data)
+        def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+            return self.put(key, body)
 
     with Careless() as store:
         Registry(store).register("infra", "ana", NOW)
@@ -135,8 +136,8 @@ def test_an_owner_is_not_overwritten_where_conditions_are_ignored() -> None:
 
 def test_registering_gives_up_if_others_keep_being_faster() -> None:
     class Contested(MemoryStore):
-        def put_if_absent(self, key: str, data: bytes) -> Written:
-            raise PreconditionFailedError(f"{key} is there, {len(data)}")
+        def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+            raise PreconditionFailedError(f"{key} is there, {body!r}")
 
     with Contested() as store, pytest.raises(NamespaceTakenError, match="keeps changing hands"):
         Registry(store).register("infra", "ana", NOW)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import re
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -22,6 +24,7 @@ from swampstore.stores.errors import (
     StoreMissingError,
     StorePermissionError,
     StoreUnreachableError,
+    UnsupportedOperationError,
     UntrustworthyStoreError,
 )
 from swampstore.stores.health import examine
@@ -98,6 +101,34 @@ def test_silence_is_transient_after_the_timeout(server: Scripted, s3: Store) -> 
     with pytest.raises(StoreUnreachableError):
         s3.get("a")
     assert time.monotonic() - start < 15
+
+
+def test_a_large_body_gets_the_time_that_it_takes_to_send(server: Scripted, s3: Store) -> None:
+    server.delay = 1.5
+    with pytest.raises(StoreUnreachableError):
+        s3.put_if_absent("a", b"x")
+    s3.put_if_absent("a", io.BytesIO(bytes(5 << 20)))
+
+
+def test_nothing_is_written_in_parts_that_a_killed_process_would_leave(
+    server: Scripted, s3: Store
+) -> None:
+    body = io.BytesIO(bytes(11 << 20))
+    s3.put("a", body)
+    s3.put("a", body.getvalue())
+    s3.put_if_absent("a", body)
+    s3.put_if_match("a", body, "e")
+    assert [(one.method, one.target) for one in server.requests] == [("PUT", "/swamp/a")] * 4
+
+
+def test_what_is_too_large_for_one_request_is_refused_before_anything_is_sent(
+    server: Scripted, s3: Store, tmp_path: Path
+) -> None:
+    with (tmp_path / "huge").open("wb+") as file:
+        file.truncate((5 << 30) + 1)
+        with pytest.raises(UnsupportedOperationError, match="5368709121"):
+            s3.put_if_absent("a", file)
+    assert server.requests == []
 
 
 def test_half_a_body_is_never_taken_for_the_whole(
@@ -325,11 +356,11 @@ def test_a_server_that_ignores_conditions_is_refused() -> None:
 
 def test_a_store_that_lets_two_writers_win_is_refused() -> None:
     class Twice(MemoryStore):
-        def put_if_absent(self, key: str, data: bytes) -> Written:
+        def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
             return (
-                self.put(key, data)
-                if data.startswith(b"racer 3")
-                else super().put_if_absent(key, data)
+                self.put(key, body)
+                if isinstance(body, bytes) and body.startswith(b"racer 3")
+                else super().put_if_absent(key, body)
             )
 
     report = probe(Twice())

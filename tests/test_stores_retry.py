@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
 import pytest
@@ -52,11 +53,11 @@ class Flaky(MemoryStore):
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         return self._failing(lambda: super(Flaky, self).put(key, body))
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
-        return self._failing(lambda: super(Flaky, self).put_if_absent(key, data))
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        return self._failing(lambda: super(Flaky, self).put_if_absent(key, body))
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
-        return self._failing(lambda: super(Flaky, self).put_if_match(key, data, token))
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
+        return self._failing(lambda: super(Flaky, self).put_if_match(key, body, token))
 
     def delete_if_match(self, key: str, token: str) -> None:
         def delete() -> Written:
@@ -217,3 +218,27 @@ def test_a_repeated_conditional_deletion_spares_the_successor(
     with pytest.raises(PreconditionFailedError):
         store.delete_if_match("a", token)
     assert store.get("a").data == b"two"
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_file_whose_answer_was_lost_is_compared_by_its_hash(
+    store: RetryingStore, flaky: Flaky, tmp_path: Path, is_done: bool
+) -> None:
+    (tmp_path / "body").write_bytes(b"content")
+    (flaky.after if is_done else flaky.before).append(UNREACHABLE)
+    with (tmp_path / "body").open("rb") as file:
+        written = store.put_if_absent("a", file)
+    assert written.is_met is is_done
+    assert store.get("a").data == b"content"
+    assert store.get("a").info.token == written.token
+
+
+@pytest.mark.parametrize("other", [b"longer than ours", b"CONTENT"])
+def test_a_file_of_somebody_else_is_no_success(
+    store: RetryingStore, flaky: Flaky, other: bytes
+) -> None:
+    flaky.before.append(UNREACHABLE)
+    flaky.meanwhile = lambda: MemoryStore.put(flaky, "a", other)
+    with pytest.raises(PreconditionFailedError):
+        store.put_if_absent("a", io.BytesIO(b"content"))
+    assert store.get("a").data == other

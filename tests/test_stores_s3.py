@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +72,44 @@ def test_a_missing_bucket_is_told_from_a_missing_object(s3_server: S3Server) -> 
     with pytest.raises(StoreMissingError, match="no-such-bucket") as told:
         store.get("a")
     assert "create it" in (told.value.hint or "")
+
+
+def anonymous_memory() -> int:
+    """Return how many bytes of this process are in memory and in no file."""
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("RssAnon")
+    ]
+    return int(line.split()[1]) << 10
+
+
+def test_a_large_file_is_put_on_a_condition_without_being_held_in_memory(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
+    size = 32 << 20
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, size)
+    store = opened(s3_server, prefix=uuid.uuid4().hex)
+    peak, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not over.wait(0.002):
+            peak = max(peak, anonymous_memory())
+
+    watching = threading.Thread(target=watch)
+    before = anonymous_memory()
+    watching.start()
+    try:
+        with path.open("rb") as file:
+            token = store.put_if_absent("large", file).token
+            store.put_if_match("large", file, token)
+            # The answer to the first one might have been lost, so it is read back and compared.
+            assert store.put_if_absent("large", file).is_met
+    finally:
+        over.set()
+        watching.join()
+    assert store.head("large").size == size
+    assert peak - before < size // 2

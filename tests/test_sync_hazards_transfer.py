@@ -97,7 +97,7 @@ def test_h49_an_expired_session_is_not_called_a_missing_one() -> None:
         'Bad Request: {"error": "invalid_grant", "error_description": "Token has been expired."}'
     )
     remedies = Remedies("Run `gcloud auth application-default login`.", "a role")
-    bucket = Bucket("gs://swamp", "version", "", 1.0, remedies, signs=False)
+    bucket = Bucket("gs://swamp", "version", "", 1.0, remedies, signs=False, largest=1)
     told = translate(OSError(answer), bucket, "get", "a")
     assert isinstance(told, StoreCredentialsError)
     assert "session has expired" in told.message

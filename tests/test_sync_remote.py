@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -685,10 +686,10 @@ def test_stores_without_conditions_are_written_plainly(tmp_path: Path) -> None:
             conditional_create=False, conditional_update=False, conditional_delete=False
         )
 
-        def put_if_absent(self, key: str, data: bytes) -> Written:
+        def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
             raise AssertionError
 
-        def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+        def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
             raise AssertionError
 
     a = IndexMachine(tmp_path / "a", Plain())

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
@@ -476,13 +477,13 @@ class Spoiler(MemoryStore):
                 self.others()
         return write()
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         write = super().put_if_absent
-        return self._spoilt(key, lambda: write(key, data))
+        return self._spoilt(key, lambda: write(key, body))
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         write = super().put_if_match
-        return self._spoilt(key, lambda: write(key, data, token))
+        return self._spoilt(key, lambda: write(key, body, token))
 
 
 rels = st.sampled_from([raw_rel("m", 1), raw_rel("m", 2), raw_rel("n", 1)])

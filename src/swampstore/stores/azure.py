@@ -14,6 +14,7 @@ from swampstore.stores.protocol import Store
 if TYPE_CHECKING:
     from obstore.store import AzureConfig as ClientSettings
     from obstore.store import AzureStore, RetryConfig
+    from obstore.store import ClientConfig as ClientOptions
 
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 _REMEDIES = Remedies(
@@ -79,10 +80,11 @@ class AzureConfig:
             remedies=_REMEDIES,
             # With a token it could not; but a token, unlike a key, does not sign headers.
             signs=bool(self.account_key),
+            largest=5000 << 20,
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> AzureStore:
+    def _client(self, retries: RetryConfig, extra: ClientOptions) -> AzureStore:
         from obstore.store import AzureStore
 
         from swampstore.stores.obstore_store import client_options
@@ -98,7 +100,7 @@ class AzureConfig:
             self.container,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.endpoint, headers),
+            client_options=client_options(self.limits, self.endpoint, extra),
             retry_config=retries,
         )
 

@@ -21,6 +21,7 @@ class Bucket:
     `condition` names the member of an object's description that conditional writes go by.
     `clock_url` answers anybody with a Date header, even if only to refuse. `signs` says that the
     client can sign URLs with what it has, so that we can send requests that it does not know.
+    `largest` is how many bytes it takes in one request.
     """
 
     identity: str
@@ -29,3 +30,4 @@ class Bucket:
     timeout: float
     remedies: Remedies
     signs: bool
+    largest: int

@@ -5,7 +5,6 @@ Around a store with retries it counts operations; inside the retries it counts a
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from datetime import datetime
 from typing import BinaryIO, NamedTuple
 
 from swampstore.stores.folders import Level, level
+from swampstore.stores.payloads import size_of
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.stores.wrapping import WrappingStore
 
@@ -115,18 +115,18 @@ class CountingStore(WrappingStore):
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""
-        self._count("put", sent=len(body) if isinstance(body, bytes) else _size(body))
+        self._count("put", sent=size_of(body))
         return self.inner.put(key, body)
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
-        self._count("put", sent=len(data))
-        return self.inner.put_if_absent(key, data)
+        self._count("put", sent=size_of(body))
+        return self.inner.put_if_absent(key, body)
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
-        self._count("put", sent=len(data))
-        return self.inner.put_if_match(key, data, token)
+        self._count("put", sent=size_of(body))
+        return self.inner.put_if_match(key, body, token)
 
     def delete(self, key: str) -> None:
         """See Store.delete."""
@@ -147,7 +147,3 @@ class CountingStore(WrappingStore):
         """See Store.clock."""
         self._count("clock")
         return self.inner.clock()
-
-
-def _size(file: BinaryIO) -> int:
-    return file.seek(0, os.SEEK_END)

@@ -187,7 +187,7 @@ class DirectoryStore:
         """See Store.put."""
         return self._write(key, body, lambda _: None)
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
 
         def check(token: str | None) -> None:
@@ -200,16 +200,16 @@ class DirectoryStore:
             except FileExistsError:
                 raise exists(key, self.identity) from None
 
-        return self._write(key, data, check, publish)
+        return self._write(key, body, check, publish)
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
 
         def check(found: str | None) -> None:
             if found != token:
                 raise changed(key, self.identity)
 
-        return self._write(key, data, check)
+        return self._write(key, body, check)
 
     def _write(
         self,

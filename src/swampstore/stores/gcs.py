@@ -14,6 +14,7 @@ from swampstore.stores.errors import StoreCredentialsError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
+    from obstore.store import ClientConfig as ClientOptions
     from obstore.store import GCSConfig as ClientSettings
     from obstore.store import GCSStore, RetryConfig
 
@@ -77,10 +78,11 @@ class GcsConfig:
             remedies=_REMEDIES,
             # Only some credentials of Google sign, and they would have to sign the condition.
             signs=False,
+            largest=5 << 40,
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> GCSStore:
+    def _client(self, retries: RetryConfig, extra: ClientOptions) -> GCSStore:
         import json
 
         from obstore.store import GCSStore
@@ -98,7 +100,7 @@ class GcsConfig:
             self.bucket,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.api_endpoint, headers),
+            client_options=client_options(self.limits, self.api_endpoint, extra),
             retry_config=retries,
         )
 

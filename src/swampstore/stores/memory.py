@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Self
 from swampstore.stores.config_fields import Fields, Limits
 from swampstore.stores.errors import changed, exists, not_found
 from swampstore.stores.keys import check_key, parent_of
+from swampstore.stores.payloads import payload
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
 from swampstore.stores.streaming import receive
 
@@ -97,19 +98,21 @@ class MemoryStore:
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""
-        data = body if isinstance(body, bytes) else _read_all(body)
+        data = bytes(payload(body))
         with self._bucket.lock:
             return self._write(key, data)
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
+        data = bytes(payload(body))
         with self._bucket.lock:
             if key in self._bucket.objects:
                 raise exists(key, self.identity)
             return self._write(key, data)
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
+        data = bytes(payload(body))
         with self._bucket.lock:
             found = self._bucket.objects.get(check_key(key))
             if found is None or found.info.token != token:
@@ -153,8 +156,3 @@ class MemoryStore:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _read_all(file: BinaryIO) -> bytes:
-    file.seek(0)
-    return file.read()

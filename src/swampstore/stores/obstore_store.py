@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self
 
 import obstore
 from obstore.exceptions import (
@@ -25,12 +25,14 @@ from swampstore.stores.config_fields import Limits
 from swampstore.stores.errors import (
     StoreMissingError,
     StoreUnreachableError,
+    UnsupportedOperationError,
     changed,
     exists,
 )
 from swampstore.stores.folders import Level
 from swampstore.stores.keys import check_key, parent_of
 from swampstore.stores.obstore_errors import translate
+from swampstore.stores.payloads import payload, size_of
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
 from swampstore.stores.signed_requests import SignedRequests
 from swampstore.stores.streaming import CHUNK, receive
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
 
     Client = S3Store | GCSStore | AzureStore
-    MakeClient = Callable[[RetryConfig, Mapping[str, str]], Client]
+    MakeClient = Callable[[RetryConfig, ClientConfig], Client]
 
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _PAGE = 1000
@@ -49,19 +51,23 @@ _PAGE_PAUSES = (0.1, 0.4, 1.6)
 # One request may not last longer than this, however much it transfers.
 _LONGEST_REQUEST = timedelta(hours=1)
 _LONGEST_CONNECT = 5.0
+# The client takes the time of sending for silence: more bytes than these get more time, as much
+# as a line of so many bytes a second needs.
+_QUICK = 4 << 20
+_SLOWEST = 128 << 10
 # A signed URL is used at once; clocks may differ a little.
 _SIGNED_FOR = timedelta(minutes=5)
 _CLIENT_FAILURES = (BaseError, OSError, ValueError)
 
 
-def client_options(limits: Limits, endpoint: str, headers: Mapping[str, str]) -> ClientConfig:
+def client_options(limits: Limits, endpoint: str, extra: ClientConfig) -> ClientConfig:
     """Return the HTTP settings: silence for longer than the timeout is a failure."""
     return {
         "allow_http": endpoint.startswith("http://"),
         "connect_timeout": timedelta(seconds=min(limits.request_timeout, _LONGEST_CONNECT)),
         "read_timeout": timedelta(seconds=limits.request_timeout),
         "timeout": _LONGEST_REQUEST,
-        "default_headers": dict(headers),
+        **extra,
     }
 
 
@@ -81,6 +87,7 @@ class ObstoreStore:
         self._client = make_client(_NO_RETRIES, {})
         self._bucket = bucket
         self._signed = SignedRequests(bucket.timeout)
+        self._patient: dict[int, Client] = {}
 
     @contextlib.contextmanager
     def _errors(self, operation: str, key: str) -> Iterator[None]:
@@ -174,31 +181,64 @@ class ObstoreStore:
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put."""
         with self._errors("put", key):
+            size = size_of(body)
+            if size <= self._bucket.largest:
+                return self._written(
+                    obstore.put(self._client_for(size), key, payload(body), use_multipart=False)
+                )
+            # In parts: if we are killed meanwhile, they stay in the bucket, and no listing
+            # shows them. So that is done only where there is no other way.
             if not isinstance(body, bytes):
                 body.seek(0)
             return self._written(obstore.put(self._client, key, body, max_concurrency=4))
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
         check_key(key)
         try:
-            return self._written(obstore.put(self._client, key, data, mode="create"))
+            return self._put_on(key, body, "create")
         except (AlreadyExistsError, PreconditionError) as error:
             raise exists(key, self.identity) from error
         except _CLIENT_FAILURES as error:
             raise translate(error, self._bucket, "put", key) from error
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
         mode: UpdateVersion = {"version": token}
         if self._bucket.condition == "e_tag":
             mode = {"e_tag": _quoted(token)}
         with self._errors("put", key):
             try:
-                return self._written(obstore.put(self._client, key, data, mode=mode))
+                return self._put_on(key, body, mode)
             # A service that sees two conditional writes at once may answer "conflict" to one.
             except (PreconditionError, AlreadyExistsError, FileNotFoundError) as error:
                 raise changed(key, self.identity) from error
+
+    def _put_on(
+        self, key: str, body: bytes | BinaryIO, mode: Literal["create"] | UpdateVersion
+    ) -> Written:
+        size = size_of(body)
+        if size > self._bucket.largest:
+            raise UnsupportedOperationError(
+                f"{key} has {size} bytes, and {self.identity} takes at most"
+                f" {self._bucket.largest} at once; in parts it could replace what others wrote",
+                hint="Save the content as several artifacts.",
+            )
+        return self._written(obstore.put(self._client_for(size), key, payload(body), mode=mode))
+
+    def _client_for(self, size: int) -> Client:
+        """Return a client that waits for an answer as long as so many bytes may be on their way."""
+        if size <= _QUICK:
+            return self._client
+        steps = size.bit_length()
+        client = self._patient.get(steps)
+        if client is None:
+            patience = timedelta(seconds=self._bucket.timeout + (1 << steps) / _SLOWEST)
+            longest = max(patience, _LONGEST_REQUEST)
+            client = self._make_client(_NO_RETRIES, {"read_timeout": patience, "timeout": longest})
+            # Two threads may both make one; the second is as good.
+            self._patient[steps] = client
+        return client
 
     def delete(self, key: str) -> None:
         """See Store.delete."""
@@ -229,7 +269,8 @@ class ObstoreStore:
             url = obstore.sign(self._client, "DELETE", key, _SIGNED_FOR)
             self._signed.send("DELETE", url, headers)
         else:
-            obstore.delete(self._make_client(_NO_RETRIES, headers), key)
+            client = self._make_client(_NO_RETRIES, {"default_headers": dict(headers)})
+            obstore.delete(client, key)
 
     def _condition(self, token: str) -> Mapping[str, str]:
         if self._bucket.condition == "e_tag":

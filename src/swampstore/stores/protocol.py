@@ -100,11 +100,15 @@ class Store(Protocol):
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
         """Write an object, replacing what is there. A file is read from its start."""
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
-        """Create an object; raise PreconditionFailedError if there is one already."""
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        """Create an object; raise PreconditionFailedError if there is one already.
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
-        """Replace the object that has this token.
+        The condition holds at every size, and a file is never in memory as a whole. Raises
+        UnsupportedOperationError for a body that is too large for a write on a condition.
+        """
+
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
+        """Replace the object that has this token. It goes for bodies what `put_if_absent` says.
 
         Raises PreconditionFailedError if the object is another one or gone.
         """

@@ -5,12 +5,14 @@ they are repeated after a transient failure. A conditional write is not: its ans
 lost after the write was done, and repeating it would then report "somebody was faster" about
 ourselves. So after a failed conditional write the object is read back: if it holds our bytes we
 succeeded; if it is still what the condition asked for, the write can safely be repeated; only
-otherwise did somebody else win. Two writers of the very same bytes both succeed, so a writer
+otherwise did somebody else win. A file is compared by its hash while the object streams by. Two
+writers of the very same bytes both succeed, so a writer
 that must be told apart (a lock, a commit) puts something unique into them.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +22,13 @@ from typing import BinaryIO, TypeVar
 
 from swampstore.stores.contents import Handed, Wanted, contents
 from swampstore.stores.errors import (
+    CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnreachableError,
 )
 from swampstore.stores.folders import Level, level
+from swampstore.stores.payloads import sha256_of, size_of
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 from swampstore.stores.wrapping import WrappingStore
 
@@ -102,20 +106,25 @@ class RetryingStore(WrappingStore):
         """See Store.put."""
         return self._repeat(lambda: self.inner.put(key, body))
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
         return self._conditionally(
-            key, data, lambda: self.inner.put_if_absent(key, data), expected=None
+            key, body, lambda: self.inner.put_if_absent(key, body), expected=None
         )
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
         return self._conditionally(
-            key, data, lambda: self.inner.put_if_match(key, data, token), expected=token
+            key, body, lambda: self.inner.put_if_match(key, body, token), expected=token
         )
 
     def _conditionally(
-        self, key: str, data: bytes, write: Callable[[], Written], *, expected: str | None
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        write: Callable[[], Written],
+        *,
+        expected: str | None,
     ) -> Written:
         failure: StoreUnreachableError | PreconditionFailedError | None = None
         for _ in self._policy.pauses():
@@ -123,27 +132,47 @@ class RetryingStore(WrappingStore):
                 return write()
             except (StoreUnreachableError, PreconditionFailedError) as error:
                 failure = error
-            found = self._read_back(key, failure)
-            if found is not None and found.data == data:
-                assert found.info.token is not None
-                return Written(found.info.etag, found.info.token, is_met=True)
-            if (found.info.token if found else None) != expected:
+            found, is_ours = self._read_back(key, body, failure)
+            if found is not None and is_ours:
+                assert found.token is not None
+                return Written(found.etag, found.token, is_met=True)
+            if (found.token if found else None) != expected:
                 raise _lost(failure) from failure
             # Nobody won: the request got lost, or the server saw two at once and refused both.
         assert failure is not None
         raise failure
 
     def _read_back(
-        self, key: str, failure: StoreUnreachableError | PreconditionFailedError
-    ) -> Fetched | None:
+        self,
+        key: str,
+        body: bytes | BinaryIO,
+        failure: StoreUnreachableError | PreconditionFailedError,
+    ) -> tuple[ObjectInfo | None, bool]:
+        """Return what is there now, and whether it is what we wanted to write."""
         try:
-            return self.get(key)
+            if isinstance(body, bytes):
+                found = self.get(key)
+                return found.info, found.data == body
+            return self._compared(key, body)
         except ObjectNotFoundError:
-            return None
+            return None, False
         except StoreUnreachableError as error:
             raise StoreUnreachableError(
                 f"{failure.message}; whether {key} was written is unknown", hint=error.hint
             ) from failure
+
+    def _compared(self, key: str, file: BinaryIO) -> tuple[ObjectInfo, bool]:
+        info = self.head(key)
+        if info.size != size_of(file):
+            return info, False
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            return self.download(key, nowhere, sha256=sha256_of(file)), True
+        except CorruptObjectError:
+            # If it was replaced since it was described, the token does not match either.
+            return info, False
+        finally:
+            os.close(nowhere)
 
     def delete(self, key: str) -> None:
         """See Store.delete."""

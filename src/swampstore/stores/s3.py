@@ -13,6 +13,7 @@ from swampstore.stores.config_fields import Fields, Limits, mapping_from_url
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
+    from obstore.store import ClientConfig as ClientOptions
     from obstore.store import RetryConfig, S3Credential, S3CredentialProvider, S3Store
     from obstore.store import S3Config as ClientSettings
 
@@ -78,10 +79,11 @@ class S3Config:
             timeout=self.limits.request_timeout,
             remedies=_REMEDIES,
             signs=True,
+            largest=5 << 30,
         )
         return open_bucket(self._client, bucket)
 
-    def _client(self, retries: RetryConfig, headers: Mapping[str, str]) -> S3Store:
+    def _client(self, retries: RetryConfig, extra: ClientOptions) -> S3Store:
         from obstore.store import S3Store
 
         from swampstore.stores.obstore_store import client_options
@@ -99,7 +101,7 @@ class S3Config:
             self.bucket,
             prefix=self.prefix or None,
             config=settings,
-            client_options=client_options(self.limits, self.endpoint, headers),
+            client_options=client_options(self.limits, self.endpoint, extra),
             retry_config=retries,
             credential_provider=self._provider(),
         )

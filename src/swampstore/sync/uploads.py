@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from swampstore.clock import Clock, to_iso
 from swampstore.files import disk_errors
@@ -136,45 +136,42 @@ class Uploader:
         key = self._names.remote(upload.rel)
         if upload.noted and upload.noted[0] == body.sha256 and self._is(key, upload.noted[1]):
             return None
+        with _opened(path, body) as data:
+            return self._place_data(upload, key, body.sha256, data)
+
+    def _place_data(
+        self, upload: Upload, key: str, sha256: str, data: bytes | BinaryIO
+    ) -> Written | Occupied:
         if not self._store.capabilities.conditional_update:
-            return self._write(key, path, body, None)
-        if body.data is None:
-            return self._place_large(upload, path, body)
+            # Such a store can only be used alone: there is no way to see who else writes.
+            return self._store.put(key, data)
         replaces = upload.replaces
         try:
             if replaces is None:
-                return self._store.put_if_absent(key, body.data)
+                return self._store.put_if_absent(key, data)
             if replaces.etag is not None:
-                return self._store.put_if_match(key, body.data, replaces.etag)
+                return self._store.put_if_match(key, data, replaces.etag)
         except PreconditionFailedError:
             pass
-        return self._place_over(upload, path, body)
+        return self._place_over(upload, key, sha256, data)
 
-    def _place_large(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
-        """Stream a file; stores take no condition for that, so look first."""
-        key = self._names.remote(upload.rel)
-        try:
-            found = self._store.head(key)
-        except ObjectNotFoundError:
-            return self._write(key, path, body, None)
-        if upload.replaces is not None and found.token == upload.replaces.etag:
-            return self._write(key, path, body, None)
-        return self._place_over(upload, path, body)
-
-    def _place_over(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
+    def _place_over(
+        self, upload: Upload, key: str, sha256: str, data: bytes | BinaryIO
+    ) -> Written | Occupied:
         """Write over an object that is not known by its token, if its content may be replaced."""
-        key = self._names.remote(upload.rel)
         for _ in range(_ATTEMPTS):
             try:
                 digest, size, token = self._look(key)
             except ObjectNotFoundError:
                 digest, size, token = "", 0, None
-            if digest == body.sha256:
+            if digest == sha256:
                 return Written("", token or "", is_met=True)
             if token is not None and not _may_replace(upload, digest, size):
                 return Occupied(upload.rel, digest, size)
             try:
-                return self._write(key, path, body, token, absent=token is None)
+                if token is None:
+                    return self._store.put_if_absent(key, data)
+                return self._store.put_if_match(key, data, token)
             except PreconditionFailedError:
                 continue
         return Occupied(upload.rel, "", 0)
@@ -193,18 +190,6 @@ class Uploader:
             return self._store.head(key).token == token
         except ObjectNotFoundError:
             return False
-
-    def _write(
-        self, key: str, path: str, body: _Body, token: str | None, *, absent: bool = False
-    ) -> Written:
-        if body.data is None:
-            with disk_errors(path), open(path, "rb") as file:
-                return self._store.put(key, file)
-        if absent:
-            return self._store.put_if_absent(key, body.data)
-        if token is not None:
-            return self._store.put_if_match(key, body.data, token)
-        return self._store.put(key, body.data)
 
 
 def put_all(
@@ -235,6 +220,15 @@ def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
     if replaces.sha256 is not None:
         return replaces.sha256 == sha256
     return replaces.size == size
+
+
+@contextlib.contextmanager
+def _opened(path: str, body: _Body) -> Iterator[bytes | BinaryIO]:
+    if body.data is not None:
+        yield body.data
+        return
+    with disk_errors(path), open(path, "rb") as file:
+        yield file
 
 
 def _read(path: str) -> _Body | None:

@@ -65,13 +65,13 @@ class AttentiveStore(WrappingStore):
         """See Store.put."""
         return self._wait_for(lambda: self.inner.put(key, body))
 
-    def put_if_absent(self, key: str, data: bytes) -> Written:
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
-        return self._wait_for(lambda: self.inner.put_if_absent(key, data))
+        return self._wait_for(lambda: self.inner.put_if_absent(key, body))
 
-    def put_if_match(self, key: str, data: bytes, token: str) -> Written:
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
-        return self._wait_for(lambda: self.inner.put_if_match(key, data, token))
+        return self._wait_for(lambda: self.inner.put_if_match(key, body, token))
 
     def delete(self, key: str) -> None:
         """See Store.delete."""

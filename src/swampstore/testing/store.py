@@ -299,6 +299,41 @@ class StoreConformance:
         winners = _race(lambda data: store.put_if_absent(key, data))
         assert winners == [store.get(key).data]
 
+    def test_a_file_of_any_size_is_put_on_a_condition(
+        self, store: Store, under: str, tmp_path: Path
+    ) -> None:
+        key = f"{under}/file"
+        contents = [os.urandom(length) for length in (0, 5, (6 << 20) + 1)]
+        for content in contents:
+            (tmp_path / "body").write_bytes(content)
+            with (tmp_path / "body").open("rb") as file:
+                file.seek(3)
+                first = store.put_if_absent(key, file)
+                assert store.get(key).data == content
+                with pytest.raises(PreconditionFailedError):
+                    store.put_if_absent(key, io.BytesIO(b"another"))
+                second = store.put_if_match(key, io.BytesIO(b"another"), first.token)
+                with pytest.raises(PreconditionFailedError):
+                    store.put_if_match(key, file, first.token)
+                store.put_if_match(key, file, second.token)
+            assert store.get(key).data == content
+            store.delete(key)
+
+    def test_of_many_large_files_at_once_one_wins(self, store: Store, under: str) -> None:
+        size = 5 << 20
+        bodies = [io.BytesIO(bytes([number]) * size) for number in range(4)]
+
+        def create(body: io.BytesIO) -> bytes | None:
+            try:
+                store.put_if_absent(f"{under}/large", body)
+            except PreconditionFailedError:
+                return None
+            return body.getvalue()
+
+        with ThreadPoolExecutor(len(bodies)) as pool:
+            winners = [content for content in pool.map(create, bodies) if content is not None]
+        assert winners == [store.get(f"{under}/large").data]
+
     def test_of_many_updates_at_once_one_wins(self, store: Store, under: str) -> None:
         key = f"{under}/a"
         token = store.put(key, b"before").token

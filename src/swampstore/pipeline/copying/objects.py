@@ -42,7 +42,6 @@ from swampstore.stores.errors import (
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.index_format import Entry
 from swampstore.sync.shapes import is_marker
-from swampstore.sync.uploads import IN_MEMORY
 
 # How often others may get in between while an object is replaced.
 _ATTEMPTS = 3
@@ -55,11 +54,6 @@ class Body(NamedTuple):
     file: BufferedRandom
     size: int
     sha256: str
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it may be in memory as a whole."""
-        return self.size <= IN_MEMORY
 
     def read(self) -> bytes:
         """Return all of it."""
@@ -135,8 +129,8 @@ class ObjectCopier:
         key = self._target_names.remote(wanted.rel)
         for _ in range(_ATTEMPTS):
             try:
-                if self._may_just_create(wanted, body):
-                    self._target_store.put_if_absent(key, body.read())
+                if self._may_just_create(wanted):
+                    self._target_store.put_if_absent(key, body.file)
                     return self._checked(wanted, body, key)
             except PreconditionFailedError:
                 pass
@@ -152,10 +146,10 @@ class ObjectCopier:
             return self._checked(wanted, body, key)
         return Refused(wanted, CONFLICT, "others keep writing it at the target")
 
-    def _may_just_create(self, wanted: Wanted, body: Body) -> bool:
+    def _may_just_create(self, wanted: Wanted) -> bool:
         """Whether a single request can tell that nothing is there, and put it there."""
         able = self._target_store.capabilities
-        return wanted.there is None and body.is_small and able.conditional_create
+        return wanted.there is None and able.conditional_create
 
     def _makes_room(self, wanted: Wanted, body: Body, found: _Found) -> bool:
         if is_marker(wanted.rel):
@@ -168,12 +162,12 @@ class ObjectCopier:
         return Refused(wanted, CONFLICT, f"the target has other content: SHA-256 {found.sha256}")
 
     def _write(self, key: str, body: Body, found: _Found | None) -> None:
-        """Write the object, on a condition if the store and the size allow one."""
+        """Write the object, on a condition if the store knows any."""
         able = self._target_store.capabilities
-        if body.is_small and found is None and able.conditional_create:
-            self._target_store.put_if_absent(key, body.read())
-        elif body.is_small and found and found.info.token and able.conditional_update:
-            self._target_store.put_if_match(key, body.read(), found.info.token)
+        if found is None and able.conditional_create:
+            self._target_store.put_if_absent(key, body.file)
+        elif found and found.info.token and able.conditional_update:
+            self._target_store.put_if_match(key, body.file, found.info.token)
         else:
             self._target_store.put(key, body.file)
 
