@@ -270,10 +270,10 @@ def test_a_catalog_whose_pages_are_damaged_is_found(repo: Repo, data: Path) -> N
 
 
 def test_a_catalog_of_another_schema_is_found(repo: Repo, data: Path) -> None:
-    repo.catalog.rows.write(lambda db: db.execute("PRAGMA user_version = 99"))
+    repo.catalog.rows.write(lambda db: db.execute("PRAGMA user_version = 0"))
     repo.catalog.close()
     report = examine(repo)
-    assert "schema is 99" in finding(report, "catalog").message
+    assert "schema is 0" in finding(report, "catalog").message
     assert examine(repo, repair=True).ok
 
 

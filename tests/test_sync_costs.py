@@ -114,7 +114,8 @@ def check_push_of_one_artifact(world: World) -> None:
     assert counted["PUT meta"] == 1
     assert counted["PUT monolith"] == (1 if world.version == 1 else 0)
     assert counted["GET data"] == counted["HEAD data"] == 0
-    assert reads(counted) <= 3, counted
+    # On version 1 a look at each shard, whether a newer release wrote it, comes on top.
+    assert reads(counted) <= (5 if world.version == 1 else 3), counted
     world.there.pull()
 
 
@@ -268,7 +269,8 @@ def test_a_first_push_to_a_sharded_index_asks_for_no_shard(world: World) -> None
     assert counted["PUT data"] == len(files)
     assert counted["PUT shard"] == len({partition_of(rel) for rel in files})
     assert (counted["PUT meta"], counted["PUT monolith"]) == (1, 0)
-    assert reads(counted) <= 3, counted
+    # On version 1 a look at each shard, whether a newer release wrote it, comes on top.
+    assert reads(counted) <= (5 if world.version == 1 else 3), counted
 
 
 def test_5000_dirty_paths_cost_5000_stats_and_no_walk(

@@ -190,7 +190,7 @@ DIRTY_V1 = {"version": 1, "localDirty": True}
     [
         (None, set(), True),
         (CORRUPT, set(), True),
-        ({"version": 3}, set(), True),
+        ({"version": "3"}, set(), True),
         (DIRTY_V1, set(), True),
         ({"version": 1}, set(), True),
         ({}, set(), False),

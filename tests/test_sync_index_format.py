@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from swampstore.errors import NewerFormatError
 from swampstore.layout import is_internal
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import (
@@ -342,7 +344,6 @@ def test_damage_of_our_own_members_only_loses_them(own: str) -> None:
 @pytest.mark.parametrize(
     "meta",
     [
-        '{"version":3,"partitions":[],"commitSeq":1}',
         '{"version":0,"partitions":[]}',
         '{"version":"2","partitions":[],"commitSeq":1}',
         '{"version":true,"partitions":[]}',
@@ -387,7 +388,9 @@ def test_meta_of_the_wrong_shape_is_damage(meta: str) -> None:
         pytest.param(b"[]", id="array"),
         pytest.param(b"{}", id="empty object"),
         pytest.param(b'{"version":1}', id="version only"),
-        pytest.param(b'{"version":2,"entries":{}}', id="another version"),
+        pytest.param(b'{"version":0,"entries":{}}', id="another version"),
+        pytest.param(b'{"version":7.0,"entries":{}}', id="no whole version"),
+        pytest.param(b'{"version":"7","entries":{}}', id="version in quotes"),
         pytest.param(b'{"version":1,"entries":[]}', id="array of entries"),
         pytest.param(b'{"version":1,"entries":null,"partitions":null}', id="null entries"),
         pytest.param(MONOLITH + b"}", id="something behind"),
@@ -454,7 +457,8 @@ def test_flipped_bytes_are_either_damage_or_give_valid_documents(
     data = bytearray(document)
     for at, byte in flips:
         data[at % len(data)] = byte
-    rewrite(bytes(data))
+    with contextlib.suppress(NewerFormatError):
+        rewrite(bytes(data))
 
 
 # Times

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from swampstore.sync.sidecar import MAX_PATHS, SIDECAR, Sidecar, SidecarState, decode, encode
@@ -75,8 +75,8 @@ def test_h52_garbage_means_a_walk_and_never_an_error(data: bytes | None) -> None
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"version": 3},
-        {"version": "2"},
+        {"version": 0},
+        {"version": "3"},
         {"version": True},
         {"version": None},
         {ETAG: None},
@@ -114,6 +114,7 @@ known = [*CLEAN, "commitSeq", "dirtyPathsOverflowed", "swampstoreOverflow", "swa
 
 @given(st.dictionaries(st.sampled_from(known), json_values, max_size=5))
 def test_h52_no_members_raise_and_what_was_read_can_be_written(members: dict[str, Any]) -> None:
+    assume(type(members.get("version")) is not int)
     state = state_of(**members)
     written = decode(encode(state, ETAG), ETAG)
     assert written.must_walk == state.must_walk

@@ -41,6 +41,7 @@ def set_up_datastore(
     Raises what `Setup.run` raises; the old settings hold then, and it can be done again.
     """
     environ = os.environ if environ is None else environ
+    _refuse_newer(repo)
     config = configured(repo.config, address, environ, namespace, hydration)
     cache = StagedCache(repo.config, config) if config.remote else None
     left_behind = cache.finish() if cache else None
@@ -68,6 +69,13 @@ def set_up_datastore(
             setup.remove_moved(moved)
         moved.rebuild_catalog()
     return report
+
+
+def _refuse_newer(repo: Repo) -> None:
+    """Raise NewerFormatError before anything moves away from under a newer release."""
+    repo.catalog.rows.read(lambda _: None)
+    if repo.config.remote is not None:
+        repo.dirty.peek()
 
 
 @contextlib.contextmanager

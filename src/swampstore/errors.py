@@ -98,6 +98,12 @@ class MetadataError(SwampstoreError, ValueError):
     code = "metadata_invalid"
 
 
+class NewerFormatError(SwampstoreError, ValueError):
+    """A document or file was written by a newer release, so it is left alone."""
+
+    code = "newer_format"
+
+
 class OwnershipError(SwampstoreError, PermissionError):
     """The data name belongs to another owner."""
 

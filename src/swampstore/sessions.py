@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from swampstore.clock import Clock, to_iso
 from swampstore.config import Config
-from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
+from swampstore.errors import (
+    EXIT_NOT_PUSHED,
+    NewerFormatError,
+    SwampstoreError,
+    ValidationError,
+)
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 
@@ -227,7 +232,7 @@ class _RemoteWork:
                 self._repo.locks.verify()
             if session.pushed.conflicts:
                 self._pull()  # what others have, which ours has made room for
-        except (StoreError, SyncError) as error:
+        except (StoreError, SyncError, NewerFormatError) as error:
             self.leave_behind()
             if error.exit_status == EXIT_NOT_PUSHED:
                 raise

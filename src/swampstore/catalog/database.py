@@ -1,7 +1,8 @@
 """The catalog's SQLite file: opening, sharing between processes and threads, healing.
 
-The file is a cache. Whatever is wrong with it (missing, damaged, of another schema, deleted
-while open) the answer is a fresh one, and never an error as long as the disk can be written.
+The file is a cache. Whatever is wrong with it (missing, damaged, of an older schema, deleted
+while open) the answer is a fresh one, and never an error as long as the disk can be written. Only
+one of a newer release, which may be in use by that release, is left alone: NewerFormatError.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from swampstore.catalog.schema import DDL, SCHEMA_VERSION
 from swampstore.errors import CatalogError, DiskError
+from swampstore.formats import refuse_newer
 
 T = TypeVar("T")
 BUSY_TIMEOUT_MS = 5000
@@ -233,14 +235,24 @@ class Database:
         if self._file_id() is None or (os.path.exists(log) and os.path.getsize(log)):
             return None
         connection = _open_file(f"file:{quote(self.path)}?immutable=1", uri=True)
-        with contextlib.suppress(sqlite3.DatabaseError):
-            if _schema_version(connection) == SCHEMA_VERSION:
+        try:
+            if self._checked_version(connection) == SCHEMA_VERSION:
                 return connection
+        except sqlite3.DatabaseError:
+            pass
+        except BaseException:
+            connection.close()
+            raise
         connection.close()
         return None
 
+    def _checked_version(self, connection: sqlite3.Connection) -> int:
+        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+        refuse_newer("catalog", version, self.path)
+        return version
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        if _schema_version(connection) != SCHEMA_VERSION:
+        if self._checked_version(connection) != SCHEMA_VERSION:
             with self._healing():
                 self._bring_to_schema(connection)
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
@@ -248,11 +260,11 @@ class Database:
         connection.execute(f"PRAGMA synchronous = {self._level(flush=False)}")
 
     def _bring_to_schema(self, connection: sqlite3.Connection) -> None:
-        version = _schema_version(connection)
+        version = self._checked_version(connection)
         if version == SCHEMA_VERSION:
             return
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            # Another schema, older or newer: keep it out of the way, start afresh.
+            # An older schema: keep it out of the way, start afresh.
             self._move_aside(f"schema-{version}")
             raise _ReplacedError
         # Switching the journal mode takes an exclusive lock, so it happens once per file.
@@ -302,11 +314,6 @@ def _open_file(path: str, *, uri: bool = False) -> sqlite3.Connection:
         check_same_thread=False,
         uri=uri,
     )
-
-
-def _schema_version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
 
 
 def _is_populated(connection: sqlite3.Connection) -> bool:

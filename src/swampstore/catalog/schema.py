@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from swampstore.formats import NEWEST
 from swampstore.layout import DataRef, ModelRef
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = NEWEST["catalog"]
 ACTIVE = "active"
 
 

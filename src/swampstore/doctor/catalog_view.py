@@ -11,6 +11,7 @@ from urllib.parse import quote
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import SCHEMA_VERSION
 from swampstore.doctor.findings import Finding
+from swampstore.formats import refuse_newer
 
 T = TypeVar("T")
 _CHECK = "catalog"
@@ -43,23 +44,24 @@ class ReadOnlyRows:
 
 
 def look_at_catalog(path: str, namespace: str) -> tuple[Finding, Catalog | None]:
-    """Check a catalog file; return it too if it can be used."""
+    """Check a catalog file; return it too if it can be used. Raises NewerFormatError."""
     if not os.path.lexists(path):
         return Finding(_CHECK, passed=True, message="there is none yet; a query makes one"), None
     try:
         rows = ReadOnlyRows(path)
     except sqlite3.Error as error:
         return _damaged(path, str(error)), None
-    complaint = _complaint(rows)
+    complaint = _complaint(rows, path)
     if complaint:
         rows.close()
         return _damaged(path, complaint), None
     return Finding(_CHECK, passed=True, message="the catalog is sound"), Catalog(rows, namespace)
 
 
-def _complaint(rows: ReadOnlyRows) -> str:
+def _complaint(rows: ReadOnlyRows, path: str) -> str:
     try:
         (version,) = rows.read(lambda db: db.execute("PRAGMA user_version").fetchone())
+        refuse_newer("catalog", version, path)
         if version != SCHEMA_VERSION:
             return f"its schema is {version}, ours is {SCHEMA_VERSION}"
         (verdict,) = rows.read(lambda db: db.execute("PRAGMA quick_check(1)").fetchone())

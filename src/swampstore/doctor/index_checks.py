@@ -1,11 +1,12 @@
 """The documents of the remote index: are they all there, and do they fit together.
 
-Only `_meta.json` is read; of the others the store tells whether and which they are.
+Only `_meta.json` is read, and what nobody here has read yet; of the others the store tells whether
+and which they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -27,10 +28,14 @@ _IN_FLIGHT = timedelta(minutes=1)
 
 
 class IndexCheck:
-    """Looks at the index documents of one remote; `now` is the time by the remote's clock."""
+    """Looks at the index documents of one remote; `now` is the time by the remote's clock.
 
-    def __init__(self, documents: Documents, now: datetime) -> None:
+    `known` are the ETags of the shards that this machine has read. Raises NewerFormatError.
+    """
+
+    def __init__(self, documents: Documents, now: datetime, known: Mapping[str, str]) -> None:
         self._documents = documents
+        self._known = known
         self._since = now - _IN_FLIGHT
         self._broken = Problems(checks.INDEX)
         self._behind = Problems(checks.INDEX_BEHIND)
@@ -46,10 +51,14 @@ class IndexCheck:
                 self._compare(decode_meta(fetched.data), monolith)
             except IndexDamagedError as error:
                 self._broken.add(error.message)
+        else:
+            self._read_monolith()
         return (self._broken if self._broken.count else self._behind).finding()
 
     def _compare(self, meta: Meta, monolith: ObjectInfo | None) -> None:
         listed = self._documents.listed_shards()
+        unread = [one for one, info in listed.items() if self._known.get(one) != info.etag]
+        self._documents.refuse_newer(dict.fromkeys(unread))
         lost = [one for one in meta.partitions if one not in listed]
         # On version 1 the shards only repeat what the monolith says.
         problems = self._broken if meta.version == 2 else self._behind
@@ -61,8 +70,16 @@ class IndexCheck:
             return
         if monolith is None:
             self._broken.add(f"{MONOLITH_KEY} is missing")
-        elif meta.monolith not in (None, monolith.etag) and self._is_settled(monolith):
-            self._behind.add(f"{MONOLITH_KEY} is not the one that {META_KEY} tells of")
+        elif meta.monolith != monolith.etag:
+            self._read_monolith()
+            if meta.monolith is not None and self._is_settled(monolith):
+                self._behind.add(f"{MONOLITH_KEY} is not the one that {META_KEY} tells of")
+
+    def _read_monolith(self) -> None:
+        """Raise NewerFormatError or IndexDamagedError if it cannot be understood."""
+        found = self._documents.monolith()
+        if found is not None:
+            self._documents.parse_monolith(found.data, found.info.etag, found.info.token)
 
     def _unlike(self, meta: Meta, listed: dict[str, ObjectInfo]) -> Iterator[str]:
         for partition, info in sorted(listed.items()):

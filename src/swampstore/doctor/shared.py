@@ -16,6 +16,7 @@ from swampstore.doctor.namespace_checks import contamination
 from swampstore.doctor.object_checks import ObjectCheck
 from swampstore.errors import SwampstoreError
 from swampstore.stores.health import examine as answer_of
+from swampstore.sync.base_view import known_shards
 from swampstore.sync.remote.documents import Documents
 
 if TYPE_CHECKING:
@@ -76,17 +77,18 @@ class _RemoteExamination:
         return findings
 
     def _index(self) -> Finding:
-        found = IndexCheck(self._documents, self._store.clock()).run()
+        found = self._look_at_index()
         if found.passed or not self._repair:
             return found
-        is_healed = index_checks.heal(self._repo) and self._look_again().passed
+        is_healed = index_checks.heal(self._repo) and self._look_at_index().passed
         return replace(found, repaired=is_healed, remedy=None if is_healed else found.remedy)
 
     def _locks(self) -> Finding:
         return locks(self._repo.locks, repair=self._repair)
 
-    def _look_again(self) -> Finding:
-        return IndexCheck(self._documents, self._store.clock()).run()
+    def _look_at_index(self) -> Finding:
+        known = known_shards(self._names.cache_dir)
+        return IndexCheck(self._documents, self._store.clock(), known).run()
 
     def _contamination(self) -> Finding:
         return contamination(self._repo, repair=self._repair)

@@ -18,6 +18,7 @@ from typing import Any
 from swampstore.clock import to_iso
 from swampstore.errors import ConfigError, NamespaceTakenError, ValidationError
 from swampstore.files import disk_errors, replace_file
+from swampstore.formats import refuse_newer
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespace
 from swampstore.repo import Repo
 from swampstore.stores import Store
@@ -44,7 +45,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, namespace: str, data: bytes) -> Manifest:
-        """Read a manifest; raise ValidationError if it is none."""
+        """Read a manifest; raise ValidationError if it is none, and NewerFormatError."""
         try:
             members = json.loads(data)
             owner, since = members.get("repoId") or "", members.get("registeredAt") or ""
@@ -53,6 +54,7 @@ class Manifest:
                 f"{namespace}/{MANIFEST} is not a manifest",
                 hint="Find out whose the namespace is, and repair or remove that file by hand.",
             ) from None
+        refuse_newer("manifest", members.get("version"), f"{namespace}/{MANIFEST}")
         return cls(namespace, str(owner), str(since))
 
     def to_json(self) -> dict[str, Any]:

@@ -18,16 +18,14 @@ if TYPE_CHECKING:
 def version_without_meta(place: Place, store: Store) -> int:
     """Return what a cache that knows nothing takes the remote for; 0: for empty.
 
-    Raises IndexDamagedError if a newer program wrote the index.
+    Raises NewerFormatError.
     """
     with tempfile.TemporaryDirectory() as cache:
         base = Base(cache, str(place))
         try:
             index = RemoteIndex(store, place.names(cache), base, clock=system_clock)
             state = index.refresh()
-        except IndexDamagedError as error:
-            if "newer" in (error.hint or ""):
-                raise
+        except IndexDamagedError:
             return 1  # a monolith that cannot be read is one that was in use
         finally:
             base.close()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors
+from swampstore.formats import NEWEST, refuse_newer
 from swampstore.sync.errors import SyncError
 
 T = TypeVar("T")
@@ -44,12 +45,14 @@ class BaseFile:
     """One SQLite file that holds the tables of `schema` for one owner, and nothing else ever.
 
     One connection, used by one thread at a time. `work` must be repeatable: it runs again if the
-    file had to be healed, and then finds empty tables.
+    file had to be healed, and then finds empty tables. A file whose `kind` has a higher version
+    than this release knows raises NewerFormatError, whatever is done with it.
     """
 
-    def __init__(self, path: str, schema: Sequence[str], owner: str) -> None:
+    def __init__(self, path: str, schema: Sequence[str], owner: str, *, kind: str = "base") -> None:
         self._path = path
         self._schema = schema
+        self._kind = kind
         # Other tables make another stamp, without a version number that could be forgotten.
         self._stamp = f"{zlib.crc32(repr(schema).encode()):08x} {owner}"
         self._lock = threading.RLock()
@@ -105,6 +108,7 @@ class BaseFile:
 
         The file itself stays: others may have it open, and SQLite's log belongs to its name.
         """
+        self._refuse_newer(db)
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
         for (name,) in db.execute(tables).fetchall():
             quoted = name.replace('"', '""')
@@ -113,6 +117,11 @@ class BaseFile:
             db.execute(statement)
         db.execute("CREATE TABLE owner (stamp TEXT NOT NULL)")
         db.execute("INSERT INTO owner VALUES (?)", (self._stamp,))
+        db.execute(f"PRAGMA user_version = {NEWEST[self._kind]}")
+
+    def _refuse_newer(self, db: sqlite3.Connection) -> None:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        refuse_newer(self._kind, version, self._path)
 
     def _run(self, work: Work[T]) -> T:
         self._leave_parents_connection()
@@ -150,7 +159,7 @@ class BaseFile:
             self.close()
             with disk_errors(self._path), self._alone():
                 self._opened = self._file_ids()
-                self._connection = _open(self._path)
+                self._connection = self._open()
                 self._opened = self._file_ids()
         return self._connection
 
@@ -180,25 +189,27 @@ class BaseFile:
         finally:
             os.close(fd)
 
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            self._refuse_newer(db)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            # Reading opens the log as well, while nobody can replace it.
+            db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except BaseException:
+            db.close()
+            raise
+        return db
+
     def _leave_parents_connection(self) -> None:
         """After a fork: what the parent has open is neither used nor closed here."""
         if self._pid != os.getpid():
             self._inherited, self._connection = self._connection, None
             self._lock = threading.RLock()
             self._pid = os.getpid()
-
-
-def _open(path: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
-        # Reading opens the log as well, while nobody can replace it.
-        db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
 @contextlib.contextmanager

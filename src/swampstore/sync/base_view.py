@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA
 from swampstore.sync.base import BASE
 
@@ -23,14 +24,15 @@ class BaseView:
     """The rows of a base file, as they are. Raises sqlite3.Error if the file cannot be read."""
 
     def __init__(self, cache_dir: str) -> None:
-        path = f"{cache_dir}/{BASE}"
+        path = self._path = f"{cache_dir}/{BASE}"
         # Where nothing can be written, not even the shared memory of a log could be.
         mode = "mode=ro" if os.access(cache_dir, os.W_OK) else "immutable=1"
         self._db = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, isolation_level=None)
 
     def complaint(self) -> str:
-        """Return what is wrong with the file, empty if nothing is."""
+        """Return what is wrong with the file, empty if nothing is; raise NewerFormatError."""
         try:
+            refuse_newer("base", self._first("PRAGMA user_version"), self._path)
             verdict = self._first("PRAGMA quick_check(1)")
             self._first("SELECT stamp FROM owner")
         except sqlite3.Error as error:
@@ -55,6 +57,10 @@ class BaseView:
     def sha256(self, rel: str) -> str:
         """Return what a path holds on the remote, empty if that is unknown."""
         return str(self._first("SELECT sha256 FROM known WHERE rel = ?", rel) or "")
+
+    def shard_etags(self) -> dict[str, str]:
+        """Return the ETag of each shard as it was last read, by partition."""
+        return dict(self._db.execute("SELECT partition, etag FROM shards WHERE scope = ''"))
 
     def not_held(self) -> int:
         """Return how many files never came here: their content is fetched when it is read."""
@@ -98,3 +104,17 @@ def was_whole(cache_dir: str, version_rel: str) -> bool:
             view.close()
     except sqlite3.Error:
         return True
+
+
+def known_shards(cache_dir: str) -> dict[str, str]:
+    """Return the ETags of the shards that were read here, none if the base cannot be read."""
+    try:
+        view = BaseView(cache_dir)
+    except sqlite3.Error:
+        return {}
+    try:
+        return view.shard_etags()
+    except sqlite3.Error:
+        return {}
+    finally:
+        view.close()

@@ -3,7 +3,8 @@
 Other clients, newer ones too, write the same documents. So entries stay the bytes they came as
 until somebody needs one of them, and members that we do not know are written back byte for byte.
 Everything is compact JSON in UTF-8. What cannot be understood raises IndexDamagedError, in
-whatever way it is broken.
+whatever way it is broken; but a document with a higher version than we know is not broken, and
+raises NewerFormatError.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
+from swampstore.formats import refuse_newer
 from swampstore.stores.keys import check_key
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
@@ -127,6 +129,7 @@ _entry_members = msgspec.json.Decoder(_EntryMembers)
 _meta_members = msgspec.json.Decoder(_MetaMembers)
 _own_members = msgspec.json.Decoder(_OwnMembers)
 _commit_seq: msgspec.json.Decoder[int] = msgspec.json.Decoder(_CommitSeq)
+_anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -168,7 +171,7 @@ def decode_monolith(data: bytes) -> Document:
     """Read the index of a version 1 remote. `extra` holds `lastPulled` and `write` too."""
     members = _members(data, MONOLITH_KEY)
     members.setdefault("version", _VERSION)  # others never look at it, so it may be missing
-    return _document(members, MONOLITH_KEY)
+    return _document(members, "monolith", MONOLITH_KEY)
 
 
 def encode_monolith(doc: Document, last_pulled: str, write_id: str) -> bytes:
@@ -184,7 +187,7 @@ def encode_monolith(doc: Document, last_pulled: str, write_id: str) -> bytes:
 def decode_shard(data: bytes, partition: str = "*") -> Document:
     """Read the entries of one partition, whose name only serves the error."""
     what = shard_key(partition)
-    return _document(_members(data, what), what)
+    return _document(_members(data, what), "shard", what)
 
 
 def encode_shard(doc: Document) -> bytes:
@@ -196,6 +199,7 @@ def encode_shard(doc: Document) -> bytes:
 def decode_meta(data: bytes) -> Meta:
     """Read the directory of the partitions."""
     members = _members(data, META_KEY)
+    _refuse_newer(members, "meta", META_KEY)
     known = _decode(_meta_members, data, META_KEY)
     if known.version == 2 and known.commit_seq is None:
         raise _damaged(META_KEY, "version 2 without a commitSeq")
@@ -259,7 +263,13 @@ def iso_ms(mtime_ns: int) -> str:
     return to_iso(_EPOCH + since_epoch * _MILLISECOND)
 
 
-def _document(members: dict[str, msgspec.Raw], what: str) -> Document:
+def _refuse_newer(members: dict[str, msgspec.Raw], kind: str, what: str) -> None:
+    """Raise NewerFormatError, before anything else is found to be wrong with a document."""
+    refuse_newer(kind, _decode_if_sound(_anything, members.get("version")), what)
+
+
+def _document(members: dict[str, msgspec.Raw], kind: str, what: str) -> Document:
+    _refuse_newer(members, kind, what)
     if members.get("version") != _VERSION:
         raise _damaged(what, "its version is not 1")
     if "entries" not in members:

@@ -4,7 +4,8 @@ Each line is a checksum and a record: a path, or an array that says "everything"
 began, or that something at or below a path may be removed. Without such a word absence is no
 deletion: somebody may have emptied the cache. Of several marks of one path only the last one
 matters, so rewriting the journal without the others never changes what it says. Whatever cannot
-be read counts as "everything", and is replaced by that record at the next write.
+be read counts as "everything", and is replaced by that record at the next write; but a journal
+whose first line tells a higher version than ours belongs to a newer release, and is left alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Container, Iterable
 
 from swampstore.files import replace_file
+from swampstore.formats import refuse_newer
 
 JOURNAL = "_catalog.db-dirty"
 
@@ -178,9 +180,21 @@ def _write_whole(fd: int, data: bytes) -> None:
 _HEADER_SIZE = len(_encode([(_HEADER, "0" * 16)]))
 
 
+# With room for a version, which the first line of a newer journal has behind the id.
+_LONGEST_HEADER = _HEADER_SIZE + 32
+
+
 def _is_header(data: bytes) -> bool:
     record = _decode(data[:-1])
     return data.endswith(b"\n") and isinstance(record, tuple) and record[:1] == (_HEADER,)
+
+
+def _version_of(start: bytes) -> int | None:
+    """Return the version that a journal which begins like this tells, None if it tells none."""
+    record = _decode(start.partition(b"\n")[0])
+    if isinstance(record, tuple) and record[:1] == (_HEADER,) and len(record) > 2:
+        return int(record[2]) if record[2].isascii() and record[2].isdigit() else None
+    return None
 
 
 class Journal:
@@ -206,7 +220,10 @@ class Journal:
         return self.exists and not self._can_append
 
     def refresh(self) -> None:
-        """Take in what other processes wrote; costs no more than what they added."""
+        """Take in what other processes wrote; costs no more than what they added.
+
+        Raises NewerFormatError.
+        """
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
@@ -257,7 +274,9 @@ class Journal:
     def _catch_up(self, fd: int) -> None:
         try:
             size = os.fstat(fd).st_size
-            header = os.pread(fd, _HEADER_SIZE, 0)
+            start = os.pread(fd, _LONGEST_HEADER, 0)
+            refuse_newer("journal", _version_of(start), self._path)
+            header = start[:_HEADER_SIZE]
             if header != self._header or size < self._size:
                 self._start_over(header)
             if size > self._size:

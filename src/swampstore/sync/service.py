@@ -305,6 +305,7 @@ class SyncService:
 
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
+        self._parts.tracker.peek()  # raises if a newer release works with this cache
         with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
             return self._parts.index.migrate()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swampstore.files import read_file, replace_file
+from swampstore.formats import NEWEST, refuse_newer
 
 SIDECAR = ".datastore-sync-state.json"
 # Other clients stop listing paths here, and walk everything instead.
@@ -109,9 +110,13 @@ class SidecarState:
         )
 
 
-def decode(data: bytes | None, fingerprint_member: str) -> SidecarState:
-    """Return what a sidecar says; anything but a sound one of the current version is untrusted."""
+def decode(data: bytes | None, fingerprint_member: str, what: str = SIDECAR) -> SidecarState:
+    """Return what a sidecar says; anything but a sound one of the current version is untrusted.
+
+    Raises NewerFormatError.
+    """
     members = _members(data)
+    refuse_newer("sidecar", members.get("version"), what)
     fingerprint, verified_at = members.pop(fingerprint_member, None), members.get("lastVerifiedAt")
     version, is_dirty = members.pop("version", None), members.get("localDirty")
     if not (isinstance(fingerprint, str) and isinstance(verified_at, str)):
@@ -168,7 +173,7 @@ def encode(state: SidecarState, fingerprint_member: str) -> bytes:
     }
     if state.commit_seq is not None:
         members["commitSeq"] = state.commit_seq
-    document = {"version": 2, fingerprint_member: state.fingerprint}
+    document = {"version": NEWEST["sidecar"], fingerprint_member: state.fingerprint}
     document |= {name: members.pop(name) for name in _ORDER if name in members}
     document |= members
     if state.has_overflowed:
@@ -195,7 +200,7 @@ class Sidecar:
         except OSError:
             data = None
         if data != self._known[0]:
-            self._known = (data, decode(data, self._member))
+            self._known = (data, decode(data, self._member, self._path))
         return self._known[1]
 
     def update(self, change: Callable[[SidecarState], SidecarState]) -> SidecarState:

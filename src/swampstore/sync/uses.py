@@ -28,7 +28,7 @@ class Uses:
     """The uses of one cache directory. Threads and processes may share it."""
 
     def __init__(self, cache_dir: str, now_ns: Callable[[], int] = time.time_ns) -> None:
-        self._file = BaseFile(f"{cache_dir}/_catalog.db-uses", SCHEMA, "")
+        self._file = BaseFile(f"{cache_dir}/_catalog.db-uses", SCHEMA, "", kind="uses")
         self._now_ns = now_ns
         self._noted: dict[str, int] = {}
 

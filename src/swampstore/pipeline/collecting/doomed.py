@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.formats import NEWEST, refuse_newer
 from swampstore.locks.errors import LockLostError
 from swampstore.pipeline.editing import Editor
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
@@ -48,7 +49,7 @@ class Removed(NamedTuple):
 def write_down(editor: Editor, objects: Collection[Doomed]) -> str:
     """Keep what is about to be removed; return the key of the record."""
     key = editor.names.remote(f"{DOOMED}{uuid.uuid4()}.json")
-    document = {"version": 1, "objects": [one._asdict() for one in objects]}
+    document = {"version": NEWEST["gc doomed"], "objects": [one._asdict() for one in objects]}
     editor.store.put(key, json.dumps(document, indent=1).encode())
     return key
 
@@ -132,5 +133,7 @@ def _is_data(editor: Editor, rel: str) -> bool:
 
 
 def _read(store: Store, record: str) -> Iterator[Doomed]:
-    for one in json.loads(store.get(record).data)["objects"]:
+    document = json.loads(store.get(record).data)
+    refuse_newer("gc doomed", document["version"], record)
+    for one in document["objects"]:
         yield Doomed(one["rel"], one["etag"], one["modified"])

@@ -13,13 +13,15 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from swampstore.clock import from_iso, to_iso
+from swampstore.errors import NewerFormatError
+from swampstore.formats import NEWEST, refuse_newer
 from swampstore.pipeline.collecting.going import Going
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
 from swampstore.sync.names import Names
 
 MARKS = "_control/gc/marks.json"
-_VERSION = 1
+_VERSION = NEWEST["gc marks"]
 
 
 class Mark(NamedTuple):
@@ -45,7 +47,10 @@ class Marked(NamedTuple):
 
 
 def read_marks(store: Store, names: Names) -> Marked:
-    """Return the marks of a place; a document that cannot be understood has none."""
+    """Return the marks of a place; a document that cannot be understood has none.
+
+    Raises NewerFormatError.
+    """
     key = names.remote(MARKS)
     try:
         info, data = store.get(key)
@@ -53,7 +58,9 @@ def read_marks(store: Store, names: Names) -> Marked:
         return Marked({})
     token = info.token or store.head(key).token
     try:
-        return Marked(_decoded(json.loads(data)), token)
+        return Marked(_decoded(json.loads(data), key), token)
+    except NewerFormatError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return Marked({}, token, f"{key} cannot be understood ({error!r}): all marks are new")
 
@@ -97,7 +104,8 @@ def due_of(one: Going, marks: Marks, now: datetime, grace: timedelta) -> frozens
     )
 
 
-def _decoded(document: dict[str, Any]) -> Marks:
+def _decoded(document: dict[str, Any], key: str) -> Marks:
+    refuse_newer("gc marks", document["version"], key)
     if document["version"] != _VERSION:
         raise ValueError(f"its version is {document['version']}")
     return {

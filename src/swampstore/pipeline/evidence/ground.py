@@ -108,7 +108,7 @@ class Ground:
 def look(place: Place, store: Store) -> Ground:
     """Look at the documents of a place; entries are not read, except to tell its version.
 
-    Raises IndexDamagedError if a newer program wrote the index.
+    Raises NewerFormatError.
     """
     if not place.indexed:
         return Ground(place, store.clock())

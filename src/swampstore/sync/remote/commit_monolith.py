@@ -138,16 +138,21 @@ class MonolithCommit:
     def _restore_shards(
         self, ground: Sighting, mono: _Written, touched: Collection[str]
     ) -> _Shards:
-        """Write every shard that may not be the one of this monolith."""
+        """Write every shard that may not be the one of this monolith.
+
+        One that cannot be read now, or that a newer release wrote, stays as it is.
+        """
         listed = {one: info.etag for one, info in self._documents.listed_shards().items()}
         groups = grouped(mono.doc.entries)
         current = self._current_shards(groups, listed) - set(touched)
         slices = {one: groups.get(one, {}) for one in {*groups, *listed} - current}
-        written, failed = self._write(slices)
+        _, newer = self._documents.tried(self._documents.shard, slices.keys() & listed.keys())
+        written, failed = self._write({one: slices[one] for one in slices.keys() - newer.keys()})
         etags = {**{one: listed[one] for one in current}, **written}
         known = ground.meta.partitions if ground.meta else ()
         partitions = dict.fromkeys((*known, *groups))
-        return _shards_of((one for one in partitions if one in groups), etags, failed)
+        is_short = failed or bool(newer)
+        return _shards_of((one for one in partitions if one in groups), etags, is_short)
 
     def _current_shards(
         self, groups: Mapping[str, RawEntries], listed: Mapping[str, str]

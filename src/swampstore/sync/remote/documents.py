@@ -6,7 +6,8 @@ that lead out of the cache are taken out, and what is written back no longer has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -96,7 +97,7 @@ class Documents:
         return Found(doc, etag, token, self._scrub(doc))
 
     def shard(self, partition: str) -> Found:
-        """Return a shard; one that is missing or damaged has no `doc`."""
+        """Return a shard; one that is missing or damaged has no `doc`. Raises NewerFormatError."""
         fetched = self._get(self._names.remote(shard_key(partition)))
         if fetched is None:
             return Found()
@@ -106,6 +107,23 @@ class Documents:
         except IndexDamagedError:
             return Found(None, info.etag, info.token)
         return Found(doc, info.etag, info.token, self._scrub(doc))
+
+    def refuse_newer(self, etags: Mapping[str, str | None]) -> None:
+        """Raise NewerFormatError if a shard is not to be replaced: a newer release wrote it.
+
+        Costs a request for each; one that still has its given ETag is known, and not read again.
+        """
+        self.all(self._refuse_newer, etags.items())
+
+    def _refuse_newer(self, known: tuple[str, str | None]) -> None:
+        partition, etag = known
+        if not etag:
+            self.shard(partition)
+            return
+        with contextlib.suppress(ObjectNotFoundError, IndexDamagedError):
+            changed = self.store.get_if_changed(self._names.remote(shard_key(partition)), etag)
+            if changed is not None:
+                decode_shard(changed.data, partition)
 
     def shards(self, partitions: Collection[str]) -> Iterator[tuple[str, Found]]:
         """Yield these shards, several at a time, in no order. Errors of the store are raised."""

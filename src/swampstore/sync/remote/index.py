@@ -139,10 +139,18 @@ class RemoteIndex:
         if sighting.exists and sighting.discovered is None:
             monolith = self._copy.monolith()
             if monolith.doc is not None:
+                self._refuse_newer_copies(sighting, {*partitions, *additions})
                 return View(sighting, monolith=monolith)
             sighting = self._recovery.discover(sighting)
         entries = sighting.discovered or {}
         return View(sighting, monolith=Found(Document(entries), is_dirty=bool(entries)))
+
+    def _refuse_newer_copies(self, sighting: Sighting, partitions: set[str]) -> None:
+        """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
+        told = sighting.meta.shards if sighting.meta else {}
+        known = self._base.shard_etags()
+        seen = {one: etag for one, etag in told.items() if known.get(one) == etag}
+        self._documents.refuse_newer({one: seen.get(one) for one in partitions})
 
     def _shards(
         self, sighting: Sighting, partitions: set[str], additions: set[str]

@@ -99,7 +99,9 @@ class Migration:
 
     def _write_shards(self, groups: Mapping[str, RawEntries]) -> dict[str, str]:
         # Leftovers that are not in use would come back to life as soon as somebody uses them.
-        leftovers = self._documents.listed_shards().keys() - groups.keys()
+        listed = self._documents.listed_shards()
+        self._documents.refuse_newer(dict.fromkeys(listed))
+        leftovers = listed.keys() - groups.keys()
         self._documents.all(self._documents.delete_shard, leftovers)
 
         def write(partition: str) -> str:

@@ -12,15 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-import msgspec
-
 from swampstore.clock import Clock, from_iso, to_iso
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched, ObjectInfo
 from swampstore.sync.base import Base
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Meta, decode_meta
-from swampstore.sync.partitions import META_KEY, Scope
+from swampstore.sync.partitions import Scope
 from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.facts import (
     COMMIT_SEQ,
@@ -41,7 +39,6 @@ from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
 
 _MONOLITH_EVERY = timedelta(seconds=60)
-_NEWEST_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +47,6 @@ class _Answer:
 
     fetched: Fetched | None = None
     is_unchanged: bool = False
-
-
-class _Version(msgspec.Struct):
-    version: int
 
 
 class Watch:
@@ -194,21 +187,8 @@ def meta_facts(meta: Meta, text: str, etag: str, token: str | None) -> dict[str,
 
 
 def _decode(data: bytes) -> Meta | None:
-    """Read a `_meta.json`, None if it is damaged; raise if a newer program wrote it."""
+    """Read a `_meta.json`, None if it is damaged; raise NewerFormatError."""
     try:
         return decode_meta(data)
     except IndexDamagedError:
-        if _version(data) > _NEWEST_VERSION:
-            raise IndexDamagedError(
-                f"{META_KEY} is of version {_version(data)}, this program knows up to "
-                f"{_NEWEST_VERSION}",
-                hint="Use a newer release with this remote.",
-            ) from None
         return None
-
-
-def _version(data: bytes) -> int:
-    try:
-        return msgspec.json.decode(data, type=_Version).version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return 0

@@ -1,0 +1,41 @@
+"""The version of each format that this release writes, and the refusal of a higher one.
+
+A higher version was written by a newer release, perhaps by a colleague's on the same bucket. What
+it means cannot be known here, so whoever meets one stops: it is neither read, nor repaired, nor
+replaced, although the same thing with garbage in it would be.
+"""
+
+from __future__ import annotations
+
+from swampstore.errors import NewerFormatError
+
+NEWEST = {
+    # Documents of a remote.
+    "meta": 2,
+    "monolith": 1,
+    "shard": 1,
+    "manifest": 1,
+    "gc marks": 1,
+    "gc doomed": 1,
+    # Files of a cache.
+    "sidecar": 2,
+    "journal": 1,
+    "base": 1,
+    "uses": 1,
+    # Files of a repository.
+    "catalog": 1,
+}
+
+
+def refuse_newer(kind: str, version: object, what: str) -> None:
+    """Raise NewerFormatError if `what`, which is of this kind, has a higher version than we know.
+
+    A version that is no whole number is damage, and for the caller to find.
+    """
+    if type(version) is int and version > NEWEST[kind]:
+        shown = version if version < 10**9 else "far higher"
+        raise NewerFormatError(
+            f"{what} was written by a newer version of swampstore: its format is {shown},"
+            f" this release knows up to {NEWEST[kind]}",
+            hint="Update swampstore on this machine. Nothing was changed.",
+        )
