@@ -1,0 +1,130 @@
+"""What happens to disks and buckets: files lost or garbled here, objects lost on the remote.
+
+A machine is off while its disk is damaged. What cannot be told any more afterwards, by whoever, the
+oracle must not expect: above all deletions that nobody else had heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from swampstore.open_datastore import CATALOG
+from swampstore.sync.base import BASE
+from swampstore.sync.journal import JOURNAL
+from swampstore.sync.sidecar import SIDECAR
+
+if TYPE_CHECKING:
+    from tests.fleet.fleet import Fleet
+    from tests.fleet.machine import Machine
+
+META = "_index/_meta.json"
+MONOLITH = ".datastore-index.json"
+
+
+def _on_machine(
+    files: Callable[[Machine], Iterator[Path]],
+) -> Callable[[Fleet, int, dict[str, Any]], bool]:
+    def damage(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
+        machine = fleet.machines[number % len(fleet.machines)]
+        seen = machine.now(lambda: machine.look(contents=False))
+        ids = [one.id for one in seen.result] if seen.ending == "done" else None
+        found = list(machine.now(lambda: list(files(machine))).result)
+        machine.now(machine.reopen)
+        machine.actor.outcome = None
+        fleet.world.tell(f"--- damage {machine.name} {args} {[path.name for path in found]}")
+        for path in filter(Path.exists, found):
+            if args.get("garble"):
+                data = path.read_bytes()
+                path.write_bytes(data[: len(data) // 2] + b"\xff garbled \x00" * 3)
+            else:
+                path.unlink()
+        fleet.oracle.doubt_deletions(machine.number if ids is not None else None, ids or ())
+        return bool(found)
+
+    return damage
+
+
+def _named(directory: Path, name: str, *, only: bool = False) -> Iterator[Path]:
+    if not directory.is_dir():
+        return
+    for path in sorted(directory.iterdir()):
+        if path.name == name or (not only and path.name in {f"{name}-wal", f"{name}-shm"}):
+            yield path
+
+
+def _base(machine: Machine) -> Iterator[Path]:
+    return _named(machine.cache, BASE)
+
+
+def _catalog(machine: Machine) -> Iterator[Path]:
+    return _named(Path(machine.repo.config.local_dir), CATALOG)
+
+
+def _sidecar(machine: Machine) -> Iterator[Path]:
+    return _named(machine.cache, SIDECAR, only=True)
+
+
+def _journal(machine: Machine) -> Iterator[Path]:
+    return _named(machine.cache, JOURNAL, only=True)
+
+
+def _on_remote(
+    keys: Callable[[Fleet], list[str]],
+) -> Callable[[Fleet, int, dict[str, Any]], bool]:
+    def damage(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
+        found = keys(fleet)
+        if not found:
+            return False
+        chosen = found if args.get("all") else [found[int(args["pick"] * len(found))]]
+        fleet.world.tell(f"--- damage remote: {chosen}")
+        for key in chosen:
+            del fleet.bucket.objects[key]
+        fleet.oracle.doubt_deletions(None)
+        for machine in fleet.machines:
+            machine.needs_full = True
+        return True
+
+    return damage
+
+
+def _shards(fleet: Fleet) -> list[str]:
+    return [key for key in sorted(fleet.bucket.objects) if key.startswith("_index/data")]
+
+
+def _meta(fleet: Fleet) -> list[str]:
+    return [META] if META in fleet.bucket.objects else []
+
+
+def _monolith(fleet: Fleet) -> list[str]:
+    return [MONOLITH] if MONOLITH in fleet.bucket.objects else []
+
+
+def _objects(fleet: Fleet) -> list[str]:
+    """Return objects of which a machine has a copy, so that nothing is lost for good."""
+    copies = [
+        Path(machine._environ["SWAMP_HOME"]) / "repos" / REPO_ID for machine in fleet.machines
+    ]
+    found = []
+    for key, one in sorted(fleet.bucket.objects.items()):
+        if key.startswith("data/") and key.endswith("/raw"):
+            for cache in copies:
+                path = cache / key
+                if path.is_file() and path.read_bytes() == one.data:
+                    found.append(key)
+                    break
+    return found
+
+
+REPO_ID = "5f1f7a10-0000-4000-8000-000000000001"
+KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
+    "damage_base": _on_machine(_base),
+    "damage_catalog": _on_machine(_catalog),
+    "damage_sidecar": _on_machine(_sidecar),
+    "damage_journal": _on_machine(_journal),
+    "lose_shard": _on_remote(_shards),
+    "lose_meta": _on_remote(_meta),
+    "lose_monolith": _on_remote(_monolith),
+    "lose_object": _on_remote(_objects),
+}

@@ -1,0 +1,354 @@
+"""A whole run: a script of steps, the world it happens in, and what must hold whenever it rests."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.fleet import damage, foreign
+from tests.fleet.bucket import BUCKETS, Bucket
+from tests.fleet.machine import Machine
+from tests.fleet.oracle import Found, Oracle, Violation, index_of
+from tests.fleet.seams import install
+from tests.fleet.steps import OPS, Tell
+from tests.fleet.world import DISK, STORE, Fault, Outcome, World, moment_of
+
+SETTLE = "settle"
+_ROUNDS = 8
+_PLACE = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
+
+
+@dataclass
+class Step:
+    """One operation of one machine. `overlaps`: it begins while others are still at work."""
+
+    machine: int
+    op: str
+    args: dict[str, Any] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    overlaps: bool = False
+
+
+@dataclass
+class Script:
+    """Everything that a run depends on."""
+
+    seed: str
+    machines: int
+    store: str
+    epoch: str
+    hydration: str
+    skews: list[float]
+    steps: list[Step]
+
+    def to_json(self) -> str:
+        document = asdict(self)
+        lines = [json.dumps(step) for step in document.pop("steps")]
+        head = json.dumps(document)[:-1]
+        return f'{head}, "steps": [\n' + ",\n".join(lines) + "\n]}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Script:
+        document = json.loads(text)
+        steps = [
+            Step(**{**step, "faults": [Fault(*fault) for fault in step["faults"]]})
+            for step in document.pop("steps")
+        ]
+        return cls(**document, steps=steps)
+
+    def with_steps(self, steps: list[Step]) -> Script:
+        return replace(self, steps=steps)
+
+
+@dataclass
+class Result:
+    """What became of a run."""
+
+    violation: Violation | None = None
+    steps: int = 0
+    kills: int = 0
+    damages: int = 0
+    rests: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    points: dict[str, tuple[int, int]] = field(default_factory=dict)
+    trace: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Fleet:
+    """The machines, the bucket and the oracle of one run."""
+
+    def __init__(self, script: Script, directory: Path, *, trace: bool = False) -> None:
+        self.script = script
+        self.directory = directory
+        epoch: datetime = moment_of(script.epoch)
+        self.world = World(script.seed, epoch)
+        if trace:
+            self.world.trace = []
+        self.bucket = Bucket(self.world, "fleet", script.store)
+        BUCKETS.clear()
+        BUCKETS["fleet"] = self.bucket
+        foreign.begin()
+        self.oracle = Oracle()
+        self.result = Result(faults=self.world.faults)
+        self.settings = {
+            "type": "memory",
+            "url": "memory://fleet",
+            "hydrationStrategy": script.hydration,
+        }
+        self.machines = [
+            Machine(self.world, number, directory / f"m{number}", self.settings, skew)
+            for number, skew in zip(range(script.machines), script.skews, strict=True)
+        ]
+        self.peer = foreign.Peer(self.world, script.machines)
+        self._fresh = 0
+        # Whether something failed, so that a lock may have been left behind.
+        self.is_rough = False
+
+    # Running -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        for step in self.script.steps:
+            self.result.steps += 1
+            if step.op == SETTLE:
+                self.settle()
+            elif step.op in damage.KINDS:
+                self.world.drain()
+                self._finish()
+                if damage.KINDS[step.op](self, step.machine, step.args):
+                    self.result.damages += 1
+            else:
+                self._begin(step)
+        self.settle()
+
+    def _begin(self, step: Step) -> None:
+        if not step.overlaps:
+            self.world.drain()
+        is_foreign = step.op in foreign.OPS
+        actor = self.peer.actor if is_foreign else self._machine(step).actor
+        self.world.finish(actor)
+        self._finish()
+        if step.faults:
+            self.is_rough = True
+        self.world.tell(f"--- {actor.name} {step.op} {step.args}")
+        if is_foreign:
+            actor.start(lambda: foreign.OPS[step.op](self, step.args), step.faults)
+        else:
+            machine = self._machine(step)
+            machine.do(lambda: OPS[step.op](Tell(self, machine), step.args), step.faults)
+        actor.op = step.op
+        self._finish()
+
+    def _machine(self, step: Step) -> Machine:
+        return self.machines[step.machine % len(self.machines)]
+
+    def _finish(self) -> None:
+        """Count what has ended."""
+        for actor in self.world.actors:
+            outcome = actor.outcome
+            if outcome is None or not actor.is_idle:
+                continue
+            actor.outcome = None
+            self._count(actor.op, outcome)
+            self.world.tell(f"{actor.name} {actor.op}: {outcome.ending} {outcome.error or ''}")
+            requests, changes = self.result.points.get(actor.op, (0, 0))
+            self.result.points[actor.op] = (
+                max(requests, actor.counts[STORE]),
+                max(changes, actor.counts[DISK]),
+            )
+
+    def _count(self, op: str, outcome: Outcome) -> None:
+        self.result.endings[f"{op} {outcome.ending}"] += 1
+        if outcome.ending == "killed":
+            self.result.kills += 1
+        if outcome.ending == "failed":
+            self.is_rough = True
+            self.result.errors[f"{op} {outcome.error.code}"] += 1  # type: ignore[union-attr]
+        if outcome.ending == "defect":
+            notes = "".join(getattr(outcome.error, "__notes__", []))
+            raise Violation("defect", f"{op}: {outcome.error!r}\n{notes}")
+
+    # Resting -----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let all come to rest, then look whether everything is as it must be."""
+        self.world.tell("=== rest")
+        self.world.drain()
+        self._finish()
+        self.world.arrive()
+        self.world.advance(self.world.now + 300)
+        for machine in self.machines:
+            machine.actor.is_offline = False
+        self._sync_until_quiet()
+        seen = [self._look(machine) for machine in self.machines]
+        seen.append(self._look_afresh())
+        for name, found in seen:
+            self.oracle.check(name, found)
+        self._check_agreement(seen)
+        self._check_index(seen[0][1])
+        self._check_locks()
+        self.oracle.resolve(seen[0][1])
+        self.result.rests += 1
+
+    def _sync_until_quiet(self) -> None:
+        said = ""
+        for round_ in range(_ROUNDS):
+            is_quiet = True
+            for machine in self.machines:
+                full = machine.needs_full and round_ == 0
+                outcome = machine.now(partial(self._sync, machine, full=full))
+                self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
+                if outcome.ending == "defect":
+                    self._count("sync", outcome)
+                if outcome.ending == "failed":
+                    is_quiet, said = False, f"{machine.name}: {outcome.error}"
+                elif outcome.result:
+                    is_quiet, said = False, f"{machine.name} changed {outcome.result}"
+            if is_quiet:
+                break
+        else:
+            raise Violation("no rest", f"after {_ROUNDS} rounds: {said}")
+        for machine in self.machines:
+            machine.needs_full = False
+            machine.actor.outcome = None
+
+    def _sync(self, machine: Machine, *, full: bool) -> int:
+        if full:
+            OPS["repair"](Tell(self, machine), {})
+        changes: int = OPS["sync"](Tell(self, machine), {"full": full})
+        return changes
+
+    def _look(self, machine: Machine) -> tuple[str, list[Found]]:
+        outcome = machine.now(lambda: _seen(machine))
+        machine.actor.outcome = None
+        if outcome.ending != "done":
+            notes = "".join(getattr(outcome.error, "__notes__", []))
+            raise Violation("unreadable", f"{machine.name}: {outcome.error} {notes}")
+        found, written, rebuilt = outcome.result
+        if written != rebuilt:
+            differ = set(written) ^ set(rebuilt)
+            raise Violation("catalog", f"{machine.name}: {sorted(differ)}")
+        return machine.name, found
+
+    def _look_afresh(self) -> tuple[str, list[Found]]:
+        self._fresh += 1
+        directory = self.directory / f"fresh{self._fresh}"
+        fresh = Machine(self.world, 90 + self._fresh, directory, self.settings, 0.0)
+        try:
+            outcome = fresh.now(lambda: self._sync(fresh, full=False))
+            if outcome.ending != "done":
+                raise Violation("unreadable", f"a fresh machine: {outcome.error}")
+            found = self._look(fresh)[1]
+            fresh.now(fresh.reopen)
+            return "a fresh machine", found
+        finally:
+            fresh.actor.end()
+            self.world.actors.remove(fresh.actor)
+            fresh.remove()
+
+    @staticmethod
+    def _check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
+        first, expected = seen[0]
+        for name, found in seen[1:]:
+            if set(found) != set(expected):
+                differ = sorted(set(found) ^ set(expected))
+                raise Violation("disagreement", f"{first} and {name} differ in {differ}")
+
+    def _check_index(self, found: list[Found]) -> None:
+        objects = {key: one.data for key, one in self.bucket.objects.items()}
+        entries = index_of(objects)
+        for rel, entry in entries.items():
+            data = objects.get(rel)
+            if data is None:
+                raise Violation("dangling", f"{rel} is named, and not there")
+            digest = entry.get("sha256")
+            if entry["size"] != len(data) or digest not in {
+                None,
+                hashlib.sha256(data).hexdigest(),
+            }:
+                raise Violation("wrong entry", f"{rel} is not what {entry} says")
+        for one in found:
+            where = f"data/{one.model}/{one.name}/{one.version}"
+            for rel in (f"{where}/raw", f"{where}/metadata.yaml"):
+                if rel not in entries:
+                    raise Violation("unnamed", f"{rel} is in no index")
+
+    def _check_locks(self) -> None:
+        """Where locks are deleted, nobody who is done has left one behind."""
+        if self.is_rough or not self.bucket.kind.conditional_delete:
+            return
+        left = [
+            key
+            for key in self.bucket.objects
+            if key.endswith((".lock", ".lock.json")) or "_control/locks/" in key
+        ]
+        if left:
+            raise Violation("lock", f"left behind: {left}")
+
+    def close(self) -> None:
+        for machine in self.machines:
+            if machine.actor.is_idle:
+                machine.now(machine.reopen)
+        self.world.end()
+
+
+def _seen(machine: Machine) -> tuple[list[Found], list[Any], list[Any]]:
+    found = machine.look()
+    catalog = machine.repo.catalog
+    written = sorted(row for rows in catalog.by_name() for row in rows)
+    machine.repo.rebuild_catalog()
+    rebuilt = sorted(row for rows in catalog.by_name() for row in rows)
+    return found, written, rebuilt
+
+
+@contextlib.contextmanager
+def _place() -> Iterator[Path]:
+    place = Path(tempfile.mkdtemp(prefix="fleet-", dir=_PLACE))
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def run(script: Script, *, trace: bool = False) -> Result:
+    """Let a script happen, and say what became of it."""
+    install()
+    began = time.perf_counter()
+    gc.disable()
+    with _place() as place:
+        fleet = Fleet(script, place, trace=trace)
+        result = fleet.result
+        try:
+            fleet.run()
+        except Violation as violation:
+            result.violation = violation
+        finally:
+            _abandon(fleet)
+    gc.enable()
+    result.trace = fleet.world.trace or []
+    result.seconds = time.perf_counter() - began
+    return result
+
+
+def _abandon(fleet: Fleet) -> None:
+    """End everything, also what a violation left in the middle."""
+    for actor in fleet.world.actors:
+        if not actor.is_idle:
+            actor.is_dead = True
+    with contextlib.suppress(Violation):
+        fleet.world.drain()
+    fleet.close()

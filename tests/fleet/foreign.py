@@ -1,0 +1,153 @@
+"""A client of another make on the same bucket: it locks everything, and asks for no conditions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.clock import from_iso, to_iso
+from swampstore.errors import LockTimeoutError
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from tests.fleet.bucket import FleetStore
+from tests.fleet.oracle import WORK
+from tests.fleet.world import Actor, World
+from tests.old_client import OldPeer
+
+if TYPE_CHECKING:
+    from tests.fleet.fleet import Fleet
+
+LOCK = ".datastore.lock"
+TTL = 30.0
+_PATIENCE = 60.0
+
+
+def begin() -> None:
+    """Let its clock begin anew."""
+    OldPeer._moments = itertools.count()
+
+
+class Peer:
+    """The machine of that client; it keeps nothing."""
+
+    number = -1
+
+    def __init__(self, world: World, number: int) -> None:
+        self.actor = Actor(world, number, "peer")
+        self.actor.on_death = self._revive
+
+    def _revive(self) -> None:
+        self.actor.is_dead = False
+
+
+def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) -> None:
+    """Lock everything as it does: what looks stale is deleted, whatever it is by then."""
+    world, actor = fleet.world, fleet.peer.actor
+    nonce = str(uuid.uuid4())
+    end = world.now + _PATIENCE
+    while True:
+        record = {
+            "holder": "peer@peer",
+            "hostname": "peer",
+            "pid": 1,
+            "acquiredAt": to_iso(world.moment()),
+            "ttlMs": int(TTL * 1000),
+            "nonce": nonce,
+        }
+        try:
+            store.put_if_absent(LOCK, json.dumps(record, indent=2).encode())
+            break
+        except PreconditionFailedError:
+            pass
+        try:
+            held = json.loads(store.get(LOCK).data)
+        except ObjectNotFoundError:
+            continue
+        age = world.moment() - from_iso(held["acquiredAt"])
+        if age > timedelta(milliseconds=held["ttlMs"]):
+            store.delete(LOCK)
+            continue
+        if world.now > end:
+            raise LockTimeoutError("the peer gives up", hint="")
+        actor.wait(1.0)
+    work(OldPeer(store))
+    held = json.loads(store.get(LOCK).data)
+    if held["nonce"] == nonce:
+        store.delete(LOCK)
+
+
+def _entries(peer: OldPeer) -> tuple[dict[str, Any], int]:
+    """Return the entries that it believes, and the version of the index."""
+    meta = peer.read("_index/_meta.json")
+    if meta is None or meta["version"] == 1:
+        return (peer.read(".datastore-index.json") or {"entries": {}})["entries"], 1
+    entries: dict[str, Any] = {}
+    for partition in meta["partitions"]:
+        shard = peer.read(f"_index/{partition}.json")
+        entries |= shard["entries"] if shard else {}
+    return entries, 2
+
+
+def _push(peer: OldPeer, version: int, files: dict[str, bytes | None], *, old: bool) -> None:
+    if version == 2:
+        peer.push_v2(files)
+    elif old:
+        peer.push_monolith_only(files)
+    else:
+        peer.push_v1(files)
+
+
+def _numbers(entries: dict[str, Any], where: str) -> list[int]:
+    rests = (rel.removeprefix(where) for rel in entries if rel.startswith(where))
+    return sorted({int(rest.split("/")[0]) for rest in rests if rest.split("/")[0].isdigit()})
+
+
+def save(fleet: Fleet, args: dict[str, Any]) -> None:
+    """Save a version above all that the index names."""
+    model, name = args["model"], args["name"]
+    tag, content = fleet.oracle.new_work(model, name, args["size"], "peer")
+    id_ = str(uuid.uuid4())
+
+    def work(peer: OldPeer) -> None:
+        entries, index = _entries(peer)
+        where = f"data/{model}/{name}/"
+        number = max(_numbers(entries, where), default=0) + 1
+        draft = Draft(tags={WORK: tag}, garbage_collection=4, id=id_).checked()
+        now = to_iso(fleet.world.moment())
+        metadata = draft.metadata(name, number, Owner(), now, len(content), _sha256(content))
+        files: dict[str, bytes | None] = {
+            f"{where}{number}/raw": content,
+            f"{where}{number}/metadata.yaml": encode(metadata),
+            f"{where}latest": str(number).encode(),
+        }
+        _push(peer, index, files, old=bool(args.get("old")))
+        fleet.oracle.saved(id_, model, name, tag)
+
+    _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(content).hexdigest()
+
+
+def migrate(fleet: Fleet, args: dict[str, Any]) -> None:
+    """Make the index sharded, as that client does it."""
+
+    def work(peer: OldPeer) -> None:
+        _, index = _entries(peer)
+        if index == 1 and peer.read(".datastore-index.json"):
+            peer.migrate()
+
+    _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+OPS: dict[str, Callable[[Fleet, dict[str, Any]], None]] = {
+    "foreign_save": save,
+    "foreign_migrate": migrate,
+}

@@ -1,0 +1,168 @@
+"""Scripts by chance: the same ones for the same seed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.fleet.fleet import SETTLE, Script, Step
+from tests.fleet.oracle import MODELS, NAMES
+from tests.fleet.world import DISK, STORE, Fault
+
+LARGE = 400
+# How often what is done, and by how many requests and changes of the disk it takes at most.
+OPS: dict[str, tuple[int, int, int]] = {
+    "save": (22, 0, 30),
+    "session": (16, 60, 120),
+    "append": (6, 6, 20),
+    "group": (4, 0, 60),
+    "delete_one": (6, 0, 20),
+    "delete_all": (4, 0, 20),
+    "rename": (4, 6, 40),
+    "gc": (3, 0, 40),
+    "push": (14, 40, 40),
+    "pull": (10, 15, 40),
+    "sync": (18, 50, 70),
+    "hydrate": (2, 6, 30),
+    "read": (3, 4, 10),
+    "evict": (5, 6, 20),
+    "migrate_index": (1, 30, 20),
+    "repair": (2, 40, 40),
+    "offline": (2, 0, 0),
+    "online": (4, 0, 0),
+    "reopen": (2, 0, 0),
+    "idle": (2, 0, 0),
+    "foreign_save": (3, 12, 0),
+    "foreign_migrate": (1, 12, 0),
+    "damage_base": (1, 0, 0),
+    "damage_catalog": (1, 0, 0),
+    "damage_sidecar": (1, 0, 0),
+    "damage_journal": (1, 0, 0),
+    "lose_shard": (1, 0, 0),
+    "lose_meta": (1, 0, 0),
+    "lose_monolith": (1, 0, 0),
+    "lose_object": (1, 0, 0),
+}
+_REQUESTS = (
+    *("fail", "lost", "late", "late", "twice", "kill", "kill", "kill-after", "kill-after"),
+    *("kill-late", "stop", "stop", "slow", "slow", "slow-after"),
+)
+_CHANGES = ("kill", "kill", "kill", "kill", "torn", "stop", "slow", "full")
+_IN_SESSIONS = (*("save", "save", "save", "append", "delete_one", "delete_all", "rename", "group"),)
+_OF_PEERS = ("fail", "kill", "slow")
+
+
+def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset()) -> Script:
+    """Return the script of a seed; `without` are operations to leave out."""
+    chance = random.Random(seed)
+    weights = {op: weight for op, (weight, _, _) in OPS.items() if op not in without}
+    # Each run has its own mix: what is rare in the long run happens often in some.
+    weights = {op: weight * chance.choice([0, 1, 1, 2]) for op, weight in weights.items()}
+    if chance.random() < 0.6:
+        for op in weights:
+            if op.startswith(("foreign", "damage", "lose")):
+                weights[op] = 0
+    weights["sync"] = weights.get("sync", 0) + 10
+    weights["save"] = weights.get("save", 0) + 10
+    roughness = chance.choice([0.0, 0.15, 0.3, 0.5])
+    machines = chance.choice([2, 2, 2, 3, 3, 4])
+    is_mixed = any(weights[op] for op in weights if op.startswith("foreign"))
+    most = 5 if is_mixed else 600
+    steps: list[Step] = []
+    names = NAMES[: chance.choice([1, 1, 2, 3])]
+    models = MODELS[: chance.choice([1, 1, 2])]
+    rest = chance.choice([12, 20, 30])
+    for number in range(length):
+        op = chance.choices(list(weights), list(weights.values()))[0]
+        args = _args(chance, op, models, names)
+        step = Step(chance.randrange(machines), op, args)
+        if chance.random() < roughness:
+            step.faults = _faults(chance, op)
+        step.overlaps = chance.random() < 0.4
+        steps.append(step)
+        if number % rest == rest - 1:
+            steps.append(Step(-1, SETTLE))
+    return Script(
+        seed=seed,
+        machines=machines,
+        store=chance.choice(["s3", "s3", "old-s3", "gcs"]),
+        epoch=chance.choice(["2026-06-01T10:00:00", "2026-06-01T10:00:00", "2033-01-01T00:00:00"]),
+        hydration=chance.choice(["full", "lazy"]),
+        skews=[round(chance.uniform(-most, most), 1) for _ in range(machines)],
+        steps=steps,
+    )
+
+
+def _args(
+    chance: random.Random, op: str, models: tuple[str, ...], names: tuple[str, ...]
+) -> dict[str, Any]:
+    place: dict[str, Any] = {"model": chance.choice(models), "name": chance.choice(names)}
+    if op in {"save", "foreign_save"}:
+        place["size"] = chance.choice([10, 10, 10, LARGE])
+        if op == "save":
+            flags = {"appendable": chance.random() < 0.3, "stream": chance.random() < 0.3}
+        else:
+            flags = {"old": chance.random() < 0.3}
+        return place | {flag: True for flag, is_up in flags.items() if is_up}
+    if op == "session":
+        return _session(chance, models, names)
+    if op in {"push", "pull", "sync"}:
+        return _sync(chance, op, place["model"])
+    more: dict[str, Any] = {
+        "group": {
+            "work": [_args(chance, "save", models, names) for _ in range(1 + (op == "group"))]
+        },
+        "delete_one": {**place, "pick": chance.choice([0.0, 0.5, 0.99])},
+        "rename": {**place, "to": chance.choice(NAMES)},
+        "hydrate": {"model": place["model"]},
+        "repair": {"deep": chance.random() < 0.3},
+        "idle": {"seconds": chance.choice([1.0, 40.0, 4000.0])},
+        "damage": {"garble": chance.random() < 0.4},
+        "lose": {"pick": round(chance.random(), 3)},
+    }
+    kind = op.partition("_")[0] if op.startswith(("damage", "lose")) else op
+    return dict(more.get(kind, place if op in {"append", "delete_all", "read"} else {}))
+
+
+def _session(
+    chance: random.Random, models: tuple[str, ...], names: tuple[str, ...]
+) -> dict[str, Any]:
+    inner = [chance.choice(_IN_SESSIONS) for _ in range(chance.choice([1, 1, 2]))]
+    work = [{"op": one, **_args(chance, one, models, names)} for one in inner]
+    for one in work:
+        if one["op"] == "group":
+            one["model"] = one["work"][0]["model"]
+            for part in one["work"]:
+                part["model"] = one["model"]
+    return {"work": work, "all": chance.random() < 0.2}
+
+
+def _sync(chance: random.Random, op: str, model: str) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    if chance.random() < 0.2:
+        args["scope"] = model
+    if chance.random() < 0.15:
+        args["full"] = True
+    if op != "push" and chance.random() < 0.3:
+        args["lazy"] = True
+    return args
+
+
+def _faults(chance: random.Random, op: str) -> list[Fault]:
+    _, requests, changes = OPS[op]
+    if op.startswith("foreign"):
+        kind = chance.choice(_OF_PEERS)
+        return [Fault(STORE, chance.randrange(requests), kind, round(chance.uniform(0.1, 8), 1))]
+    faults = []
+    for _ in range(chance.choice([1, 1, 1, 2, 3])):
+        if requests and (not changes or chance.random() < 0.65):
+            kind, where, most = chance.choice(_REQUESTS), STORE, requests
+        elif changes:
+            kind, where, most = chance.choice(_CHANGES), DISK, changes
+        else:
+            continue
+        # Early points are passed by every run, late ones only by those that have much to do.
+        number = int(most * chance.random() ** 1.7)
+        seconds = chance.choice([0.1, 1.0, 5.0, 45.0, 100.0])
+        faults.append(Fault(where, number, kind, seconds))
+    return faults

@@ -1,0 +1,99 @@
+"""One machine: its disk, its clock, its process, and the repository that the process has open."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from swampstore import Repo, init_repo, open_repo
+from swampstore.config import update_marker
+from tests.fleet.oracle import Found, look
+from tests.fleet.seams import clock, close_connections
+from tests.fleet.world import Actor, Fault, World
+
+REPO_ID = "5f1f7a10-0000-4000-8000-000000000001"
+
+
+class Machine:
+    """A cache and a repository on a disk that outlives every kill."""
+
+    def __init__(
+        self, world: World, number: int, directory: Path, settings: Mapping[str, Any], skew: float
+    ) -> None:
+        self.number = number
+        self.name = f"m{number}"
+        self.directory = directory
+        self.actor = Actor(world, number, self.name)
+        self.actor.skew = skew
+        self.actor.on_death = self._crash
+        self.world = world
+        self.needs_full = False
+        self._repo: Repo | None = None
+        self._environ = {
+            "SWAMP_HOME": str(directory / "home"),
+            "SWAMPSTORE_FSYNC": "0",
+            "USER": self.name,
+        }
+        template = _template(directory.parent, settings)
+        shutil.copytree(template, directory / "repo")
+
+    @property
+    def repo(self) -> Repo:
+        """The repository, opened if need be; only for what runs on this machine."""
+        if self._repo is None:
+            self.actor.pid += 1
+            self.actor.abandoned.clear()
+            self.actor.environ.clear()
+            self._repo = open_repo(self.directory / "repo", environ=self._environ, clock=clock)
+        return self._repo
+
+    @property
+    def cache(self) -> Path:
+        """Where the cache is."""
+        return Path(self.repo.config.base)
+
+    def do(self, job: Callable[[], Any], faults: list[Fault] | None = None) -> None:
+        """Begin a job on this machine; it goes on until it waits or is done."""
+        self.actor.start(job, faults or [])
+
+    def now(self, job: Callable[[], Any]) -> Any:
+        """Do a job to its end, without anything in between, and return what came of it."""
+        assert self.actor.is_idle
+        self.do(job)
+        self.world.finish(self.actor)
+        return self.actor.outcome
+
+    def look(self, *, contents: bool = True) -> list[Found]:
+        return look(self.repo, contents=contents)
+
+    def reopen(self) -> None:
+        """End the process and start another one, in good order."""
+        if self._repo is not None:
+            self._repo.close()
+        self._repo = None
+
+    def _crash(self) -> None:
+        """Be off for a moment: what was not written is gone, the disk is as it was."""
+        self._repo = None
+        close_connections(self.actor)
+        self.actor.is_dead = False
+        self.actor.pid += 1
+
+    def remove(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _template(directory: Path, settings: Mapping[str, Any]) -> Path:
+    """Return a repository with these settings, to be copied."""
+    path = directory / "template"
+    if not path.exists():
+        init_repo(path).close()
+        update_marker(str(path), {"repoId": REPO_ID, "datastore": dict(settings)})
+        for name in os.listdir(path / ".swamp"):
+            if name.startswith("swampstore."):
+                found = path / ".swamp" / name
+                shutil.rmtree(found) if found.is_dir() else found.unlink()
+    return path

@@ -1,0 +1,274 @@
+"""What must be there, and what must not: told by those who did it, checked from outside.
+
+A version is known by its id, which stays when it is given another number, and by the piece of work
+in its tags. Its content is the base of that work and whatever was appended, piece by piece. What
+returned without an error is certain; what failed or was killed may be there or not, never half.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from swampstore import Repo
+
+MODELS = ("t/m/a", "t/m/b")
+NAMES = ("x", "y", "z")
+WORK = "work"
+_MARK = b"|"
+
+
+class State(Enum):
+    """What is certain of a version."""
+
+    THERE = 1
+    GONE = 2
+    UNSURE = 3
+
+
+class Violation(Exception):  # noqa: N818 - it is what is looked for
+    """Something that must never be. `kind` is what shrinking keeps."""
+
+    def __init__(self, kind: str, details: str) -> None:
+        super().__init__(f"{kind}: {details}")
+        self.kind = kind
+
+
+class Found(NamedTuple):
+    """One version as a machine sees it."""
+
+    model: str
+    name: str
+    version: int
+    id: str
+    work: str
+    is_tombstone: bool
+    is_latest: bool
+    content: bytes | None
+
+
+@dataclass
+class Version:
+    """One version that somebody made, or tried to."""
+
+    id: str
+    model: str
+    name: str
+    work: str
+    state: State
+    is_tombstone: bool = False
+    deleted_by: int | None = None
+    appended: set[bytes] = field(default_factory=set)
+    is_contested: bool = False
+
+
+@dataclass
+class Work:
+    """What a piece of work may look like."""
+
+    content: bytes
+    places: set[tuple[str, str]]
+    pieces: set[bytes] = field(default_factory=set)
+
+    def explains(self, content: bytes) -> bool:
+        if not content.startswith(self.content):
+            return False
+        rest = content[len(self.content) :]
+        return all(_MARK + piece in self.pieces for piece in rest.split(_MARK)[1:]) and (
+            not rest or rest.startswith(_MARK)
+        )
+
+
+class Oracle:
+    """Knows everything that was acknowledged, and by whom it was deleted."""
+
+    def __init__(self) -> None:
+        self.works: dict[str, Work] = {}
+        self.versions: dict[str, Version] = {}
+        self.renames: set[tuple[str, str]] = set()
+        self.is_damaged = False
+        self._number = 0
+
+    # What machines tell ----------------------------------------------------------------------
+
+    def new_work(self, model: str, name: str, size: int, who: str) -> tuple[str, bytes]:
+        """Return the tag and the content of something that is about to be saved."""
+        self._number += 1
+        tag = f"w{self._number}{who}"
+        content = f"{tag}:".encode() + tag.encode() * (size // len(tag))
+        self.works[tag] = Work(content, {(model, name)})
+        return tag, content
+
+    def piece(self, work: str) -> bytes:
+        """Return what is about to be appended."""
+        self._number += 1
+        piece = _MARK + f"p{self._number}".encode()
+        self.works[work].pieces.add(piece)
+        return piece
+
+    def saved(self, id_: str, model: str, name: str, work: str, *, tombstone: bool = False) -> None:
+        self.versions[id_] = Version(id_, model, name, work, State.THERE, tombstone)
+
+    def appending(self, id_: str) -> None:
+        if id_ in self.versions:
+            self.versions[id_].is_contested = True
+
+    def appended(self, id_: str, piece: bytes) -> None:
+        if id_ in self.versions:
+            self.versions[id_].appended.add(piece)
+
+    def deleting(self, ids: Iterable[str], by: int) -> None:
+        """Note what is about to be deleted: until that is done, nobody can say."""
+        for one in self._known(ids):
+            if one.state is not State.GONE:
+                one.state = State.UNSURE
+            one.deleted_by = by
+
+    def deleted(self, ids: Iterable[str]) -> None:
+        for one in self._known(ids):
+            one.state = State.GONE
+
+    def _known(self, ids: Iterable[str]) -> Iterable[Version]:
+        for id_ in ids:
+            if id_ not in self.versions:  # the work of somebody who was killed
+                self.versions[id_] = Version(id_, "", "", "", State.UNSURE)
+            yield self.versions[id_]
+
+    def doubt_deletions(self, machine: int | None, seen: Iterable[str] = ()) -> None:
+        """After damage, deletions that not everybody has heard of may be undone.
+
+        Those are the ones of this machine, and those of what it still has; None: all of them.
+        """
+        held = set(seen)
+        for one in self.versions.values():
+            if one.state is not State.GONE or one.deleted_by is None:
+                continue
+            if machine is None or one.deleted_by == machine or one.id in held:
+                one.state = State.UNSURE
+
+    # What must hold ----------------------------------------------------------------------------
+
+    def check(self, who: str, found: list[Found]) -> None:
+        """Raise Violation if what a machine sees is not what it must see."""
+        copies: dict[str, list[Found]] = {}
+        for one in found:
+            copies.setdefault(one.id, []).append(one)
+            self._check_content(who, one)
+        for version in self.versions.values():
+            self._check_version(who, version, copies.get(version.id, []))
+        _check_latest(who, found)
+
+    def _check_content(self, who: str, one: Found) -> None:
+        known = self.versions.get(one.id)
+        if one.is_tombstone:
+            if known is None and (one.model, one.name) not in self.renames:
+                raise Violation("from nowhere", f"{who} has {one}")
+            return
+        work = self.works.get(one.work)
+        if work is None or (one.model, one.name) not in work.places:
+            raise Violation("from nowhere", f"{who} has {one}")
+        if one.content is None:
+            raise Violation("no content", f"{who} cannot read {one}")
+        if not work.explains(one.content):
+            raise Violation("wrong content", f"{who} has {one}, expected {work.content!r}...")
+
+    def _check_version(self, who: str, version: Version, copies: list[Found]) -> None:
+        told = f"{version.id} ({version.work} of {version.model} {version.name})"
+        if version.state is State.THERE:
+            if not copies:
+                raise Violation("lost", f"{who} does not have {told}, which was acknowledged")
+            if any((one.model, one.name) != (version.model, version.name) for one in copies):
+                raise Violation("astray", f"{who} has {told} at {copies}")
+            contents = [one.content or b"" for one in copies]
+            for piece in version.appended:
+                if not any(piece in content for content in contents):
+                    raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
+        if len(copies) > 1 and not version.is_contested:
+            raise Violation("twice", f"{who} has {told} more than once: {copies}")
+        if version.state is State.GONE and copies and not version.is_contested:
+            raise Violation("undeleted", f"{who} has {told} again: {copies}")
+
+    def resolve(self, found: list[Found]) -> None:
+        """All agree: what was in doubt is certain now, and the same for ever."""
+        seen = {one.id: one for one in found}
+        for id_, one in seen.items():
+            known = self.versions.get(id_)
+            if known is None or known.state is not State.THERE:
+                self.versions[id_] = Version(
+                    id_, one.model, one.name, one.work, State.THERE, one.is_tombstone
+                )
+            self.versions[id_].is_contested = False
+            self.versions[id_].appended = {
+                piece
+                for piece in self.versions[id_].appended
+                if one.content is not None and piece in one.content
+            }
+        for version in self.versions.values():
+            if version.id not in seen:
+                version.state = State.GONE
+            version.deleted_by = None
+            if version.state is State.GONE:
+                version.is_contested = False
+        self.renames.clear()
+
+
+def _check_latest(who: str, found: list[Found]) -> None:
+    highest: dict[tuple[str, str], int] = {}
+    for one in found:
+        key = one.model, one.name
+        highest[key] = max(highest.get(key, 0), one.version)
+    for one in found:
+        is_highest = highest[one.model, one.name] == one.version
+        if one.is_latest != is_highest:
+            raise Violation("latest", f"{who}: {one}, the highest is {highest}")
+
+
+def look(repo: Repo, *, contents: bool) -> list[Found]:
+    """Return everything that a repository has."""
+    return [
+        Found(
+            model,
+            name,
+            one.version,
+            one.id,
+            one.tags.get(WORK, ""),
+            one.is_deleted,
+            one.is_latest,
+            one.bytes() if contents else None,
+        )
+        for model in MODELS
+        for name in NAMES
+        for one in reversed(repo.versions(model, name))
+    ]
+
+
+def index_of(objects: Mapping[str, bytes], prefix: str = "") -> dict[str, dict[str, Any]]:
+    """Return the entries that readers believe; raise Violation if a document is not whole."""
+    meta = _document(objects, f"{prefix}_index/_meta.json")
+    if meta is None or meta.get("version") != 2:
+        monolith = _document(objects, f"{prefix}.datastore-index.json")
+        return dict(monolith["entries"]) if monolith else {}
+    entries: dict[str, dict[str, Any]] = {}
+    for partition in meta["partitions"]:
+        shard = _document(objects, f"{prefix}_index/{partition}.json")
+        if shard is None:
+            raise Violation("index", f"the shard {partition} is not there")
+        for rel, entry in shard["entries"].items():
+            if rel in entries:
+                raise Violation("index", f"{rel} is named twice")
+            entries[rel] = entry
+    return entries
+
+
+def _document(objects: Mapping[str, bytes], key: str) -> dict[str, Any] | None:
+    data = objects.get(key)
+    if data is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(data)
+    except ValueError:
+        raise Violation("index", f"{key} cannot be read") from None
+    return document

@@ -1,0 +1,249 @@
+"""What a machine may do in one step. Each tells the oracle before and after.
+
+Whatever ends a step early (an error, a kill) leaves it at what was told before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from swampstore.artifacts.metadata import Draft
+from swampstore.doctor import examine
+from swampstore.errors import NotFoundError, SwampstoreError
+from swampstore.layout import DataRef, ModelRef
+from swampstore.retention.data_gc import gc
+from swampstore.sync.errors import IncompleteSyncError
+from tests.fleet.machine import Machine
+from tests.fleet.oracle import MODELS, WORK, Found, Oracle
+
+Args = dict[str, Any]
+KEEP = 4
+
+
+class Fleet(Protocol):
+    """What steps need of the whole."""
+
+    @property
+    def oracle(self) -> Oracle: ...
+
+
+class Tell:
+    """What a step of one machine tells the oracle."""
+
+    def __init__(self, fleet: Fleet, machine: Machine) -> None:
+        self.fleet = fleet
+        self.oracle = fleet.oracle
+        self.machine = machine
+        self.repo = machine.repo
+
+    def versions(self, model: str, name: str) -> list[Found]:
+        return [
+            one
+            for one in self.machine.look(contents=False)
+            if (one.model, one.name) == (model, name)
+        ]
+
+
+# Work ------------------------------------------------------------------------------------------
+
+
+def save(tell: Tell, args: Args) -> None:
+    model, name = args["model"], args["name"]
+    tag, content = tell.oracle.new_work(model, name, args["size"], tell.machine.name)
+    data: Any = io.BytesIO(content) if args.get("stream") else content
+    made = tell.repo.artifacts.save(
+        model,
+        name,
+        data,
+        tags={WORK: tag},
+        streaming=bool(args.get("appendable")),
+        garbage_collection=KEEP,
+    )
+    tell.oracle.saved(made.id, model, name, tag)
+
+
+def session(tell: Tell, args: Args) -> None:
+    """Work in a session; what was saved is certain even if it could not be pushed."""
+    chosen = None if args["all"] else sorted({one["model"] for one in args["work"]})
+    with tell.repo.session(chosen):
+        for one in args["work"]:
+            OPS[one["op"]](tell, one)
+
+
+def append(tell: Tell, args: Args) -> None:
+    model, name = args["model"], args["name"]
+    latest = tell.repo.latest(model, name, default=None)
+    if latest is None or not latest.row.streaming or WORK not in latest.tags:
+        return
+    work = latest.tags[WORK]
+    tell.oracle.appending(latest.id)
+    piece = tell.oracle.piece(work)
+    made = tell.repo.artifacts.append(model, name, piece)
+    tell.oracle.appended(made.id, piece)
+
+
+def group(tell: Tell, args: Args) -> None:
+    made = []
+    with tell.repo.artifacts.deferring() as deferral:
+        for one in args["work"]:
+            model, name = one["model"], one["name"]
+            tag, content = tell.oracle.new_work(model, name, one["size"], tell.machine.name)
+            draft = Draft(tags={WORK: tag}, garbage_collection=KEEP)
+            ref = DataRef(ModelRef.parse(model), name)
+            made.append((deferral.save(ref, content, draft).id, model, name, tag))
+    for one in made:
+        tell.oracle.saved(*one)
+
+
+def delete_one(tell: Tell, args: Args) -> None:
+    found = tell.versions(args["model"], args["name"])
+    if not found:
+        return
+    chosen = found[min(int(args["pick"] * len(found)), len(found) - 1)]
+    tell.oracle.deleting([chosen.id], tell.machine.number)
+    tell.repo.artifacts.delete(args["model"], args["name"], version=chosen.version)
+    tell.oracle.deleted([chosen.id])
+
+
+def delete_all(tell: Tell, args: Args) -> None:
+    found = [one.id for one in tell.versions(args["model"], args["name"])]
+    if not found:
+        return
+    tell.oracle.deleting(found, tell.machine.number)
+    tell.repo.artifacts.delete(args["model"], args["name"])
+    tell.oracle.deleted(found)
+
+
+def rename(tell: Tell, args: Args) -> None:
+    model, old, new = args["model"], args["name"], args["to"]
+    latest = [one for one in tell.versions(model, old) if one.is_latest and not one.is_tombstone]
+    target = [one for one in tell.versions(model, new) if one.is_latest and not one.is_tombstone]
+    if old == new or not latest or target:
+        return
+    work = latest[0].work
+    before = {one.id for name in (old, new) for one in tell.versions(model, name)}
+    tell.oracle.works[work].places.add((model, new))
+    tell.oracle.renames.add((model, old))
+    tell.repo.artifacts.rename(model, old, new)
+    for name in (old, new):
+        for one in tell.versions(model, name):
+            if one.id not in before:
+                tell.oracle.saved(one.id, model, name, one.work, tombstone=one.is_tombstone)
+
+
+def collect(tell: Tell, args: Args) -> None:
+    """Collect garbage: what is beyond the policy goes, and nothing else."""
+    before = tell.machine.look(contents=False)
+    excess = []
+    for model, name in {(one.model, one.name) for one in before}:
+        versions = [one for one in before if (one.model, one.name) == (model, name)]
+        excess += [one.id for one in versions[:-KEEP]]
+    tell.oracle.deleting(excess, tell.machine.number)
+    gc(tell.repo)
+    left = {one.id for one in tell.machine.look(contents=False)}
+    tell.oracle.deleted([id_ for id_ in excess if id_ not in left])
+
+
+# Sync ------------------------------------------------------------------------------------------
+
+
+def _scope(tell: Tell, args: Args) -> list[ModelRef] | None:
+    return [tell.repo.model(args["scope"])] if args.get("scope") else None
+
+
+def push(tell: Tell, args: Args) -> None:
+    tell.repo.sync.push(_scope(tell, args), full=bool(args.get("full")))
+
+
+def pull(tell: Tell, args: Args) -> None:
+    tell.repo.sync.pull(
+        _scope(tell, args), metadata_only=bool(args.get("lazy")), full=bool(args.get("full"))
+    )
+
+
+def sync(tell: Tell, args: Args) -> int:
+    """Do what the command does; return how much that changed."""
+    service, full, lazy = tell.repo.sync, bool(args.get("full")), bool(args.get("lazy"))
+    failed: SwampstoreError | None = None
+    changes = 0
+    try:
+        pulled = service.pull(_scope(tell, args), metadata_only=lazy, full=full)
+        changes += pulled.files + pulled.deleted
+    except IncompleteSyncError as error:
+        failed = error
+    tell.repo.export_catalog()
+    pushed = service.push(_scope(tell, args), full=full)
+    changes += pushed.changes + len(pushed.conflicts)
+    if pushed.conflicts and not failed:
+        pulled = service.pull(_scope(tell, args), metadata_only=lazy, full=full)
+        changes += pulled.files + pulled.deleted
+    if failed:
+        raise failed
+    return changes
+
+
+def hydrate(tell: Tell, args: Args) -> None:
+    tell.repo.hydrate(model=args["model"], all_versions=True)
+
+
+def read(tell: Tell, args: Args) -> None:
+    with contextlib.suppress(NotFoundError):
+        tell.repo.latest(args["model"], args["name"]).bytes()
+
+
+def evict(tell: Tell, args: Args) -> None:
+    tell.repo.sync.evict(0)
+
+
+def migrate_index(tell: Tell, args: Args) -> None:
+    tell.repo.sync.migrate_index()
+
+
+def repair(tell: Tell, args: Args) -> None:
+    with tell.repo.locks.everything():
+        examine(tell.repo, repair=True, deep=bool(args.get("deep")))
+
+
+def offline(tell: Tell, args: Args) -> None:
+    tell.machine.actor.is_offline = True
+
+
+def online(tell: Tell, args: Args) -> None:
+    tell.machine.actor.is_offline = False
+
+
+def reopen(tell: Tell, args: Args) -> None:
+    tell.machine.reopen()
+
+
+def idle(tell: Tell, args: Args) -> None:
+    """Let time pass."""
+    tell.machine.actor.wait(args["seconds"])
+
+
+OPS: dict[str, Callable[[Tell, Args], Any]] = {
+    "save": save,
+    "session": session,
+    "append": append,
+    "group": group,
+    "delete_one": delete_one,
+    "delete_all": delete_all,
+    "rename": rename,
+    "gc": collect,
+    "push": push,
+    "pull": pull,
+    "sync": sync,
+    "hydrate": hydrate,
+    "read": read,
+    "evict": evict,
+    "migrate_index": migrate_index,
+    "repair": repair,
+    "offline": offline,
+    "online": online,
+    "reopen": reopen,
+    "idle": idle,
+}
+assert len(MODELS) > 1
