@@ -53,6 +53,30 @@ def test_what_one_machine_deletes_is_gone_on_the_other(ana: Machine, bob: Machin
     assert bob("data", "get", MODEL, "state").status == 1
 
 
+@pytest.mark.parametrize(("versions", "left"), [("1", "two"), ("2", "one"), ("", "")])
+def test_a_marker_that_is_a_link_does_not_hold_up_a_deletion_elsewhere(
+    ana: Machine, bob: Machine, versions: str, left: str
+) -> None:
+    for content in ("one", "two"):
+        ana.put(MODEL, "state", content)
+    ana("sync")
+    bob("sync")
+    marker = bob.cache / "data" / MODEL / "state/latest"
+    marker.unlink()
+    marker.symlink_to("2")
+    options = ["--version", versions] if versions else []
+    assert ana("data", "delete", MODEL, "state", *options).status == 0
+    for _ in range(2):
+        outcome = bob("sync")
+        assert outcome.status == 0, outcome.err
+    ana("sync")
+    for machine in (ana, bob):
+        if left:
+            assert machine.get(MODEL, "state") == left
+        else:
+            assert machine("data", "get", MODEL, "state").status == 1
+
+
 def test_the_document_tells_what_was_done_and_what_it_cost(ana: Machine, bob: Machine) -> None:
     ana.put(MODEL, "state", "one")
     document = ana("sync", "--json").json

@@ -476,6 +476,23 @@ def test_copies_from_conflicts_are_a_warning(repo: Repo, cache: Path) -> None:
     assert (found.warning, found.details) == (True, (str(copy),))
 
 
+def test_copies_of_what_is_computed_again_are_removed_for_everybody(
+    repo: Repo, cache: Path
+) -> None:
+    copies = cache / "files/conflicts"
+    copies.mkdir(parents=True)
+    (copies / ".catalog-export.json.0123456789ab").write_text("[]")
+    (copies / "notes.txt.0123456789ab").write_text("ours")
+    repo.sync.push(full=True)
+    examine(repo)
+    assert len(list(copies.iterdir())) == 2
+    report = examine(repo, repair=True)
+    assert report.ok
+    assert "1 of them repaired" in finding(report, "conflict_copies").message
+    assert [path.name for path in copies.iterdir()] == ["notes.txt.0123456789ab"]
+    assert repo.sync.push().deleted == 1
+
+
 def test_a_damaged_base_is_found_and_started_afresh(repo: Repo, cache: Path) -> None:
     repo.connection.base.close()
     for suffix in ("-wal", "-shm"):

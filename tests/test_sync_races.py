@@ -296,3 +296,17 @@ def test_versions_past_all_others_keep_their_numbers(new_host: NewHost) -> None:
     second.push()
     agree(first, second)
     assert first.versions(STATE) == {1: b"1", 2: b"mine", 3: b"mine, too"}
+
+
+@pytest.mark.parametrize("rel", [".catalog-export.json", "definitions-evaluated/a/b/c.yaml"])
+def test_what_is_computed_again_is_never_kept_twice(new_host: NewHost, rel: str) -> None:
+    a, b = new_host(), new_host()
+    a.write(PLAIN, b"so that there is an index")
+    agree(a, b)
+    a.write(rel, b"made by a")
+    service(a).prepare_push()
+    b.write(rel, b"made by b")
+    b.push()
+    a.push()
+    agree(a, b)
+    assert a.files().keys() == {PLAIN, rel}

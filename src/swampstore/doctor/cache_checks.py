@@ -23,7 +23,7 @@ from swampstore.sync.base_view import BaseView
 from swampstore.sync.downloads import STAGING_AGE, sweep_staging
 from swampstore.sync.local_scan import is_covered
 from swampstore.sync.names import Names
-from swampstore.sync.shapes import CONFLICTS
+from swampstore.sync.shapes import CONFLICTS, is_copy_of_derived
 from swampstore.sync.signature import hash_file
 from swampstore.sync.staged_cache import staged_caches
 
@@ -203,5 +203,15 @@ class CacheChecks:
             directories.sort()
             for name in sorted(files):
                 if not is_temp(name):
-                    problems.add(f"{where}/{name}")
-        return problems.finding()
+                    path = f"{where}/{name}"
+                    rel = os.path.relpath(path, self._names.root)
+                    problems.add(path, repaired=self._repair and self._is_gone(rel))
+        return problems.finding(repair=self._repair and problems.repaired > 0)
+
+    def _is_gone(self, rel: str) -> bool:
+        """Remove a copy of what is computed again anyway, for everybody; say whether it was one."""
+        if not is_copy_of_derived(rel):
+            return False
+        with self._repo.tree.changing(rel) as change:
+            change.remove(rel)
+        return True

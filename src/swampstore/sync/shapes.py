@@ -66,3 +66,9 @@ def conflict_copy(rel: str, sha256: str) -> str:
     if is_long or len(copy.rpartition("/")[2].encode()) > MAX_SEGMENT_BYTES:
         return f"{CONFLICTS}/{sha256}"
     return copy
+
+
+def is_copy_of_derived(rel: str) -> bool:
+    """Whether a path is a copy, kept in a conflict, of something that is computed again anyway."""
+    copied = rel.removeprefix(f"{CONFLICTS}/").rpartition(".")[0]
+    return rel.startswith(f"{CONFLICTS}/") and is_derived(copied)

@@ -24,7 +24,7 @@ from swampstore.sync.base import Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.index_format import Entry, iso_ms
 from swampstore.sync.names import Names
-from swampstore.sync.shapes import is_marker
+from swampstore.sync.shapes import is_derived, is_marker
 from swampstore.sync.signature import Signature, hash_file, signature, signature_of
 from swampstore.sync.workers import Deadline, Done, in_parallel
 
@@ -208,9 +208,10 @@ def _over_ours(upload: Upload, placed: Written) -> Upload:
 def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
     """Whether an object with this content is the one we mean, or an earlier upload of ours.
 
-    A marker may always be replaced: the commit that follows fails if somebody else's was first.
+    A marker, or what can be computed again, may always be replaced: the commit that follows fails
+    if somebody else's was first.
     """
-    if is_marker(upload.rel):
+    if is_marker(upload.rel) or is_derived(upload.rel):
         return True
     if upload.noted is not None and upload.noted[0] == sha256:
         return True
