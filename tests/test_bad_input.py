@@ -14,6 +14,7 @@ import pytest
 
 from swampstore import Draft, ModelRef, Repo, SwampstoreError, init_repo, open_repo
 from swampstore.config import update_marker
+from swampstore.pipeline.catalog import rebuild as rebuild_catalog
 
 MODEL = "aws/ec2/i-1"
 ENVIRON = {"SWAMP_LOCK_TIMEOUT_MS": "300"}
@@ -451,6 +452,9 @@ def test_on_a_read_only_disk_reads_work_and_writes_are_refused(
         with unaffected(repo), refused("disk_error", str(small_disk)):
             repo.artifacts.delete(MODEL, "state")
         assert repo.latest(MODEL, "log").bytes() == b"one,"
+        if on_disk == "everything":
+            with refused("disk_error", "catalog", "nothing was changed"):
+                rebuild_catalog(repo)
     remount(small_disk, "rw")
     with open_repo(directory, durable=False, environ=ENVIRON) as repo:
         assert repo.artifacts.save(MODEL, "state", {"n": 2}).version == 2

@@ -131,7 +131,7 @@ def test_a_member_that_cannot_be_used_is_named(
     [
         *("s3:", "s3", "@swamp/s3-datastore", "/mnt/share", "filesystem", "filesystem://x"),
         *('s3:{"bucket": "b"', "s3:{'bucket': 1}", 'a b:{"bucket": "b"}', "://x", "{}"),
-        *("filesystem:",),
+        *("filesystem:", "file:///mnt/sh\nare", "s3://bucket/a\tb", "s3://bucket/\x1b[2J"),
     ],
 )
 def test_a_variable_that_names_no_datastore_is_named(repo_dir: Path, text: str) -> None:

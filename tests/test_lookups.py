@@ -140,3 +140,16 @@ def test_content_reads_in_every_form(filled: Repo) -> None:
         binary.text()
     with pytest.raises(NotFoundError):
         filled.version("web", "bin", 2)
+
+
+def test_queries_do_not_look_into_what_is_too_large(
+    filled: Repo, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled.artifacts.save("aws/ec2/i-1", "large.txt", "needle" + "x" * 1000)
+    filled.artifacts.save("aws/ec2/i-1", "small.txt", "needle" + "x" * 10)
+    monkeypatch.setattr("swampstore.artifact.LARGEST_PARSED", 1000)
+    found = filled.query('content.contains("needle")')
+    assert [artifact.name for artifact in found] == ["small.txt"]
+    assert found.unhydrated == 0
+    assert "large.txt version 1 is not looked into: it has 1006 bytes" in caplog.text
+    assert filled.latest("aws/ec2/i-1", "large.txt").text().startswith("needle")

@@ -7,6 +7,7 @@ was read back from where it went.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -452,8 +453,12 @@ def test_unfinished_versions_and_links_are_told_of_once(
     (half / "raw").write_text("half")
     (ana.repo_dir / f".swamp/{OUTPUT}").parent.mkdir(parents=True)
     (ana.repo_dir / f".swamp/{OUTPUT}").symlink_to("/etc/hostname")
+    os.mkfifo(ana.repo_dir / f".swamp/{OUTPUT}.fifo")
     report = ana.move(place("file"))
-    assert len(report.warnings) == 2
+    told = dict(warning.split(": ", 1) for warning in report.warnings)
+    assert told.keys() == {f"{STATE}/2", OUTPUT, f"{OUTPUT}.fifo"}
+    assert told[OUTPUT].startswith("a link")
+    assert told[f"{OUTPUT}.fifo"].startswith("no regular file")
     assert (half / "raw").exists()
 
 

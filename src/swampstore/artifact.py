@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from swampstore.artifacts.content import ContentSource, parse_content
+from swampstore.artifacts.content import LARGEST_PARSED, ContentSource, parse_content
 from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
 from swampstore.errors import DiskError, ValidationError
@@ -142,8 +142,22 @@ class Artifact:
                 hint="Use .text() or .bytes().",
             ) from error
 
+    @property
+    def is_too_large_to_parse(self) -> bool:
+        """Whether queries do not look into it; `.open()` reads it in pieces."""
+        return self.size > LARGEST_PARSED
+
     def parsed(self) -> tuple[Any, Any]:
-        """Return (attributes, content) as queries see them; None, None if it is not here."""
+        """Return (attributes, content) as queries see them.
+
+        None, None if it is not here, or too large to be looked into.
+        """
+        if self.is_too_large_to_parse:
+            notice(
+                "%s version %d is not looked into: it has %d bytes, and queries read up to %d",
+                *(self.ref, self.version, self.size, LARGEST_PARSED),
+            )
+            return None, None
         try:
             data = self._source.read(self.ref, self.version)
         except (DiskError, ValidationError) as error:

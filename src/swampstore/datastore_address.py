@@ -118,6 +118,12 @@ def wrong_setting(key: str, value: object, expected: str) -> ConfigError:
 
 
 def _checked_url(url: str, source: str) -> str:
+    if not url.isprintable():
+        # Whoever takes URLs apart drops some of them without a word.
+        raise ConfigError(
+            f"{source}: {url!r} holds a control character",
+            hint="Write it in percent notation, such as %0A, if it belongs there.",
+        )
     if scheme_of(url) == FILESYSTEM:
         raise ConfigError(
             f"{source}: {FILESYSTEM} has no URL",

@@ -41,8 +41,9 @@ def run_query(
     unhydrated: set[tuple[object, ...]] = set()
 
     def load(row: Row) -> tuple[Any, Any]:
-        attributes, content = repo.artifact(row).parsed()
-        if attributes is None:
+        artifact = repo.artifact(row)
+        attributes, content = artifact.parsed()
+        if attributes is None and not artifact.is_too_large_to_parse:
             unhydrated.add(row[:5])
         return attributes, content
 

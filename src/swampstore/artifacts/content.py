@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
 
 
+# What is larger is no document that somebody asks about, and would take several times the memory.
+LARGEST_PARSED = 64 << 20
+
+
 class ContentSource(Protocol):
     """Where the bytes and the metadata of versions come from."""
 

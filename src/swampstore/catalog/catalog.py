@@ -333,6 +333,10 @@ class Catalog:
         """Whether a full rebuild has finished since the file was created or invalidated."""
         return self._meta(_POPULATED) is not None
 
+    def check_writable(self) -> None:
+        """Raise DiskError if what is written would not outlast this process."""
+        self.rows.write(lambda _: None, flush=True)
+
     def mark_populated(self) -> None:
         """Say that the rows are complete."""
         self._set_meta(_POPULATED, "true")

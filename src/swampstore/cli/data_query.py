@@ -86,7 +86,8 @@ def complete_records(artifacts: Iterable[Artifact]) -> tuple[list[dict[str, Any]
     records, missing = [], 0
     for artifact in artifacts:
         record = artifact.record(with_content=is_json(artifact.content_type))
-        missing += record.pop("attributes", "") is None
+        is_absent = record.pop("attributes", "") is None
+        missing += is_absent and not artifact.is_too_large_to_parse
         if record.get("content") is None:
             record["content"] = ""
         records.append(record)

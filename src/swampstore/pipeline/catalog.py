@@ -156,7 +156,8 @@ def rebuild(
 
     `engine` and `settings` are the repository's if they are None. `note` is told what is
     noteworthy, of which the result has the numbers. With `dry_run`, names are only counted.
-    Raises FilesNotSeenError if Spark was asked for and its executors do not see the files.
+    Raises DiskError if the catalog cannot be written, FilesNotSeenError if Spark was asked for and
+    its executors do not see the files.
     """
     began = time.monotonic()
     settings = settings or settings_of(repo.config)
@@ -172,6 +173,7 @@ def rebuild(
         used = choose(engine, files=names, settings=settings, job="catalog")
         found = rebuilding.Rebuilt(names, 0, 0, unreadable)
     else:
+        repo.catalog.check_writable()
         with SparkOnDemand(settings) as spark, EarlyReader(repo, engine, settings, spark) as reader:
             found = rebuilding.rebuild(repo.catalog, repo.mutations, progress, reader.read, counted)
             used = reader.used

@@ -43,6 +43,7 @@ class Copied:
     kept: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
+    special: list[str] = field(default_factory=list)
     hollow: list[str] = field(default_factory=list)
 
     def add(self, files: int, size: int, tell: Progress) -> None:
@@ -190,8 +191,10 @@ class Relocation:
                 continue
             if is_marker(rel):
                 self._copy_marker(rel, copied, tell)
-            elif signature(self._path(rel)) is None:
+            elif os.path.islink(self._path(rel)):
                 copied.links.append(rel)
+            elif signature(self._path(rel)) is None:
+                copied.special.append(rel)
             else:
                 self._copy_file(rel, copied, tell)
 

@@ -220,6 +220,7 @@ class Setup:
             self._report.directories += copied.directories
             self._warn("never finished, and stays where it is", copied.unfinished)
             self._warn("a link, and stays where it is", copied.links)
+            self._warn("no regular file, and stays where it is", copied.special)
             self._warn("its content is not here, so it stays where it is", copied.hollow)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
