@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from swampstore.layout import ModelRef
+from swampstore.locks.deleting import Deletions
 from swampstore.locks.inspection import inspect
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager
@@ -69,7 +70,7 @@ def is_free(store: Store, key: str = KEY) -> bool:
 
 
 def force_release(store: Store, key: str, nonce: str | None) -> bool:
-    return LockManager(store, "").force_release(key, nonce)
+    return manager(store).force_release(key, nonce)
 
 
 def keys_of(store: Store) -> list[str]:
@@ -86,9 +87,14 @@ def eventually(condition: Callable[[], bool], seconds: float = PLENTY) -> None:
         time.sleep(0.01)
 
 
+def new_lock(store: Store, key: str = KEY, **options: Any) -> StoreLock:
+    """Return a lock of a store whose claim about conditional deletions is believed."""
+    return StoreLock(store, key, **{"deletes": store.capabilities.conditional_delete, **options})
+
+
 @contextlib.contextmanager
 def held(store: Store, key: str = KEY, **options: Any) -> Iterator[StoreLock]:
-    lock = StoreLock(store, key, **options)
+    lock = new_lock(store, key, **options)
     lock.acquire(soon())
     try:
         yield lock
@@ -97,8 +103,16 @@ def held(store: Store, key: str = KEY, **options: Any) -> Iterator[StoreLock]:
 
 
 def manager(store: Store, **options: Any) -> LockManager:
-    """Return a manager with an environment of its own."""
-    return LockManager(store, **{"namespace": "", "timeout": PLENTY, "environ": {}, **options})
+    """Return a manager with an environment of its own, of a store whose claims are believed."""
+    defaults = {"namespace": "", "timeout": PLENTY, "environ": {}, "deletions": believed(store)}
+    return LockManager(store, **{**defaults, **options})
+
+
+def believed(store: Store) -> Deletions:
+    """Return what is known of a store that keeps to what it claims."""
+    deletions = Deletions(store)
+    deletions.learn(proven=store.capabilities.conditional_delete)
+    return deletions
 
 
 class Aside:

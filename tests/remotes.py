@@ -89,6 +89,18 @@ def memory_remote() -> Remote:
     return Remote(lambda: MemoryStore("remote", bucket))
 
 
+class FreeingStore(MemoryStore):
+    """A store that cannot delete on a condition, so that a free record replaces a lock."""
+
+    capabilities = MemoryStore.capabilities._replace(conditional_delete=False)
+
+
+@pytest.fixture
+def freeing_remote() -> Remote:
+    bucket = MemoryBucket()
+    return Remote(lambda: FreeingStore("remote", bucket))
+
+
 @pytest.fixture
 def directory_remote(tmp_path: Path) -> Remote:
     path = tmp_path / "remote"

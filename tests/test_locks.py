@@ -33,6 +33,7 @@ from tests.locking import (
     foreign_record,
     held,
     is_free,
+    new_lock,
     put_foreign,
     record_of,
     soon,
@@ -41,7 +42,7 @@ from tests.remotes import ProxiedRemote, Remote
 from tests.test_locks_record import free_pid
 
 
-@pytest.fixture(params=["memory", "directory", "s3"])
+@pytest.fixture(params=["memory", "directory", "s3", "freeing"])
 def place(request: pytest.FixtureRequest) -> Remote:
     found: Remote = request.getfixturevalue(f"{request.param}_remote")
     return found
@@ -95,7 +96,7 @@ def test_who_waits_too_long_is_told_who_holds_the_lock(
     monkeypatch.setattr(waiting, "_WORTH_TELLING", 0.2)
     record = put_foreign(store)
     began = time.monotonic()
-    lock = StoreLock(store, KEY)
+    lock = new_lock(store, KEY)
     with pytest.raises(LockTimeoutError) as told:
         lock.acquire(soon(0.8))
     assert time.monotonic() - began < 20
@@ -113,14 +114,14 @@ def test_who_waits_too_long_is_told_who_holds_the_lock(
 def test_namespaces_are_recommended_for_the_global_lock_of_all(memory: MovableStore) -> None:
     put_foreign(memory, ".datastore.lock")
     with pytest.raises(LockTimeoutError) as told:
-        StoreLock(memory, ".datastore.lock").acquire(soon(0))
+        new_lock(memory, ".datastore.lock").acquire(soon(0))
     assert "namespaces" in (told.value.hint or "")
 
 
 def test_a_lock_that_is_free_is_taken_even_if_there_is_no_time_to_wait(
     store: MovableStore,
 ) -> None:
-    lock = StoreLock(store, KEY)
+    lock = new_lock(store, KEY)
     lock.acquire(soon(-1))
     lock.release()
 
@@ -139,11 +140,20 @@ def test_a_lock_stays_fresh_while_it_is_held(store: MovableStore) -> None:
 def test_what_is_asked_of_the_store(s3_remote: ProxiedRemote) -> None:
     store = s3_remote.open()
     with held(store) as lock:
-        assert s3_remote.proxy.counts() == {"GET": 1, "PUT": 1}
+        assert s3_remote.proxy.counts() == {"PUT": 1}
         lock.check()
+        assert s3_remote.proxy.counts() == {"PUT": 1}
+        lock.verify()
+        assert s3_remote.proxy.counts() == {"PUT": 2}
+    assert s3_remote.proxy.counts() == {"PUT": 2, "DELETE": 1}
+
+
+def test_what_is_asked_of_a_store_that_is_not_known_to_delete_on_condition(
+    s3_remote: ProxiedRemote,
+) -> None:
+    with held(s3_remote.open(), deletes=False) as lock:
         assert s3_remote.proxy.counts() == {"GET": 1, "PUT": 1}
         lock.verify()
-        assert s3_remote.proxy.counts() == {"GET": 1, "PUT": 2}
     assert s3_remote.proxy.counts() == {"GET": 1, "PUT": 3}
 
 
@@ -208,12 +218,12 @@ def test_h38_h42_release_leaves_the_lock_of_a_successor(
     assert record_of(store) == successor
 
 
-def test_h42_where_deletions_take_no_condition_a_lock_is_freed_and_not_deleted(
+def test_h42_where_deletions_are_not_known_to_keep_to_a_condition_a_lock_is_freed(
     s3_remote: ProxiedRemote,
 ) -> None:
     stolen: list[bool] = []
     for _ in range(2):
-        with held(s3_remote.open(), on_steal=lambda: stolen.append(True)):
+        with held(s3_remote.open(), deletes=False, on_steal=lambda: stolen.append(True)):
             pass
     assert is_free(s3_remote.open())
     assert s3_remote.proxy.counts().get("DELETE", 0) == 0
@@ -224,7 +234,7 @@ def test_h42_a_free_lock_is_stale_for_clients_that_do_not_know_of_free_locks(
     s3_remote: ProxiedRemote,
 ) -> None:
     store = s3_remote.open()
-    with held(store):
+    with held(store, deletes=False):
         pass
     members = json.loads(store.get(KEY).data)
     assert members["acquiredAt"] < "1971"
@@ -242,7 +252,7 @@ def test_who_cannot_shut_the_former_holder_out_leaves_a_lock_that_has_to_be_take
     put_foreign(store)
     store.pass_time(40)
     with pytest.raises(StoreUnreachableError):
-        StoreLock(store, KEY, on_steal=fail).acquire(soon())
+        new_lock(store, KEY, on_steal=fail).acquire(soon())
     assert record_of(store) is not None
     with held(store, on_steal=lambda: fences.append(True)):
         assert fences == [True]
@@ -272,7 +282,7 @@ def test_h39_a_lock_of_another_machine_is_not_judged_by_our_processes(
 ) -> None:
     put_foreign(store, pid=free_pid())
     with pytest.raises(LockTimeoutError):
-        StoreLock(store, KEY).acquire(soon(0.2))
+        new_lock(store, KEY).acquire(soon(0.2))
     put_foreign(store, pid=free_pid(), hostname=os.uname().nodename)
     with held(store, ttl=30.0):
         pass
@@ -287,7 +297,7 @@ def test_h40_a_record_that_cannot_be_read_is_held_until_it_is_old(
     assert state is not None
     assert (state.record, state.is_stale) == (None, False)
     with pytest.raises(LockTimeoutError, match="cannot be read"):
-        StoreLock(store, KEY, ttl=2.0).acquire(soon(0.1))
+        new_lock(store, KEY, ttl=2.0).acquire(soon(0.1))
     store.pass_time(7)
     with held(store, ttl=2.0) as lock:
         lock.verify()
@@ -306,7 +316,7 @@ def test_h41_a_lock_is_ours_though_the_answer_was_lost(store: MovableStore, ahea
     if ahead:
         put_foreign(store)
         store.pass_time(ahead)
-    lock = StoreLock(store, KEY, on_steal=lambda: stolen.append(True))
+    lock = new_lock(store, KEY, on_steal=lambda: stolen.append(True))
     # Nothing is there: look, unless it is surely so, create. A stale lock: the same, or look, ask
     # the time, take over.
     looks = 0 if store.capabilities.conditional_delete else 1
@@ -328,7 +338,7 @@ def test_h41_s3_losing_answers_is_no_reason_to_wait_for_ourselves(
 
 
 def test_h41_an_attempt_that_failed_leaves_nothing_behind(store: MovableStore) -> None:
-    lock = StoreLock(store, KEY)
+    lock = new_lock(store, KEY)
     with store.offline(), pytest.raises(StoreUnreachableError):
         lock.acquire(soon())
     store.put_if_absent(KEY, _written_by(lock))
@@ -390,7 +400,7 @@ def test_h43_who_loses_a_race_for_a_stale_lock_steps_back(
 
     monkeypatch.setattr(time, "sleep", note)
     with pytest.raises(StoreUnreachableError, match="enough"):
-        StoreLock(store, KEY).acquire(soon())
+        new_lock(store, KEY).acquire(soon())
     first, pause, second, _ = sleeps
     assert 0.2 <= first <= 0.5
     assert 0.075 <= pause <= 0.125
@@ -441,7 +451,7 @@ class Pausing(WrappingStore):
 
 def test_h44_no_refresh_brings_a_lock_back_that_was_released(memory: MovableStore) -> None:
     store = Pausing(memory)
-    lock = StoreLock(store, KEY, ttl=0.15)
+    lock = new_lock(store, KEY, ttl=0.15)
     lock.acquire(soon())
     assert store.is_refreshing.wait(30)
     aside = Aside(lock.release)
@@ -458,7 +468,7 @@ def test_h44_no_refresh_brings_a_lock_back_that_was_released(memory: MovableStor
 
 
 def test_h44_a_late_refresh_cannot_bring_a_deleted_lock_back(store: MovableStore) -> None:
-    lock = StoreLock(store, KEY)
+    lock = new_lock(store, KEY)
     lock.acquire(soon())
     token = store.get(KEY).info.token
     assert token is not None
@@ -473,7 +483,7 @@ def test_h45_of_two_who_take_over_one_stale_lock_one_succeeds(store: MovableStor
     store.pass_time(34)
     state = inspect(store, KEY)
     assert state is not None
-    first, second = StoreLock(store, KEY), StoreLock(store, KEY)
+    first, second = new_lock(store, KEY), new_lock(store, KEY)
     assert first.take_over(state)
     assert not second.take_over(state)
     second.release()
@@ -489,7 +499,7 @@ def test_h45_a_holder_that_comes_back_in_time_keeps_its_lock(store: MovableStore
         assert state is not None
         assert state.is_stale
         lock.verify()
-        assert not StoreLock(store, KEY).take_over(state)
+        assert not new_lock(store, KEY).take_over(state)
         lock.verify()
 
 
@@ -552,7 +562,7 @@ def test_h46_a_refresh_whose_answer_was_lost_is_not_a_loss(store: MovableStore) 
 def test_h46_a_lock_stays_if_the_store_is_gone_at_its_release(
     store: MovableStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lock = StoreLock(store, KEY)
+    lock = new_lock(store, KEY)
     lock.acquire(soon())
     with store.offline():
         lock.release()
@@ -576,7 +586,7 @@ def test_h46e_the_clocks_of_holder_and_observer_do_not_matter(
         monkeypatch.setattr(lock_module, "system_clock", lambda now=moment: now)
         assert not _is_stale(store)
         with pytest.raises(LockTimeoutError):
-            StoreLock(store, KEY).acquire(soon(0.1))
+            new_lock(store, KEY).acquire(soon(0.1))
     store.pass_time(34)
     assert _is_stale(store)
 

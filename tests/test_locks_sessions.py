@@ -19,12 +19,11 @@ from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.exit import release_all
-from swampstore.locks.inspection import inspect
+from swampstore.locks.inspection import LockState, inspect
 from swampstore.locks.keys import gate_key, global_key, model_key, registry_prefix
-from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager
 from swampstore.locks.process import VARIABLE
-from swampstore.locks.registry import model_locks, new_entry, register
+from swampstore.locks.registry import Registry, new_entry, register
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Store
@@ -40,6 +39,7 @@ from tests.locking import (
     is_free,
     keys_of,
     manager,
+    new_lock,
     put_foreign,
     record_of,
     soon,
@@ -51,7 +51,7 @@ SESSIONS = registry_prefix("")
 THREE = ModelRef("aws/ec2", "i-3")
 
 
-@pytest.fixture(params=["memory", "directory", "s3"])
+@pytest.fixture(params=["memory", "directory", "s3", "freeing"])
 def place(request: pytest.FixtureRequest) -> Remote:
     found: Remote = request.getfixturevalue(f"{request.param}_remote")
     return found
@@ -117,6 +117,14 @@ def enter(store: Store, *models: ModelRef) -> str:
     return entry
 
 
+def locked(
+    store: Store, namespace: str = "", *, walk: bool = False
+) -> list[tuple[ModelRef, LockState]]:
+    """Return the locks that are told of."""
+    found = Registry(store, namespace, walk=walk).registered()
+    return [(model, state) for model, state in found if not state.is_free]
+
+
 # Models
 
 
@@ -125,7 +133,7 @@ def test_a_session_locks_its_models_and_leaves_nothing_behind(store: MovableStor
     with locks.models([TWO, ONE, TWO]):
         assert locks.held == [model_key("", ONE), model_key("", TWO)]
         assert all(not is_free(store, key) for key in locks.held)
-        assert [model for model, _ in model_locks(store, "")] == [ONE, TWO]
+        assert [model for model, _ in locked(store)] == [ONE, TWO]
         locks.check()
         locks.verify()
     assert locks.held == []
@@ -217,7 +225,6 @@ def test_what_a_session_asks_of_the_store(s3_remote: ProxiedRemote) -> None:
     with locks.models([ONE]):
         # The entry is there before anybody is looked at, so that one of two sees the other.
         assert asked_of(s3_remote) == [
-            ("GET", KEY),
             ("PUT", KEY),
             ("PUT", SESSIONS),
             ("GET", GATE),
@@ -225,8 +232,9 @@ def test_what_a_session_asks_of_the_store(s3_remote: ProxiedRemote) -> None:
         ]
         with locks.committing() as verify:
             verify()
-            assert s3_remote.proxy.counts() == {"PUT": 5, "GET": 4}
-    assert s3_remote.proxy.counts() == {"PUT": 7, "GET": 4, "DELETE": 1}
+            assert s3_remote.proxy.counts() == {"PUT": 5, "GET": 2}
+    assert s3_remote.proxy.counts() == {"PUT": 5, "GET": 2, "DELETE": 3}
+    assert list(s3_remote.open().list()) == []
 
 
 # Everything
@@ -235,12 +243,10 @@ def test_what_a_session_asks_of_the_store(s3_remote: ProxiedRemote) -> None:
 def test_what_everything_asks_of_the_store(s3_remote: ProxiedRemote) -> None:
     with manager(s3_remote.open()).everything():
         assert asked_of(s3_remote) == [
-            ("GET", GATE),
             ("PUT", GATE),
             ("LIST", SESSIONS),
-            ("GET", GLOBAL),
             ("PUT", GLOBAL),
-            ("LIST", SESSIONS),
+            ("LIST", "data/"),
         ]
 
 
@@ -280,7 +286,7 @@ def test_sessions_that_come_again_and_again_do_not_keep_everything_waiting(
         with manager(store).everything():
             assert not inside
             # Who comes now takes its lock, sees ours, and steps back.
-            eventually(lambda: all(state.is_stale for _, state in model_locks(store, "")))
+            eventually(lambda: all(state.is_stale for _, state in locked(store)))
             assert not inside
     finally:
         is_over.set()
@@ -537,11 +543,11 @@ def test_in_a_directory_the_locks_of_older_clients_are_found_by_a_walk(in_place:
     (in_place / "data/t/latest").mkdir()
     (in_place / "data/link").symlink_to(in_place / "data/t")
     with DirectoryStore(str(in_place), durable=False) as store:
-        found = [str(model) for model, _ in model_locks(store, "", walk=True)]
+        found = [str(model) for model, _ in locked(store, walk=True)]
         assert found == ["aws/ec2/i-1", "only/1", "t/1", "t/2", "t/2/3"]
-        assert [str(model) for model, _ in model_locks(store, "infra", walk=True)] == ["n/1"]
-        assert model_locks(store, "none", walk=True) == []
-        assert model_locks(store, "") == []
+        assert [str(model) for model, _ in locked(store, "infra", walk=True)] == ["n/1"]
+        assert locked(store, "none", walk=True) == []
+        assert locked(store) == []
 
 
 def test_everything_in_a_directory_waits_for_older_clients(in_place: Path) -> None:
@@ -575,10 +581,10 @@ def test_entries_of_sessions_that_died_are_removed_after_a_while(store: MovableS
     kept = enter(store, ONE, TWO)
     put_foreign(store, model_key("", TWO))
     store.pass_time(590)
-    model_locks(store, "")
+    locked(store)
     assert len([key for key in keys_of(store) if key.startswith(SESSIONS)]) == 3
     store.pass_time(15)
-    [(model, state)] = model_locks(store, "")
+    [(model, state)] = locked(store)
     assert (model, state.is_stale) == (TWO, True)
     assert [key for key in keys_of(store) if key.startswith(SESSIONS)] == [kept]
 
@@ -586,7 +592,7 @@ def test_entries_of_sessions_that_died_are_removed_after_a_while(store: MovableS
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"models": [1]}', b'{"models": ["../x"]}'])
 def test_an_entry_that_cannot_be_read_says_nothing(memory: MovableStore, content: bytes) -> None:
     memory.put(f"{SESSIONS}x.json", content)
-    assert model_locks(memory, "") == []
+    assert locked(memory) == []
 
 
 # Failures and the end
@@ -841,7 +847,7 @@ def test_a_single_lock_of_a_session_can_be_lost_while_others_are_kept(
         put_foreign(store)
         with pytest.raises(LockLostError, match="i-1"):
             locks.verify()
-        other = StoreLock(store, model_key("", TWO))
+        other = new_lock(store, model_key("", TWO))
         with pytest.raises(LockTimeoutError):
             other.acquire(soon(0.1))
     assert is_free(store, model_key("", TWO))
@@ -852,16 +858,31 @@ def test_a_single_lock_of_a_session_can_be_lost_while_others_are_kept(
 def test_a_commit_whose_outcome_is_unknown_leaves_locks_that_have_to_be_taken_over(
     store: MovableStore, error: BaseException
 ) -> None:
+    def fail() -> None:
+        raise StoreUnreachableError("no answer", hint="")
+
     fences: list[bool] = []
     here, there = manager(store), manager(store)
-    there.on_steal = lambda: fences.append(True)
+    here.on_steal, there.on_steal = fail, lambda: fences.append(True)
     with pytest.raises(type(error)), here.models([ONE]), here.committing():
         raise error
     assert not is_free(store)
     assert not is_free(store, GLOBAL)
-    assert model_locks(store, "") != []
+    assert locked(store) != []
     with there.models([ONE]), there.committing():
         assert len(fences) == 2
+
+
+def test_an_interrupted_commit_sees_to_it_that_it_comes_too_late_and_gives_its_locks_back(
+    store: MovableStore,
+) -> None:
+    held_at_fences: list[list[str]] = []
+    locks = manager(store)
+    locks.on_steal = lambda: held_at_fences.append(locks.held)
+    with pytest.raises(KeyboardInterrupt), locks.models([ONE]), locks.committing():
+        raise KeyboardInterrupt
+    assert held_at_fences == [[KEY, GLOBAL]]
+    assert keys_of(store) == []
 
 
 def test_a_commit_that_surely_failed_gives_its_locks_back(store: MovableStore) -> None:

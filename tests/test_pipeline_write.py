@@ -545,7 +545,7 @@ def test_the_models_are_locked_while_a_job_is_committed(
         save = Deferral.save
 
         def look(group: Deferral, *args: Any) -> Any:
-            seen.extend(str(model) for model, _ in other.locks._model_locks())
+            seen.extend(str(model) for model, _ in other.locks.locked_models())
             return save(group, *args)
 
         monkeypatch.setattr(Deferral, "save", look)

@@ -426,7 +426,6 @@ def test_an_interrupted_command_gives_its_locks_back(
         while not (bucket / LOCK).exists():
             assert time.monotonic() < end
             time.sleep(0.02)
-        time.sleep(0.5)  # until it waits for its input
         process.send_signal(number)
         process.communicate(timeout=20)
     assert process.returncode == status

@@ -34,18 +34,15 @@ def status(session: Session) -> None:
 
 def _all_locks(locks: LockManager) -> list[tuple[str, LockState]]:
     """Return the locks that are there, with what each of them covers."""
-    from swampstore.locks.registry import model_locks
-
-    models = model_locks(locks.store, locks.namespace, walk=locks.walk)
-    return [*_of_everything(locks), *((str(model), state) for model, state in models)]
+    models = ((str(model), state) for model, state in locks.locked_models())
+    return [*_of_everything(locks), *models]
 
 
 def _of_everything(locks: LockManager) -> list[tuple[str, LockState]]:
-    from swampstore.locks.inspection import inspect
     from swampstore.locks.keys import gate_key, global_key
 
     keys = {"gate": gate_key(locks.namespace), "global": global_key(locks.namespace)}
-    found = ((scope, inspect(locks.store, key)) for scope, key in keys.items())
+    found = ((scope, locks.inspect(key)) for scope, key in keys.items())
     return [(scope, state) for scope, state in found if state is not None]
 
 
@@ -119,13 +116,12 @@ def release(session: Session, force: bool, model: str | None) -> None:
 
 def _chosen(locks: LockManager, model: str | None) -> list[tuple[str, LockState]]:
     from swampstore.layout import ModelRef
-    from swampstore.locks.inspection import inspect
     from swampstore.locks.keys import model_key
 
     if model is None:
         return _of_everything(locks)
     ref = ModelRef.parse(model)
-    state = inspect(locks.store, model_key(locks.namespace, ref))
+    state = locks.inspect(model_key(locks.namespace, ref))
     return [(str(ref), state)] if state else []
 
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
-from swampstore.locks.inspection import LockState, inspect
+from swampstore.locks.inspection import LockState
 from swampstore.locks.keys import gate_key, global_key
-from swampstore.locks.registry import model_locks
 
 if TYPE_CHECKING:
     from swampstore.locks.manager import LockManager
@@ -28,8 +27,6 @@ def locks(manager: LockManager, *, repair: bool) -> Finding:
 
 
 def _all_locks(manager: LockManager) -> list[LockState]:
-    store, namespace, ttl = manager.store, manager.namespace, manager.ttl
-    single = [inspect(store, key(namespace), ttl=ttl) for key in (global_key, gate_key)]
-    found = model_locks(store, namespace, ttl=ttl, walk=manager.walk)
-    of_models = [state for _, state in found]
+    single = [manager.inspect(key(manager.namespace)) for key in (global_key, gate_key)]
+    of_models = [state for _, state in manager.locked_models()]
     return [*(state for state in single if state is not None), *of_models]

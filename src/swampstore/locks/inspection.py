@@ -77,16 +77,18 @@ def judge(found: Fetched, now: datetime, ttl: float) -> LockState:
     age = max(0.0, (now - found.info.last_modified).total_seconds())
     limit = record.ttl if record else 2 * ttl
     is_stale = age > limit + _GRANULARITY or (record is not None and is_dead(record))
+    if record is not None and record.is_free:
+        is_stale = False
     return LockState(found.info.key, record, found.info.token, age, is_stale)
 
 
-def remove(store: Store, key: str, token: str, record: LockRecord) -> None:
+def remove(store: Store, key: str, token: str, record: LockRecord, *, deletes: bool) -> None:
     """Remove the lock that has this token; raise PreconditionFailedError if it is another one.
 
-    Where deletions take no condition, a free record replaces it. A deletion could come late, or
-    twice, and hit the lock of a successor.
+    Unless the store `deletes` on condition (see `deleting`), a free record replaces it. Any other
+    deletion could come late, or twice, and hit the lock of a successor.
     """
-    if store.capabilities.conditional_delete:
+    if deletes:
         store.delete_if_match(key, token)
     else:
         store.put_if_match(key, record.freed().encode(), token)

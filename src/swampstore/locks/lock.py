@@ -37,7 +37,8 @@ class StoreLock:
 
     `on_steal` is called when a stale lock was taken over, before it counts as held; it makes
     sure that nothing its former holder began can still be committed. `parent` is the process
-    whose locks count as ours: they are borrowed, neither refreshed nor released here.
+    whose locks count as ours: they are borrowed, neither refreshed nor released here. `deletes`
+    says that the store is known to keep to the condition of a deletion.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class StoreLock:
         heartbeat: Heartbeat | None = None,
         parent: int | None = None,
         purpose: str = "",
+        deletes: bool = False,
     ) -> None:
         self.key = key
         self.is_borrowed = False
@@ -59,6 +61,7 @@ class StoreLock:
         self._heartbeat = heartbeat or Heartbeat(ttl / 3)
         self._parent = parent
         self._purpose = purpose
+        self._deletes = deletes
         # Held during every write of the record, so that none is under way when it is deleted.
         self._mutex = threading.Lock()
         self._record: LockRecord | None = None
@@ -84,7 +87,7 @@ class StoreLock:
             return
         self._prepare()
         # Where locks are deleted, there is hardly ever one; else a free one is what to expect.
-        if self._store.capabilities.conditional_delete and self._create():
+        if self._deletes and self._create():
             return
         patience = Patience(deadline)
         while not self._try_again(patience):
@@ -294,7 +297,7 @@ class StoreLock:
         for _ in range(_ATTEMPTS):
             token = token or self._own_token()
             try:
-                remove(self._store, self.key, token, self._record)
+                remove(self._store, self.key, token, self._record, deletes=self._deletes)
             except PreconditionFailedError:
                 token = None
             else:

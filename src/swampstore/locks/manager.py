@@ -18,14 +18,15 @@ from contextlib import AbstractContextManager
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
+from swampstore.locks.deleting import Deletions
 from swampstore.locks.exit import release_at_exit
 from swampstore.locks.heartbeat import Heartbeat
-from swampstore.locks.inspection import TTL, LockState, inspect, timed_out
+from swampstore.locks.inspection import TTL, LockState, look, timed_out
 from swampstore.locks.keys import gate_key, global_key, model_key
 from swampstore.locks.lock import StoreLock, nothing
 from swampstore.locks.process import holder_variable, is_of, new_record
 from swampstore.locks.record import COMMIT
-from swampstore.locks.registry import model_locks, new_entry, register
+from swampstore.locks.registry import Registry, each, new_entry, register
 from swampstore.locks.waiting import Patience
 from swampstore.stores.protocol import Store
 
@@ -37,8 +38,9 @@ class LockManager:
 
     `timeout` is how many seconds a session waits until it has all its locks, `ttl` how long a
     lock lives without its holder. `walk` says that the store is a directory that is used in place,
-    where locks are found by a walk (see `registry`). Assign `on_steal` (see StoreLock) and
-    `before_global`, which is entered before the global lock is taken for everything, before use.
+    where locks are found by a walk (see `registry`). `deletions` tells whether locks that are given
+    back are deleted. Assign `on_steal` (see StoreLock) and `before_global`, which is entered before
+    the global lock is taken for everything, before use.
 
     A child process works inside the locks of a parent that says its pid in the environment.
     """
@@ -51,11 +53,13 @@ class LockManager:
         timeout: float = TIMEOUT,
         ttl: float = TTL,
         walk: bool = False,
+        deletions: Deletions | None = None,
         environ: MutableMapping[str, str] = os.environ,
     ) -> None:
         self.store = store
         self.namespace = namespace
         self.walk = walk
+        self.deletions = deletions or Deletions(store)
         self.on_steal: Callable[[], None] = nothing
         self.before_global: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         self._timeout = timeout
@@ -63,6 +67,7 @@ class LockManager:
         self._variable = holder_variable(environ)
         self._gate = gate_key(namespace)
         self._global = global_key(namespace)
+        self._registry = Registry(store, namespace, ttl=ttl, walk=walk)
         self._begin()
 
     def _begin(self) -> None:
@@ -141,7 +146,7 @@ class LockManager:
     def _obstacle(self) -> LockState | None:
         """Return the lock of whoever wants everything, None if work may begin."""
         for key in (self._gate, self._global):
-            state = inspect(self.store, key, ttl=self.ttl)
+            state = self.inspect(key)
             if state is not None and self._blocks(state):
                 return None if self._is_parent_inside() else state
         return None
@@ -157,7 +162,7 @@ class LockManager:
         """Whether our parent has locked models: who wants everything waits for it, it for us."""
         parent = self._variable.parent()
         return parent is not None and any(
-            is_of(state.record, parent) for _, state in self._model_locks()
+            is_of(state.record, parent) for _, state in self.locked_models()
         )
 
     def _wait_for(self, obstacle: LockState, deadline: float) -> None:
@@ -168,7 +173,7 @@ class LockManager:
             if patience.is_over:
                 raise timed_out(state.key, state, patience.waited)
             patience.pause()
-            state = inspect(self.store, obstacle.key, ttl=self.ttl)
+            state = self.inspect(obstacle.key)
 
     @contextlib.contextmanager
     def everything(self) -> Iterator[None]:
@@ -194,36 +199,72 @@ class LockManager:
 
     def _take_global(self, stack: contextlib.ExitStack, deadline: float) -> None:
         """Take the global lock at a moment when no model is locked."""
-        strangers = self._strangers()
+        strangers = self._strangers(self._registry.registered())
         while True:
             self._drain(strangers, deadline)
             stack.enter_context(self.before_global())
             stack.callback(self._drop, self._global)
             self._take(self._global, deadline)
             # A client that does not know the gate may have begun before the global lock was ours.
-            strangers = self._strangers()
+            # It does not register either, so this is a search; one is enough.
+            strangers = self._strangers(self._registry.everywhere())
             if not strangers:
                 return
             stack.close()
 
-    def _drain(self, strangers: list[LockState], deadline: float) -> None:
+    def _drain(self, strangers: dict[ModelRef, LockState], deadline: float) -> None:
         """Wait until those at work, and all that come meanwhile, are done."""
         patience = Patience(deadline)
         while strangers:
+            first = next(iter(strangers.values()))
             if patience.is_over:
-                raise timed_out(strangers[0].key, strangers[0], patience.waited)
-            patience.tell("waiting for the work of %s to end", strangers[0].holder)
+                raise timed_out(first.key, first, patience.waited)
+            patience.tell("waiting for the work of %s to end", first.holder)
             patience.pause()
-            strangers = self._strangers()
+            strangers = self._strangers(self._registry.registered(strangers))
 
-    def _strangers(self) -> list[LockState]:
+    def _strangers(self, locks: list[tuple[ModelRef, LockState]]) -> dict[ModelRef, LockState]:
         """Return the locks of models whose holders may be at work; stale ones are removed."""
         parent = self._variable.parent()
-        others = [state for _, state in self._model_locks() if not is_of(state.record, parent)]
-        return [state for state in others if not (state.is_stale and self._break(state))]
+        others = [one for one in self._tidied(locks) if not is_of(one[1].record, parent)]
+        return {
+            model: state for model, state in others if not (state.is_stale and self._break(state))
+        }
 
-    def _model_locks(self) -> list[tuple[ModelRef, LockState]]:
-        return model_locks(self.store, self.namespace, ttl=self.ttl, walk=self.walk)
+    def locked_models(
+        self, models: Iterable[ModelRef] | None = None
+    ) -> list[tuple[ModelRef, LockState]]:
+        """Return which of these models (None: of all) are locked, by whatever client.
+
+        Stale locks are among them. Costs a request for each model; for all of them a listing of
+        all data, which is a request for each thousand objects.
+        """
+        found = self._registry.everywhere() if models is None else self._registry.of(models)
+        return self._tidied(found)
+
+    def inspect(self, key: str) -> LockState | None:
+        """Return the state of a lock, None if nobody holds it."""
+        state = look(self.store, key, ttl=self.ttl)
+        if state is None or not state.is_free:
+            return state
+        self._tidy([state])
+        return None
+
+    def _tidied(self, locks: list[tuple[ModelRef, LockState]]) -> list[tuple[ModelRef, LockState]]:
+        self._tidy([state for _, state in locks if state.is_free])
+        return [(model, state) for model, state in locks if not state.is_free]
+
+    def _tidy(self, free: list[LockState]) -> None:
+        """Delete records of locks that were given back, where none are left behind any more.
+
+        Other clients take such a record for a stale lock, and delete what is in its place by then.
+        """
+        if free and self.deletions.is_known and self.deletions.are_proven():
+            each(self._delete, free)
+
+    def _delete(self, state: LockState) -> None:
+        with contextlib.suppress(SwampstoreError):
+            self.store.delete_if_match(state.key, state.token)
 
     def force_release(self, key: str, nonce: str | None) -> bool:
         """Remove a lock whoever holds it, if it still has this nonce (None: cannot be read).
@@ -231,7 +272,7 @@ class LockManager:
         Returns False if it is gone or somebody else's by now. Its holder is shut out like one
         whose lock was stale.
         """
-        state = inspect(self.store, key, ttl=self.ttl)
+        state = self.inspect(key)
         return state is not None and state.nonce == nonce and self._break(state)
 
     def _break(self, state: LockState) -> bool:
@@ -249,7 +290,8 @@ class LockManager:
         Yields `verify`, to be called after the document to replace was read and before it is
         replaced. Raises LockTimeoutError. If the block ends without knowing whether its last
         request is still under way, no lock is given back: each has to be taken over, and whoever
-        does that sees to it that the request comes too late.
+        does that sees to it that the request comes too late. If it is interrupted and the store
+        answers, we do that ourselves, and nobody has to wait.
         """
         self._check_thread()
         if self._global in self._locks:
@@ -268,14 +310,28 @@ class LockManager:
     def _giving_up_if_unsure(self) -> Iterator[None]:
         try:
             yield
-        except BaseException as error:
-            if isinstance(error, ConnectionError | TimeoutError) or not isinstance(
-                error, Exception
-            ):
-                for lock in self._locks.values():
-                    lock.abandon()
-                self._entry = None  # it has to lead others to the locks
+        except (ConnectionError, TimeoutError):
+            self._give_up()
             raise
+        except Exception:
+            raise
+        except BaseException:  # an interruption
+            if not self._shuts_itself_out():
+                self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        for lock in self._locks.values():
+            lock.abandon()
+        self._entry = None  # it has to lead others to the locks
+
+    def _shuts_itself_out(self) -> bool:
+        """Whether what this process may have sent and not heard of comes too late from now on."""
+        try:
+            self.on_steal()
+        except BaseException:  # noqa: BLE001 - the interruption is what is told
+            return False
+        return True
 
     @contextlib.contextmanager
     def _session(self) -> Iterator[None]:
@@ -346,4 +402,5 @@ class LockManager:
             heartbeat=self._heartbeat,
             parent=self._variable.parent(),
             purpose=purpose,
+            deletes=self.deletions.are_proven(),
         )

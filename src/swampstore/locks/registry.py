@@ -1,8 +1,8 @@
-"""Where sessions say which models they have locked, so that nobody has to search for the locks.
+"""Which models are locked: what sessions say about that, and what a search finds.
 
-Buckets cannot be searched for locks without listing all data. In a directory that is used in place
-they are found by a walk instead, because other clients use it as well, and their sessions say
-nothing.
+Buckets cannot be searched for locks without listing all data, so sessions say which models they
+have locked. Those of other clients do not. Whoever has to know of them all searches: a bucket at
+the price of a listing, a directory that is used in place by a walk.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
@@ -25,6 +27,9 @@ from swampstore.stores.protocol import Fetched, ObjectInfo, Store
 # An entry is written under its locks: without them its session is over. The margin costs nothing.
 _ABANDONED_AFTER = timedelta(minutes=10)
 _FILE = "file://"
+_AT_ONCE, _FEW = 16, 8
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def new_entry(namespace: str) -> str:
@@ -44,34 +49,65 @@ def register(store: Store, entry: str, models: Iterable[ModelRef], by: LockRecor
     store.put(entry, json.dumps(members, indent=2).encode())
 
 
-def model_locks(
-    store: Store, namespace: str, *, ttl: float = TTL, walk: bool = False
-) -> list[tuple[ModelRef, LockState]]:
-    """Return the models that are locked, stale locks included, ordered by address.
+def each(request: Callable[[A], B], about: Sequence[A]) -> list[B]:
+    """Make one request about each of these, many of them at once; return the answers."""
+    if len(about) < _FEW:
+        return [request(one) for one in about]
+    from concurrent.futures import ThreadPoolExecutor
 
-    They are found in the registry, or by a walk through the directory that the store must be then.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(request, about))
+
+
+class Registry:
+    """The locks of models in one namespace of a store.
+
+    What is found are stale locks as well, and free records, ordered by the address of the model.
+    `walk` says that the store is a directory that is used in place.
     """
-    if walk:
-        return _judged(store, _locks(store, namespace, _walk(store, namespace)), ttl)
-    entries = {info: _models(store, info.key) for info in store.list(registry_prefix(namespace))}
-    found = _locks(store, namespace, {model for models in entries.values() for model in models})
-    _sweep(store, [info for info, models in entries.items() if found.keys().isdisjoint(models)])
-    return _judged(store, found, ttl)
 
+    def __init__(self, store: Store, namespace: str, *, ttl: float = TTL, walk: bool) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._ttl = ttl
+        self._walk = walk
 
-def _locks(store: Store, namespace: str, models: Iterable[ModelRef]) -> dict[ModelRef, Fetched]:
-    found = ((model, _get(store, model_key(namespace, model))) for model in models)
-    return {model: lock for model, lock in found if lock is not None}
+    def registered(self, also: Iterable[ModelRef] = ()) -> list[tuple[ModelRef, LockState]]:
+        """Return the locks that sessions tell of, and those of some more models, if locked.
 
+        In a directory that is used in place nobody tells anything, and this is a search.
+        """
+        if self._walk:
+            return self.everywhere()
+        store, listed = self._store, self._store.list(registry_prefix(self._namespace))
+        entries = {info: _models(store, info.key) for info in listed}
+        found = self._fetched({model for models in entries.values() for model in models})
+        _sweep(store, [info for info, models in entries.items() if found.keys().isdisjoint(models)])
+        return self._judged(found | self._fetched(set(also) - found.keys()))
 
-def _judged(
-    store: Store, found: dict[ModelRef, Fetched], ttl: float
-) -> list[tuple[ModelRef, LockState]]:
-    if not found:
-        return []
-    now = store.clock()
-    states = [(model, judge(found[model], now, ttl)) for model in sorted(found, key=str)]
-    return [(model, state) for model, state in states if not state.is_free]
+    def everywhere(self) -> list[tuple[ModelRef, LockState]]:
+        """Return all locks, of whatever client, on models that no index knows, too.
+
+        In a bucket that costs a listing of all data: a request for each thousand objects.
+        """
+        search = _walk if self._walk else _listed
+        return self._judged(self._fetched(set(search(self._store, self._namespace))))
+
+    def of(self, models: Iterable[ModelRef]) -> list[tuple[ModelRef, LockState]]:
+        """Return the locks of these models, of whatever client; a request for each model."""
+        return self._judged(self._fetched(set(models)))
+
+    def _fetched(self, models: set[ModelRef]) -> dict[ModelRef, Fetched]:
+        ordered = sorted(models, key=str)
+        keys = [model_key(self._namespace, model) for model in ordered]
+        found = zip(ordered, each(partial(_get, self._store), keys), strict=True)
+        return {model: lock for model, lock in found if lock is not None}
+
+    def _judged(self, found: dict[ModelRef, Fetched]) -> list[tuple[ModelRef, LockState]]:
+        if not found:
+            return []
+        now = self._store.clock()
+        return [(model, judge(found[model], now, self._ttl)) for model in sorted(found, key=str)]
 
 
 def _sweep(store: Store, entries: list[ObjectInfo]) -> None:
@@ -98,6 +134,13 @@ def _models(store: Store, key: str) -> list[ModelRef]:
         return [ModelRef.parse(text) for text in json.loads(found.data)["models"]] if found else []
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError, RecursionError):
         return []
+
+
+def _listed(store: Store, namespace: str) -> Iterator[ModelRef]:
+    for info in store.list(f"{below(namespace)}data/"):
+        model = model_of_key(info.key, namespace)
+        if model is not None:
+            yield model
 
 
 def _walk(store: Store, namespace: str) -> Iterator[ModelRef]:

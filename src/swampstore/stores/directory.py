@@ -106,7 +106,7 @@ class DirectoryConfig:
 class DirectoryStore:
     """A directory as a store. It is never created: a mount that is missing must not go unseen."""
 
-    capabilities = Capabilities(conditional_delete=True)
+    capabilities = Capabilities(conditional_delete=True, own_conditions=True)
 
     def __init__(self, path: str, *, durable: bool = True) -> None:
         self.identity = f"file://{os.path.realpath(path)}"

@@ -59,7 +59,7 @@ class MemoryConfig:
 class MemoryStore:
     """A dictionary with a lock. Its token counts writes, so it changes with every one of them."""
 
-    capabilities = Capabilities(conditional_delete=True)
+    capabilities = Capabilities(conditional_delete=True, own_conditions=True)
 
     def __init__(self, name: str = "", bucket: MemoryBucket | None = None) -> None:
         self.identity = f"memory://{name}"

@@ -16,6 +16,7 @@ from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreUnreachableError,
     UntrustworthyStoreError,
 )
 from swampstore.stores.protocol import Store, Written
@@ -23,6 +24,7 @@ from swampstore.stores.protocol import Store, Written
 RACERS = 32
 # Below what other clients leave alone, in case the probe is killed.
 PREFIX = "_control/probe"
+_DELETION = "refusal of a stale deletion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class ProbeReport:
     def ok(self) -> bool:
         """Whether the store can be trusted with shared data."""
         return all(finding.ok for finding in self.findings if finding.is_required)
+
+    @property
+    def proves_conditional_delete(self) -> bool:
+        """Whether the store was seen to refuse a deletion whose condition does not hold."""
+        return any(finding.name == _DELETION and finding.ok for finding in self.findings)
 
     def check(self) -> None:
         """Raise UntrustworthyStoreError, saying what failed, unless all is well."""
@@ -95,21 +102,25 @@ def probe(store: Store, *, racers: int = RACERS) -> ProbeReport:
 def proves_conditional_delete(store: Store) -> bool:
     """Whether a store is seen to refuse a deletion on the condition of an older state.
 
-    Costs 6 small requests where the store claims it, none elsewhere. False also if the store
-    could not be asked: then nothing is proven.
+    Costs 6 small requests where the store claims it, none elsewhere. Raises
+    StoreUnreachableError if the store could not be asked.
     """
     if not store.capabilities.conditional_delete:
         return False
     trial = _Trial(store, f"{PREFIX}/{uuid.uuid4()}", racers=1)
-    finding = _conditional_deletion(trial)
-    if not finding.ok:
+    try:
+        trial.stale_deletion()
+    except (_Wrong, StoreError) as problem:
         with contextlib.suppress(StoreError):
             trial.clean_up()
-    return finding.ok
+        if isinstance(problem, StoreUnreachableError):
+            raise
+        return False
+    return True
 
 
 def _conditional_deletion(trial: _Trial) -> Finding:
-    finding = _attempt("refusal of a stale deletion", trial.stale_deletion)
+    finding = _attempt(_DELETION, trial.stale_deletion)
     return replace(finding, is_required=False)
 
 

@@ -51,12 +51,16 @@ class Written(NamedTuple):
 
 
 class Capabilities(NamedTuple):
-    """What a store claims to be able to do; `swampstore.stores.probe` proves it."""
+    """What a store claims to be able to do; `swampstore.stores.probe` proves it.
+
+    `own_conditions`: our own code sees to the conditions, and no server has to be believed.
+    """
 
     conditional_create: bool = True
     conditional_update: bool = True
     conditional_delete: bool = False
     server_copy: bool = True
+    own_conditions: bool = False
 
 
 class Store(Protocol):

@@ -12,6 +12,7 @@ from swampstore.artifacts.mutation import Mutations
 from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock
 from swampstore.config import Config
+from swampstore.locks.deleting import Deletions
 from swampstore.locks.manager import LockManager
 from swampstore.stores.counting import CountingStore
 from swampstore.stores.registry import store_config
@@ -80,7 +81,13 @@ def connect(repo: OpenRepo) -> Connection:
     store = RetryingStore(counting)
     base = Base(config.base, f"{store.identity}#{config.namespace}")
     names = Names(config.base, config.namespace, config.routing)
-    locks = LockManager(store, config.namespace, timeout=config.lock_timeout, ttl=config.lock_ttl)
+    locks = LockManager(
+        store,
+        config.namespace,
+        timeout=config.lock_timeout,
+        ttl=config.lock_ttl,
+        deletions=Deletions(store, base),
+    )
     service = SyncService(
         store,
         repo.dirty,

@@ -107,9 +107,11 @@ class Setup:
             return
         store = self._there.connection.store
         examine(store).check()
-        probe(store).check()
+        report = probe(store)
+        report.check()
         # From now on the cache says whose it is.
         self._there.connection.base.count()
+        self._there.connection.locks.deletions.learn(proven=report.proves_conditional_delete)
 
     def run(self, *, migrate: bool = True, index: IndexKind | None = None) -> SetupReport:
         """Do it all, up to the new settings; `migrate=False` leaves the data where it is.

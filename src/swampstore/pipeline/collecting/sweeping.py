@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from swampstore.artifacts.versions import parse_marker
 from swampstore.layout import METADATA, check_segment
-from swampstore.locks.registry import model_locks
 from swampstore.pipeline.collecting.doomed import Doomed, doomed, remove, write_down
 from swampstore.pipeline.collecting.going import files_of_name
 from swampstore.pipeline.collecting.judging import CHANGED, Due, Sight, Verdict, judge
@@ -114,7 +113,8 @@ class Sweeper:
     def _look(self, batch: Sequence[Due], view: View) -> list[Sight | str]:
         """Return each name as it is now, or why it is left alone."""
         editor = self._editor
-        states = model_locks(editor.store, editor.place.namespace, ttl=editor.locks.ttl)
+        # Asked for one by one: other clients tell nobody what they have locked.
+        states = editor.locks.locked_models({due.going.ref.model for due in batch})
         locked = {model for model, state in states if not state.is_stale}
         entries: dict[int, Mapping[str, Entry] | str] = {}
         for number, due in enumerate(batch):
