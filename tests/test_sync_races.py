@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from swampstore.layout import DataRef, ModelRef
 from swampstore.stores.errors import StoreUnreachableError
+from swampstore.stores.protocol import Written
+from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
 from tests.broken_store import BrokenStore, Killed
@@ -310,3 +314,60 @@ def test_what_is_computed_again_is_never_kept_twice(new_host: NewHost, rel: str)
     a.push()
     agree(a, b)
     assert a.files().keys() == {PLAIN, rel}
+
+
+# Large content
+
+
+def _before_the_content_is_written(
+    monkeypatch: pytest.MonkeyPatch, host: Host, meanwhile: Callable[[], object]
+) -> list[str]:
+    """Do something between whatever a push looked at and its first write of content.
+
+    The other files of the version wait until the content is there.
+    """
+    assert isinstance(host.machine, RestartingMachine)
+    store, met, is_written = host.machine.store, list[str](), threading.Event()
+
+    def hooked(operation: str, write: Callable[..., Written], key: str, *args: object) -> Written:
+        if not key.endswith("/raw"):
+            assert not key.startswith("data/") or is_written.wait(30)
+            return write(key, *args)
+        met.append(operation)
+        if len(met) == 1:
+            meanwhile()
+        try:
+            return write(key, *args)
+        finally:
+            is_written.set()
+
+    for operation in ("put", "put_if_absent", "put_if_match"):
+        write = getattr(store, operation)
+        monkeypatch.setattr(store, operation, partial(hooked, operation, write))
+    return met
+
+
+@pytest.mark.parametrize("kind", ["directory", "s3"])
+def test_of_two_machines_that_save_a_large_version_1_at_once_none_loses_its_bytes(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    remote: Remote = request.getfixturevalue(f"{kind}_remote")
+    size = 5 << 20
+    with contextlib.ExitStack() as stack:
+        machines = [RestartingMachine(tmp_path / name, remote, "") for name in "abc"]
+        ana, bob, fresh = (Host(stack.enter_context(contextlib.closing(one))) for one in machines)
+        fresh.save(OTHER, b"so that there is an index")
+        fresh.push()
+        ana.save(STATE, b"a" * size)
+        bob.save(STATE, b"b" * size)
+        met = _before_the_content_is_written(monkeypatch, ana, bob.push)
+        with contextlib.suppress(IndexMovedError):
+            ana.push()
+        assert met[0] == "put_if_absent"
+        agree(ana, bob, fresh)
+        for host in (ana, bob, fresh):
+            assert {content[:1] for content in contents(host, STATE) if content} == {b"a", b"b"}
+            assert {len(content or b"") for content in contents(host, STATE)} == {size}

@@ -46,6 +46,7 @@ def register(store: Store, entry: str, models: Iterable[ModelRef], by: LockRecor
         "pid": by.pid,
         "at": to_iso(by.acquired_at),
     }
+    # Under a name of its own, so without a condition.
     store.put(entry, json.dumps(members, indent=2).encode())
 
 

@@ -50,6 +50,7 @@ def write_down(editor: Editor, objects: Collection[Doomed]) -> str:
     """Keep what is about to be removed; return the key of the record."""
     key = editor.names.remote(f"{DOOMED}{uuid.uuid4()}.json")
     document = {"version": NEWEST["gc doomed"], "objects": [one._asdict() for one in objects]}
+    # Under a name that nobody else writes, so without a condition.
     editor.store.put(key, json.dumps(document, indent=1).encode())
     return key
 
