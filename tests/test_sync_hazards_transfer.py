@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from swampstore.errors import DiskError
 from swampstore.layout import Routing
 from swampstore.stores import Store, store_config
 from swampstore.stores.cloud import Bucket, Remedies
@@ -162,6 +163,43 @@ def test_h53_a_push_that_is_through_does_not_fail_for_its_notes(
     assert a.push().files == 1
 
 
+# A disk that is full before everything has arrived ------------------------------------------------
+
+
+def test_a_full_disk_is_told_as_ours_and_ends_a_pull_with_what_has_arrived(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = machine("a"), machine("b")
+    fill(a)
+    write, room = os.write, 2
+
+    def refusing(fd: int, data: bytes) -> int:
+        nonlocal room
+        room -= ".tmp/" in os.readlink(f"/proc/self/fd/{fd}")
+        if room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", refusing)
+        with pytest.raises(DiskError, match=r"this machine .*the disk is full") as told:
+            b.pull()
+    assert "Free some space" in (told.value.hint or "")
+    b.pull()
+    assert {rel: (b.cache / rel).read_bytes() for rel in FILES} == FILES
+
+
+def test_a_full_device_is_not_the_fault_of_the_store(memory_remote: Remote) -> None:
+    store = memory_remote.open()
+    store.put("a", b"content")
+    fd = os.open("/dev/full", os.O_RDWR)
+    try:
+        with pytest.raises(DiskError, match="the copy on this machine of a in"):
+            store.download("a", fd)
+    finally:
+        os.close(fd)
+
+
 # H54, H55: what a fresh clone and a second process know -------------------------------------------
 
 
@@ -215,7 +253,7 @@ def test_h56_files_directories_and_paths_that_are_neither_may_be_marked(machine:
     a.service.mark_dirty("outputs")
     assert a.push().files == 3
     b.pull()
-    assert b.files() == a.files()
+    assert {rel: (b.cache / rel).read_bytes() for rel in FILES} == FILES
     assert a.service.status().dirty_paths == ()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from swampstore.files.disk import (
     disk_errors,
+    is_out_of_space,
     read_file,
     remove_old_temps,
     replace_file,
@@ -24,6 +25,7 @@ __all__ = [
     "Reception",
     "Tree",
     "disk_errors",
+    "is_out_of_space",
     "read_file",
     "remove_old_temps",
     "replace_file",

@@ -39,6 +39,12 @@ def disk_errors(path: str) -> Iterator[None]:
         raise DiskError(f"{_culprit(error) or path}: {reason}", hint=hint) from error
 
 
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether an error says that a disk has no room left, for this file or any other."""
+    cause = error.__cause__ if isinstance(error, DiskError) else None
+    return isinstance(cause, OSError) and cause.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
 def _culprit(error: OSError) -> str | None:
     """Return the path that an error is about, None if all it names is a temporary file."""
     for name in (error.filename, error.filename2):

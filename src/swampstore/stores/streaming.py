@@ -39,7 +39,7 @@ def _rewind(fd: int, what: str) -> None:
             os.ftruncate(fd, 0)
             os.lseek(fd, 0, os.SEEK_SET)
     except OSError:
-        with disk_errors(what):
+        with disk_errors(_here(what)):
             raise
 
 
@@ -49,8 +49,13 @@ def _write(fd: int, chunk: bytes, what: str) -> None:
         while written < len(chunk):
             written += os.write(fd, memoryview(chunk)[written:])
     except OSError:
-        with disk_errors(what):
+        with disk_errors(_here(what)):
             raise
+
+
+def _here(what: str) -> str:
+    """Name the file that is written: it is the disk of this machine that refuses."""
+    return f"the copy on this machine of {what}"
 
 
 def _corrupt(what: str, wrong: str) -> CorruptObjectError:

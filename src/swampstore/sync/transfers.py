@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from swampstore.errors import SwampstoreError
+from swampstore.files import is_out_of_space
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
 from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Fetched, Staging
@@ -116,6 +117,9 @@ class Transfer:
         if isinstance(error, CorruptObjectError) and version_file(task.rel) is None:
             self._skip_spoiled(task.rel)
             return
+        if is_out_of_space(error):
+            # It is nothing about this file, and the others would not fit either.
+            raise error
         self._work.failures[task.rel] = error.message
         self._put_off(task.rel)
         if isinstance(error, StoreUnreachableError):
