@@ -1,4 +1,4 @@
-"""The version of each format that this release writes, and the refusal of a higher one.
+"""What holds for all formats: their versions, and how large a number may be.
 
 A higher version was written by a newer release, perhaps by a colleague's on the same bucket. What
 it means cannot be known here, so whoever meets one stops: it is neither read, nor repaired, nor
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from swampstore.errors import NewerFormatError
 
+# Every client can hold numbers up to here, also one that counts in floating point; databases can
+# add them up. Whatever has a higher one is damaged.
+LARGEST_NUMBER = 2**53 - 1
+# The version of each format that this release writes.
 NEWEST = {
     # Documents of a remote.
     "meta": 2,

@@ -54,6 +54,7 @@ MAX_TYPE_BYTES = 1024
 MAX_TYPE_SEGMENTS = 32
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _TEMP = re.compile(r"\.[0-9a-f-]{36}\.tmp")
+LARGEST_VERSION = 10**18 - 1
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _INTERNAL_ROOT_FILES = frozenset(
     {".datastore-index.json", ".push-queue.json", ".datastore.lock", ".datastore-sync-state.json"}

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import reprlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC
 from typing import Any
 
 from swampstore import yaml_dialect
 from swampstore.artifacts.media_types import is_json
 from swampstore.artifacts.retention.durations import normalise_lifetime, normalise_policy
+from swampstore.clock import from_iso
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
+from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import LARGEST_VERSION
 
 OWNER_TYPES = ("model-method", "workflow-step", "manual")
 DELETED = "deleted"
@@ -191,8 +196,8 @@ def decode(data: bytes, what: str) -> Metadata:
 
 def _from_json(raw: dict[str, Any]) -> Metadata:
     version = raw.get("version")
-    if type(version) is not int or version < 1:
-        raise _wrong("version", version, "a positive whole number")
+    if type(version) is not int or not 0 < version <= LARGEST_VERSION:
+        raise _wrong("version", version, f"a whole number from 1 to {LARGEST_VERSION}")
     tags = raw.get("tags")
     if type(tags) is not dict or not all(
         type(value) is str and "\0" not in value and "\0" not in key for key, value in tags.items()
@@ -201,11 +206,11 @@ def _from_json(raw: dict[str, Any]) -> Metadata:
     if "type" not in tags:
         raise _wrong("tags", tags, "a mapping with the key 'type'")
     created_at = _text(raw, "createdAt")
-    if not _TIMESTAMP.fullmatch(created_at):
+    if not _TIMESTAMP.fullmatch(created_at) or not _is_moment(created_at):
         raise _wrong("createdAt", created_at, "an ISO-8601 time")
     size = raw.get("size")
-    if size is not None and (type(size) is not int or size < 0):
-        raise _wrong("size", size, "a whole number of bytes")
+    if size is not None and (type(size) is not int or not 0 <= size <= LARGEST_NUMBER):
+        raise _wrong("size", size, f"a whole number of bytes up to {LARGEST_NUMBER}")
     streaming = raw.get("streaming", False)
     if type(streaming) is not bool:
         raise _wrong("streaming", streaming, "true or false")
@@ -253,8 +258,17 @@ def _text(raw: Mapping[str, Any], key: str) -> str:
     return value
 
 
+def _is_moment(text: str) -> bool:
+    """Whether a text in the form of a time is one, in every zone."""
+    try:
+        from_iso(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
 def _wrong(key: str, value: object, expected: str) -> MetadataError:
-    found = "missing" if value is None else f"{value!r}"[:80]
+    found = "missing" if value is None else reprlib.repr(value)[:80]
     return MetadataError(
         f"{key} is {found}, expected {expected}",
         hint="Restore the file from a backup, or delete that version.",

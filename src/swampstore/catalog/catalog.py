@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from swampstore.catalog.database import Rows
 from swampstore.catalog.latest import settled
-from swampstore.catalog.schema import COLUMNS, INSERT, Row
+from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
 from swampstore.clock import to_iso
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -245,11 +245,13 @@ class Catalog:
 
     def version(self, ref: DataRef, version: int) -> Row | None:
         """Return one version's row."""
+        if not 0 < version <= LARGEST_VERSION:
+            return None
         return self._one(VERSION_BY_ADDRESS, (*self._key(ref), version))
 
     def versions(self, ref: DataRef, limit: int | None = None) -> list[Row]:
         """Return a name's rows, newest first."""
-        return self._all(VERSIONS_BY_ADDRESS, (*self._key(ref), -1 if limit is None else limit))
+        return self._all(VERSIONS_BY_ADDRESS, (*self._key(ref), sql_limit(limit)))
 
     def version_numbers(self, ref: DataRef) -> list[int]:
         """Return a name's versions, ascending."""

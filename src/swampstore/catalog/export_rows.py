@@ -10,13 +10,15 @@ import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC
 from json.encoder import encode_basestring as _quoted
 from typing import Any, BinaryIO, TextIO
 
 from swampstore.catalog.schema import ACTIVE, Row
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
-from swampstore.layout import ModelRef, check_segment
+from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import LARGEST_VERSION, ModelRef, check_segment
 
 # Every client writes these, in this order; the others are ours, and readers may ignore them.
 SHARED_MEMBERS = (
@@ -33,8 +35,6 @@ _TEXTS = tuple(
     if name not in ("namespace", "version", "is_latest", "streaming", "size", "tags", "checksum")
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_LARGEST_VERSION = 10**18 - 1
-_LARGEST_SIZE = (1 << 63) - 1
 _CHUNK = 1 << 18
 # No metadata.yaml of reasonable size makes a larger row.
 _LONGEST_ELEMENT = 4 << 20
@@ -79,7 +79,9 @@ class ExportedRows:
 
 
 def decode_row(document: object, namespace: str) -> Row:
-    """Return the row that a document stands for; raise ValidationError or ValueError if none.
+    """Return the row that a document stands for.
+
+    Raises ValidationError, ValueError, OverflowError or RecursionError if it stands for none.
 
     Members that are missing are empty, members that are unknown are ignored.
     """
@@ -93,14 +95,14 @@ def decode_row(document: object, namespace: str) -> Row:
     if model.type != texts["type_normalized"]:
         raise ValidationError("a type is not normalised", hint="Export the catalog again.")
     check_segment("data name", texts["data_name"])
-    from_iso(texts["created_at"])
+    from_iso(texts["created_at"]).astimezone(UTC)
     checksum = document.get("checksum", "")
     return Row(
         namespace=namespace,
-        version=_number(document.get("version"), 1, _LARGEST_VERSION),
+        version=_number(document.get("version"), 1, LARGEST_VERSION),
         is_latest=_number(document.get("is_latest", 0), 0, 1),
         streaming=_number(document.get("streaming", 0), 0, 1),
-        size=_number(document.get("size", 0), 0, _LARGEST_SIZE),
+        size=_number(document.get("size", 0), 0, LARGEST_NUMBER),
         tags=_tags(document.get("tags", "{}")),
         checksum=checksum if isinstance(checksum, str) and _SHA256.fullmatch(checksum) else "",
         deferred=0,

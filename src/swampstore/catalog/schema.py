@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from swampstore.formats import NEWEST
+from swampstore.formats import LARGEST_NUMBER, NEWEST
 from swampstore.layout import DataRef, ModelRef
 
 SCHEMA_VERSION = NEWEST["catalog"]
@@ -61,6 +61,11 @@ COLUMNS = ", ".join(Row._fields)
 # statement, which a table with triggers has otherwise, and which takes as long as the row itself.
 INSERT = f"INSERT OR FAIL INTO catalog ({COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
 _INTEGERS = {"version", "is_latest", "deferred", "streaming", "size"}
+
+
+def sql_limit(limit: int | None) -> int:
+    """Return how many rows SQLite is to return at most, all of them if there is no limit."""
+    return -1 if limit is None else min(limit, LARGEST_NUMBER)
 
 
 def record_of(row: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from swampstore.catalog.database import MemoryDatabase, Rows
 from swampstore.catalog.query import matcher, order_by
 from swampstore.catalog.query import plan as plan_query
-from swampstore.catalog.schema import COLUMNS, INSERT, Row, record_of
+from swampstore.catalog.schema import COLUMNS, INSERT, Row, record_of, sql_limit
 from swampstore.errors import QueryError
 
 _TAGGED = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
@@ -58,8 +58,7 @@ class Query:
 
         def answer(db: sqlite3.Connection) -> list[Row]:
             sql, params = self.statement(db)
-            limit = -1 if self.limit is None else self.limit
-            found = db.execute(f"{sql} LIMIT ?", (*params, limit))
+            found = db.execute(f"{sql} LIMIT ?", (*params, sql_limit(self.limit)))
             return [Row._make(values) for values in found]
 
         def answer_by_row(db: sqlite3.Connection) -> list[Row]:

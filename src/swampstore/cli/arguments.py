@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.session import Session
+from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import LARGEST_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,10 +79,13 @@ optional_name_argument = click.argument(
     "name", required=False, shell_complete=complete_name, help="A data name."
 )
 version_option = click.option(
-    "--version", type=click.IntRange(min=1), metavar="N", help="This version, not the latest."
+    "--version",
+    type=click.IntRange(1, LARGEST_VERSION),
+    metavar="N",
+    help="This version, not the latest.",
 )
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=0), metavar="N", help="Show at most this many."
+    "--limit", type=click.IntRange(0, LARGEST_NUMBER), metavar="N", help="Show at most this many."
 )
 tag_option = click.option(
     "--tag", "tags", type=TagParam(), multiple=True, help="A tag; may be repeated."

@@ -11,6 +11,7 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import footer_text, records_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
+from swampstore.formats import LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
@@ -47,7 +48,7 @@ _EQUALITIES = {
 @click.option("--streaming", is_flag=True, help="Only versions that can be appended to.")
 @click.option(
     "--limit",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, LARGEST_NUMBER),
     default=50,
     show_default=True,
     metavar="N",

@@ -101,7 +101,7 @@ def grace_option(meaning: str) -> Callable[[Callable[..., None]], Callable[..., 
     """Return the option for the age, in minutes, up to which a push may still be going on."""
     return click.option(
         "--grace",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, 52_560_000),  # a hundred years
         default=60,
         show_default=True,
         metavar="MINUTES",

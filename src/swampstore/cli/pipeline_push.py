@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 patience_option = click.option(
     "--timeout",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 31_536_000),  # a year
     metavar="S",
     help="Give it so many seconds.  [default: as long as it takes]",
 )

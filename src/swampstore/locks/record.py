@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from swampstore.clock import from_iso, to_iso
+from swampstore.formats import LARGEST_NUMBER
 
 COMMIT = "commit"
 _LONGEST_TTL_MS = 24 * 3600 * 1000
@@ -110,7 +111,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if type(value) is not int or abs(value) > LARGEST_NUMBER:
         raise TypeError(value)
     return value
 

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from swampstore.clock import to_iso
-from swampstore.errors import ConfigError, NamespaceTakenError, ValidationError
+from swampstore.errors import (
+    ConfigError,
+    NamespaceTakenError,
+    NewerFormatError,
+    ValidationError,
+)
 from swampstore.files import disk_errors, replace_file
 from swampstore.formats import refuse_newer
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespace
@@ -48,14 +53,16 @@ class Manifest:
         """Read a manifest; raise ValidationError if it is none, and NewerFormatError."""
         try:
             members = json.loads(data)
+            refuse_newer("manifest", members.get("version"), f"{namespace}/{MANIFEST}")
             owner, since = members.get("repoId") or "", members.get("registeredAt") or ""
-        except (ValueError, AttributeError, RecursionError):
+            return cls(namespace, _text(owner), _text(since))
+        except NewerFormatError:
+            raise
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise ValidationError(
                 f"{namespace}/{MANIFEST} is not a manifest",
                 hint="Find out whose the namespace is, and repair or remove that file by hand.",
             ) from None
-        refuse_newer("manifest", members.get("version"), f"{namespace}/{MANIFEST}")
-        return cls(namespace, str(owner), str(since))
 
     def to_json(self) -> dict[str, Any]:
         """Return its members, as other clients write them."""
@@ -68,6 +75,13 @@ class Manifest:
     def encode(self) -> bytes:
         """Return the content of the file."""
         return f"{json.dumps(self.to_json(), indent=2)}\n".encode()
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    value.encode()  # it is shown, and written again
+    return value
 
 
 def check_new_namespace(slug: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
-from swampstore.formats import refuse_newer
+from swampstore.formats import LARGEST_NUMBER, refuse_newer
 from swampstore.stores.keys import check_key
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
@@ -81,10 +81,8 @@ class Meta:
     origin: str | None = None
 
 
-# Every client can hold numbers up to here, also one that counts in floating point.
-_LARGEST = 2**53 - 1
-_Size = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
-_CommitSeq = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+_Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
+_CommitSeq = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
 
 
 class _EntryMembers(msgspec.Struct, rename="camel"):

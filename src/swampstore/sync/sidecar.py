@@ -12,10 +12,10 @@ import math
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from swampstore.files import read_file, replace_file
-from swampstore.formats import NEWEST, refuse_newer
+from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
 
 SIDECAR = ".datastore-sync-state.json"
 # Other clients stop listing paths here, and walk everything instead.
@@ -136,7 +136,7 @@ def decode(data: bytes | None, fingerprint_member: str, what: str = SIDECAR) -> 
         dirty_paths=tuple(paths) if is_sound else (),
         bulk_invalidated=bulk is True or not is_trusted,
         lazy_pull_active=members.get("lazyPullActive") is True,
-        commit_seq=sequence if type(sequence) is int else None,
+        commit_seq=sequence if _is_number(sequence) else None,
         has_overflowed=is_trusted and bulk and has_overflowed,
         chain=chain if isinstance(chain, str) and is_trusted else None,
         others={name: value for name, value in members.items() if name not in _FIELDS},
@@ -144,6 +144,10 @@ def decode(data: bytes | None, fingerprint_member: str, what: str = SIDECAR) -> 
 
 
 _FIELDS = frozenset(_ORDER) - {"dirtyPathsOverflowed", "lastCatalogHash", "dataKeyMigrated"}
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 < value <= LARGEST_NUMBER
 
 
 def _members(data: bytes | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from swampstore.errors import ValidationError
+from swampstore.formats import LARGEST_NUMBER
 
 _UNITS = {
     "m": timedelta(minutes=1),
@@ -58,7 +59,7 @@ def normalise_policy(value: object) -> int | str:
     """
     if isinstance(value, str):
         return _normalise_policy_duration(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_NUMBER:
         return value
     raise _not_a_policy(value)
 

@@ -7,14 +7,16 @@ pushing or reading meanwhile has that long to finish.
 from __future__ import annotations
 
 import json
+import reprlib
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
+from swampstore.layout import LARGEST_VERSION
 from swampstore.pipeline.collecting.going import Going
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
@@ -22,6 +24,7 @@ from swampstore.sync.names import Names
 
 MARKS = "_control/gc/marks.json"
 _VERSION = NEWEST["gc marks"]
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 class Mark(NamedTuple):
@@ -61,8 +64,9 @@ def read_marks(store: Store, names: Names) -> Marked:
         return Marked(_decoded(json.loads(data), key), token)
     except NewerFormatError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return Marked({}, token, f"{key} cannot be understood ({error!r}): all marks are new")
+    except _DAMAGE as error:
+        why = reprlib.repr(error)
+        return Marked({}, token, f"{key} cannot be understood ({why}): all marks are new")
 
 
 def write_marks(store: Store, names: Names, marks: Marks, before: Marked) -> Marked | None:
@@ -109,9 +113,18 @@ def _decoded(document: dict[str, Any], key: str) -> Marks:
     if document["version"] != _VERSION:
         raise ValueError(f"its version is {document['version']}")
     return {
-        (mark["name"], mark["version"]): Mark(mark["entries"], from_iso(mark["since"]))
+        (str(mark["name"]), _number(mark["version"])): Mark(
+            str(mark["entries"]), from_iso(mark["since"]).astimezone(UTC)
+        )
         for mark in document["marks"]
     }
+
+
+def _number(version: object) -> int:
+    """Return a version, or 0 for a name as a whole."""
+    if type(version) is not int or not 0 <= version <= LARGEST_VERSION:
+        raise ValueError(f"{version!r} is no version")
+    return version
 
 
 def _encoded(marks: Marks) -> bytes:
