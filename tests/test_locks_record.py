@@ -34,7 +34,7 @@ RECORDS = st.builds(
     LockRecord,
     holder=st.text(),
     hostname=st.text(),
-    pid=st.integers(),
+    pid=st.integers(-(2**53) + 1, 2**53 - 1),
     acquired_at=MOMENTS,
     ttl_ms=st.integers(1, 24 * 3600 * 1000),
     nonce=st.text(),
