@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at, parse_marker
@@ -23,6 +23,7 @@ from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.links import Links
+from swampstore.sync.local_scan import is_covered
 from swampstore.sync.parts import Parts
 from swampstore.sync.report import Conflict
 from swampstore.sync.shapes import conflict_copy, version_file
@@ -58,8 +59,18 @@ def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) ->
     return moves
 
 
-def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[int]) -> Conflict:
-    """Move our versions of a data name out of the way of those on the remote."""
+def renumber(
+    parts: Parts,
+    name_rel: str,
+    clashing: set[int],
+    taken: Iterable[int],
+    removals: Container[str] = frozenset(),
+) -> Conflict:
+    """Move our versions of a data name out of the way of those on the remote.
+
+    Of what was deleted here (see `was_deleted`) before its number was used again, the base still
+    tells afterwards: without the file, that is a deletion to be pushed.
+    """
     shared = {
         found.version
         for known in parts.base.below(name_rel)
@@ -70,14 +81,31 @@ def renumber(parts: Parts, name_rel: str, clashing: set[int], taken: Iterable[in
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
     parts.landing.renumber(name_rel, moves)
+    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
+    deleted = {one for one in moves if was_deleted(parts, f"{name_rel}/{one}", removals)}
     gone = [
         known.rel
         for known in parts.base.below(name_rel)
-        if (found := version_file(known.rel)) and found.version in moves
+        if (found := version_file(known.rel)) and found.version in moves.keys() - deleted
     ]
     parts.base.apply(forgotten=gone)
-    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
+    if deleted.issuperset(clashing):
+        return Conflict(
+            name_rel, f"it was deleted here and saved again, under the next free number: {told}"
+        )
     return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
+
+
+def was_deleted(parts: Parts, version_rel: str, removals: Container[str]) -> bool:
+    """Whether the version that the base knows was deleted here, whatever has its number now.
+
+    `removals` are the paths below which something was removed: without one of them, somebody
+    emptied the cache, and the numbers started anew.
+    """
+    if not is_covered(version_rel, removals):
+        return False
+    known = parts.base.get(f"{version_rel}/{METADATA}")
+    return known is not None and known.held is not None
 
 
 def _is_finished(parts: Parts, version_rel: str) -> bool:

@@ -54,6 +54,7 @@ class PreparedPush:
     touched: list[Known] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     stuck: dict[str, str] = field(default_factory=dict)
+    deleted: dict[str, Known] = field(default_factory=dict)
     # Whether that was a deletion is for the next push to find out.
     vanished: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
@@ -102,7 +103,8 @@ class Push:
         if not changed and not deleted:
             return Plan()
         view = self._parts.index.view(partitions_of((*changed, *deleted)))
-        return Planner(self._parts, view, self._began_ns).plan(changed, deleted)
+        planner = Planner(self._parts, view, self._began_ns, self._removals(snapshot))
+        return planner.plan(changed, deleted)
 
     def commit(self, prepared: PreparedPush) -> Pushed:
         """Make the uploads visible in the index, then settle what was marked."""
@@ -143,19 +145,21 @@ class Push:
         return [rel for rel in rels if self._parts.names.mark(rel) in marks]
 
     def _look(self, rels: list[str], snapshot: Snapshot, *, walked: bool) -> Scan:
-        removals = {self._parts.names.rel_of_mark(mark) or "" for mark in snapshot.removals}
-        marked = self._local.paths(rels, self._scope, removals)
+        marked = self._local.paths(rels, self._scope, self._removals(snapshot))
         if not walked:
             return marked
         scan = self._local.everything(self._scope)
         scan.deleted = marked.deleted
         return scan
 
+    def _removals(self, snapshot: Snapshot) -> set[str]:
+        return {self._parts.names.rel_of_mark(mark) or "" for mark in snapshot.removals}
+
     # Deciding ------------------------------------------------------------------------------
 
     def _prepare(self, prepared: PreparedPush, scan: Scan) -> None:
         changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
-        deleted = {known.rel: known for known in scan.deleted}
+        prepared.deleted = deleted = {known.rel: known for known in scan.deleted}
         doomed = set(self._parts.base.doomed())
         prepared.skipped = list(scan.skipped)
         prepared.touched = [
@@ -171,7 +175,8 @@ class Push:
             view = self._parts.index.view(
                 partitions_of((*deleted, *doomed)), additions=partitions_of(changed)
             )
-            plan = Planner(self._parts, view, self._began_ns).plan(changed, deleted)
+            removals = self._removals(prepared.snapshot)
+            plan = Planner(self._parts, view, self._began_ns, removals).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             self._withhold(plan, prepared)
             if plan.clashes or plan.copies:
@@ -236,15 +241,17 @@ class Push:
         changed: dict[str, Changed],
         prepared: PreparedPush,
     ) -> None:
-        prepared.told.append(conflicts.renumber(self._parts, name_rel, clashing, taken))
+        removals = self._removals(prepared.snapshot)
+        prepared.told.append(conflicts.renumber(self._parts, name_rel, clashing, taken, removals))
         moved = [rel for rel in changed if rel.startswith(f"{name_rel}/")]
         for rel in moved:
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
             prepared.uploaded.pop(rel, None)
         self._parts.index.read_again({partition_of(rel) for rel in moved})
-        again = self._local.paths([name_rel])
+        again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
+        prepared.deleted.update((known.rel, known) for known in again.deleted)
 
     def _keep_both(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swampstore.layout import METADATA, RAW
@@ -47,12 +47,18 @@ class Plan:
 
 
 class Planner:
-    """Makes the plan of one push. `began_ns` is a time before anything was looked at."""
+    """Makes the plan of one push. `began_ns` is a time before anything was looked at.
 
-    def __init__(self, parts: Parts, view: View, began_ns: int) -> None:
+    `removals` are the paths at or below which something was removed here.
+    """
+
+    def __init__(
+        self, parts: Parts, view: View, began_ns: int, removals: Container[str] = frozenset()
+    ) -> None:
         self._parts = parts
         self._view = view
         self._began_ns = began_ns
+        self._removals = removals
         self._plan = Plan()
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
@@ -60,6 +66,7 @@ class Planner:
         noted = self._parts.base.noted_uploads(changed)
         for rel, known in deleted.items():
             self._delete(rel, known)
+        self._keep_whole_what_stays()
         for rel, change in changed.items():
             try:
                 self._change(change, noted.get(rel))
@@ -87,6 +94,12 @@ class Planner:
                 self._plan.conflicts[rel] = Conflict(
                     rel, "it was deleted here and changed elsewhere; the change stays"
                 )
+
+    def _keep_whole_what_stays(self) -> None:
+        """Delete no file of a version of which another one was changed elsewhere."""
+        staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
+        for rel in [rel for rel in self._plan.removals if rel.rpartition("/")[0] in staying]:
+            del self._plan.removals[rel]
 
     def _change(self, change: Changed, noted: tuple[str, str] | None) -> None:
         rel, known, entry = change.rel, change.known, self._entry(change.rel)
@@ -170,13 +183,22 @@ class Planner:
         They are the newest ones; as they are, they would never become the latest.
         """
         fresh = conflicts.taken_versions(
-            rel for rel in self._plan.uploads if changed[rel].known is None
+            rel for rel in self._plan.uploads if self._is_new(changed[rel])
         )
         for name_rel, versions in fresh.items():
             highest = max(self._versions_to_stay(name_rel), default=0)
             low = {version for version in versions if version < highest}
             if low:
                 self._plan.clashes.setdefault(name_rel, set()).update(low)
+
+    def _is_new(self, change: Changed) -> bool:
+        """Whether a file is of a version that the remote never had."""
+        if change.known is None:
+            return True
+        version_rel = change.rel.rpartition("/")[0]
+        return self._entry(change.rel) is None and conflicts.was_deleted(
+            self._parts, version_rel, self._removals
+        )
 
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""
