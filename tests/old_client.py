@@ -3,6 +3,7 @@
 Of the cache only the sidecar matters. An `OldClient` reads it once, keeps what it read for life,
 locks nothing, and rewrites the whole file from memory: whatever it does not know is gone. An
 `OldPeer` is on another machine. It writes the index whole, unconditionally, with nothing but json.
+An `OldLock` is one of their locks in a bucket.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import random
+import time
+import uuid
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from swampstore.stores import Store
-from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
 
 SIDECAR = ".datastore-sync-state.json"
@@ -196,3 +201,72 @@ def _grouped(entries: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if name is not None:
             groups.setdefault(name, {})[rel] = entry
     return groups
+
+
+class OldLock:
+    """A lock as other clients take it in a bucket.
+
+    What is older than the `ttlMs` that it says is deleted, without a condition. `deleted` tells
+    how often that happened, `is_lost` whether our own record was gone at its release.
+    """
+
+    def __init__(self, store: Store, key: str, *, retry: float = 1.0) -> None:
+        self._store = store
+        self._key = key
+        self._retry = retry
+        self._nonce = str(uuid.uuid4())
+        self.deleted = 0
+        self.is_lost = False
+
+    def acquire(self, wait: float = 60.0) -> None:
+        """Take it; raise TimeoutError if somebody else has it for too long."""
+        until = time.monotonic() + wait
+        while not self._create():
+            if time.monotonic() >= until:
+                raise TimeoutError(self._key)
+            if self.looks_stale():
+                self.delete()
+                time.sleep(random.uniform(0.2, 0.5))
+            else:
+                time.sleep(self._retry)
+
+    def _create(self) -> bool:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        members = {"holder": "bob@elsewhere", "hostname": "elsewhere", "pid": 4242}
+        members |= {"acquiredAt": now, "ttlMs": 30000, "nonce": self._nonce}
+        try:
+            self._store.put_if_absent(self._key, json.dumps(members, indent=2).encode())
+        except PreconditionFailedError:
+            return False
+        return True
+
+    def looks_stale(self) -> bool:
+        """Read the record, then ask for its age."""
+        record = self._read()
+        if record is None:
+            return False
+        try:
+            changed = self._store.head(self._key).last_modified
+        except ObjectNotFoundError:
+            return False
+        age = datetime.now(UTC) - changed
+        return bool(age.total_seconds() * 1000 > record["ttlMs"])
+
+    def delete(self) -> None:
+        """Remove what looked stale, whatever it is by now."""
+        self.deleted += 1
+        self._store.delete(self._key)
+
+    def release(self) -> None:
+        """Give it back, if it is still ours."""
+        record = self._read()
+        if record is None or record["nonce"] != self._nonce:
+            self.is_lost = True
+        else:
+            self._store.delete(self._key)
+
+    def _read(self) -> Any:
+        try:
+            return json.loads(self._store.get(self._key).data)
+        except ObjectNotFoundError:
+            return None

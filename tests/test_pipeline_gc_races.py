@@ -12,9 +12,10 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 
 from swampstore.artifacts.retention.plan import Removal
+from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.inspection import inspect
-from swampstore.locks.keys import global_key
+from swampstore.locks.keys import global_key, model_key
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.collecting import collection, sweeping
 from swampstore.pipeline.collecting import doomed as removing
@@ -43,6 +44,7 @@ from tests.garbage import (
     version,
 )
 from tests.machines import Machine, contents
+from tests.old_client import OldLock
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -293,6 +295,17 @@ def test_a_model_that_somebody_has_locked_is_left_alone(ana: Machine, bucket: Pa
     clock = Clock(bucket)
     with ana.open() as repo, repo.session([MODEL]):
         assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "kept"}
+    assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "swept"}
+
+
+def test_a_model_that_another_client_has_locked_is_left_alone(ana: Machine, bucket: Path) -> None:
+    save(ana, "state", "1", "2", garbage_collection=1)
+    clock = Clock(bucket)
+    with DirectoryStore(str(bucket)) as store:
+        theirs = OldLock(store, model_key("", ModelRef.parse(MODEL)))
+        theirs.acquire()
+        assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "kept"}
+        theirs.release()
     assert kinds(clock.collect(grace=AT_ONCE)) == {"state/1": "swept"}
 
 
