@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swampstore.errors import ConfigError
+from swampstore.redaction import without_credentials
 from swampstore.stores import open_store, store_config
 from swampstore.stores.azure import AzureConfig
 from swampstore.stores.config_fields import Limits
@@ -143,6 +145,65 @@ def test_credentials_in_a_url_are_refused_without_repeating_them() -> None:
         with pytest.raises(ConfigError, match="must not hold credentials") as told:
             store_config(url, environ=KEYS)
         assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        *("secret_access_key", "access_key_id", "aws_secret_access_key", "sessionToken"),
+        *("SecretAccessKey", "account_key", "password", "sas_token", "sig"),
+    ],
+)
+@pytest.mark.parametrize("place", ["s3://swamp", "gs://swamp", "az://swamp/x"])
+def test_credentials_in_a_url_are_refused_in_every_spelling(place: str, parameter: str) -> None:
+    for value in ("hidden", ""):
+        with pytest.raises(ConfigError, match="must not hold credentials") as told:
+            store_config(f"{place}?account=a&{parameter}={value}", environ=KEYS)
+        assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("s3://swamp?regoin=eu-central-1", "'regoin'"),
+        ("s3://swamp?apiEndpoint=http://x", "'apiEndpoint'"),
+        ("gs://swamp?region=x", "'region'"),
+        ("s3://swamp/a#b", "`#`"),
+        ("file:///tmp/a?b", "no parameters"),
+        ("file:///tmp/a#b", "`#`"),
+        ("s3://[swamp", "cannot be read"),
+    ],
+)
+def test_what_a_url_says_and_no_store_reads_is_refused(url: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)) as told:
+        store_config(url, environ=KEYS)
+    assert told.value.hint
+
+
+@pytest.mark.parametrize("endpoint", ["https://ana:hidden@host", "http://ana:hid/den@host:9000"])
+def test_a_password_in_an_endpoint_is_refused_without_repeating_it(endpoint: str) -> None:
+    attempts: list[Callable[[], object]] = [
+        lambda: s3({"bucket": "swamp", "endpoint": endpoint}),
+        lambda: store_config(f"s3://swamp?endpoint={endpoint}", environ=KEYS),
+        lambda: s3({"bucket": "swamp"}, {**KEYS, "AWS_ENDPOINT_URL": endpoint}),
+        lambda: store_config("gs", {"bucket": "swamp", "apiEndpoint": endpoint}, environ={}),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ConfigError, match="must not hold a user name or a password") as told:
+            attempt()
+        assert "hid" not in str(told.value) + (told.value.hint or "")
+
+
+def test_a_secret_of_the_wrong_type_is_not_repeated() -> None:
+    with pytest.raises(ConfigError, match="secretAccessKey") as told:
+        s3({"bucket": "swamp", "accessKeyId": "k", "secretAccessKey": 271828})
+    assert "271828" not in str(told.value)
+
+
+def test_credentials_in_urls_are_taken_out_of_any_text() -> None:
+    text = "PUT https://ana:hidden@host:9000/b/data/@swamp/x?sig=hidden&region=eu failed"
+    shown = "PUT https://***@host:9000/b/data/@swamp/x?sig=***&region=eu failed"
+    assert without_credentials(text) == shown
 
 
 def test_secrets_are_not_shown() -> None:

@@ -13,14 +13,11 @@ from typing import Any
 
 from swampstore.errors import ConfigError
 from swampstore.layout import MARKER
+from swampstore.redaction import is_secret, without_credentials
 
 FILESYSTEM = "filesystem"
 _URL = re.compile(r"([a-z][a-z0-9+.\-]*)://.", re.IGNORECASE)
 _TYPE = re.compile(r"@?[\w.+\-]+(/[\w.+\-]+)*")
-_SECRET = re.compile(
-    r".*(secret\w*|password|passphrase|token|(access|account|api|private)_?key(_?id)?)",
-    re.IGNORECASE,
-)
 # The settings that other clients once wrote beside `type: s3`.
 _FLAT_S3_MEMBERS = ("bucket", "prefix", "region", "endpoint", "forcePathStyle")
 _FORMS = (
@@ -107,21 +104,20 @@ def read_members(text: str, source: str) -> dict[str, Any]:
 
 def without_secrets(members: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members that may be shown and written to files."""
-    return {name: value for name, value in members.items() if not _SECRET.fullmatch(name)}
+    return {name: value for name, value in members.items() if not is_secret(name)}
 
 
 def wrong_setting(key: str, value: object, expected: str) -> ConfigError:
     """Return the error for a setting of the marker that cannot be used."""
-    return ConfigError(
-        f"{key} in {MARKER} is {value!r}, expected {expected}", hint=f"Edit {MARKER}."
-    )
+    found = without_credentials(repr(value))
+    return ConfigError(f"{key} in {MARKER} is {found}, expected {expected}", hint=f"Edit {MARKER}.")
 
 
 def _checked_url(url: str, source: str) -> str:
     if not url.isprintable():
         # Whoever takes URLs apart drops some of them without a word.
         raise ConfigError(
-            f"{source}: {url!r} holds a control character",
+            f"{source}: {without_credentials(url)!r} holds a control character",
             hint="Write it in percent notation, such as %0A, if it belongs there.",
         )
     if scheme_of(url) == FILESYSTEM:
@@ -144,7 +140,8 @@ def _url_of_section(url: object, kind: object, members: dict[str, Any] | None) -
         raise wrong_setting("datastore.url", url, "a URL such as s3://bucket/prefix")
     if kind is not None and kind != scheme_of(url):
         raise ConfigError(
-            f"datastore.type in {MARKER} is {kind!r}, but datastore.url is {url}",
+            f"datastore.type in {MARKER} is {kind!r}, but datastore.url is"
+            f" {without_credentials(url)}",
             hint="Remove one of them.",
         )
     if members:

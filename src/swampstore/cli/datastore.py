@@ -130,14 +130,18 @@ def status(session: Session, check: bool) -> None:
 
 def _settings(config: Config) -> dict[str, Any]:
     from swampstore.datastore_address import without_secrets
+    from swampstore.redaction import without_credentials
 
     settings: dict[str, Any] = {"type": config.datastore_type, "namespace": config.namespace}
     if config.remote is None:
         settings["path"] = config.base
     else:
         settings |= {
-            "target": config.remote.target,
-            "config": without_secrets(config.remote.config),
+            "target": without_credentials(config.remote.target),
+            "config": {
+                name: without_credentials(value) if isinstance(value, str) else value
+                for name, value in without_secrets(config.remote.config).items()
+            },
             "hydration": config.remote.hydration,
             "syncTimeout": config.remote.sync_timeout,
             "cacheDir": config.base,

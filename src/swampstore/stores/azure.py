@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig as ClientOptions
 
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
+# What a URL may say beside what all buckets know.
+PARAMETERS = ("account", "endpoint")
 _REMEDIES = Remedies(
     sign_in="Run `az login`, or set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN.",
     permissions="the role Storage Blob Data Contributor on the container",
@@ -42,7 +44,7 @@ class AzureConfig:
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
         """Read an `az://` URL."""
-        return cls.from_mapping(mapping_from_url(url), environ)
+        return cls.from_mapping(mapping_from_url(url, PARAMETERS), environ)
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import ConfigError, ValidationError
+from swampstore.redaction import is_secret, without_credentials
 from swampstore.stores.keys import trim_prefix
 
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
-_SECRETS = frozenset({"accessKeyId", "secretAccessKey", "sessionToken", "accountKey"})
+# What a URL may say about any bucket, beside what its cloud knows.
+_PARAMETERS = frozenset(
+    {
+        *("requestTimeoutMs", "pullConcurrency", "pushConcurrency"),
+        *("namespace", "hydrationStrategy", "syncTimeoutMs"),
+    }
+)
 _TIMEOUT_BOUNDS = (1000, 600_000)
 _CONCURRENCY_BOUNDS = (1, 1000)
 
@@ -60,7 +70,14 @@ class Fields:
     def url(self, name: str) -> str:
         """Return an http(s) URL without a slash at its end, or an empty string."""
         value = self.text(name)
-        if value and not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", value):
+        if "@" in value:
+            # Nobody would use them, and the identity of the store, which is shown, has the host.
+            raise ConfigError(
+                f"the store's {name} must not hold a user name or a password",
+                hint=f"Give the host alone as {name}, and credentials through the environment or"
+                " a credentials file.",
+            )
+        if value and not re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", value):
             raise self._wrong(name, "a URL such as https://host:9000")
         return value.rstrip("/")
 
@@ -110,26 +127,51 @@ class Fields:
         )
 
     def _wrong(self, name: str, expected: str) -> ConfigError:
+        found = "something else" if is_secret(name) else repr(self._config[name])
         return ConfigError(
-            f"the store's {name} is {self._config[name]!r}, expected {expected}",
+            f"the store's {name} is {without_credentials(found)}, expected {expected}",
             hint=f"Correct {name} in the datastore's configuration or URL.",
         )
 
 
-def mapping_from_url(url: str) -> dict[str, str]:
-    """Read `scheme://bucket/prefix?member=value` as the mapping that it stands for."""
-    from urllib.parse import parse_qsl, unquote, urlsplit
+def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
+    """Read `scheme://bucket/prefix?member=value` as the mapping that it stands for.
 
-    parts = urlsplit(url)
-    members = dict(parse_qsl(parts.query))
+    Raises ConfigError for a parameter that is none of these, nor one that all clouds know:
+    whoever misspells one must not find out by where the data went.
+    """
+    from urllib.parse import parse_qsl, unquote
+
+    parts = split_url(url)
+    members = dict(parse_qsl(parts.query, keep_blank_values=True))
     # URLs end up in logs, in shell histories and in the output of `ps`.
-    if parts.username or parts.password or not _SECRETS.isdisjoint(members):
+    if parts.username or parts.password or any(is_secret(name) for name in members):
         raise ConfigError(
             "a store URL must not hold credentials",
             hint="Give them through the environment or a credentials file.",
         )
+    known = _PARAMETERS.union(parameters)
+    unknown = sorted(members.keys() - known)
+    if unknown:
+        raise ConfigError(
+            f"a URL of this kind of store has no parameter {unknown[0]!r}",
+            hint=f"There are {', '.join(sorted(known))}. A question mark in a prefix is %3F.",
+        )
     return {
-        **members,
+        **{name: value for name, value in members.items() if value},
         "bucket": parts.netloc,
         "prefix": unquote(parts.path),
     }
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a store's URL; raise ConfigError if it is none."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"a store URL cannot be read: {error}", hint="Correct it.") from None
+    if "#" in url:
+        raise ConfigError("a store URL has no part after a `#`", hint="In a path, write it as %23.")
+    return parts

@@ -35,8 +35,9 @@ from typing import Any, BinaryIO, Self
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.layout import is_temp
+from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
-from swampstore.stores.config_fields import Fields, Limits
+from swampstore.stores.config_fields import Fields, Limits, split_url
 from swampstore.stores.contents import Handed, Wanted
 from swampstore.stores.errors import (
     StoreError,
@@ -75,13 +76,17 @@ class DirectoryConfig:
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
         """Read a `file://` URL."""
-        from urllib.parse import unquote, urlsplit
+        from urllib.parse import unquote
 
-        parts = urlsplit(url)
+        parts = split_url(url)
         if parts.netloc not in {"", "localhost"}:
             raise ConfigError(
-                f"the store {url} names the host {parts.netloc!r}",
+                f"the store {without_credentials(url)} names the host {parts.hostname!r}",
                 hint="Write three slashes before a path on this machine: file:///mnt/share.",
+            )
+        if "?" in url:
+            raise ConfigError(
+                "a file:// URL has no parameters", hint="In a path, write a question mark as %3F."
             )
         return cls.from_mapping({"path": unquote(parts.path)}, environ)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._\-]{1,61}[a-z0-9]")
 _ENDPOINT = "https://storage.googleapis.com"
+# What a URL may say beside what all buckets know.
+PARAMETERS = ("apiEndpoint",)
 _REMEDIES = Remedies(
     sign_in="Run `gcloud auth application-default login`, or point "
     "GOOGLE_APPLICATION_CREDENTIALS at a service account's key.",
@@ -42,7 +44,7 @@ class GcsConfig:
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
         """Read a `gs://` URL."""
-        return cls.from_mapping(mapping_from_url(url), environ)
+        return cls.from_mapping(mapping_from_url(url, PARAMETERS), environ)
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from swampstore.redaction import without_credentials
 from swampstore.stores.cloud import Bucket
 from swampstore.stores.errors import (
     StoreCredentialsError,
@@ -69,7 +70,7 @@ def _read(error: Exception) -> Reply:
     status, code = _STATUS.search(str(error)), _CODE.search(str(error))
     # The first paragraph, without query strings: a signature may be among them.
     text = str(error).partition("\n\nDebug source")[0]
-    text = " ".join(_QUERY.sub(r"\1?...", text).split())
+    text = " ".join(without_credentials(_QUERY.sub(r"\1?...", text)).split())
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}..."
     return Reply(int(status[1]) if status else None, code[1] if code else "", text)

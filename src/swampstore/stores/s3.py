@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _DEFAULT_REGION = "us-east-1"
+# What a URL may say beside what all buckets know.
+PARAMETERS = ("region", "endpoint", "forcePathStyle")
 _REMEDIES = Remedies(
     sign_in="Sign in (`aws sso login`, with --profile if AWS_PROFILE is set) or set "
     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
@@ -42,7 +44,7 @@ class S3Config:
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
         """Read an `s3://` URL."""
-        return cls.from_mapping(mapping_from_url(url), environ)
+        return cls.from_mapping(mapping_from_url(url, PARAMETERS), environ)
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:

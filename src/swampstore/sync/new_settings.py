@@ -17,6 +17,7 @@ from swampstore.config import (
 )
 from swampstore.datastore_address import FILESYSTEM, Address, is_url, scheme_of, without_secrets
 from swampstore.layout import check_namespace
+from swampstore.stores import gcs, s3
 from swampstore.stores.config_fields import mapping_from_url
 
 # What other clients call the stores that they know, so that they understand the setting, too.
@@ -93,8 +94,9 @@ def written_settings(address: Address) -> dict[str, Any]:
 
 def _members_of_url(url: str) -> dict[str, Any]:
     """Return the members in a URL with the types that configurations give them."""
+    parameters = (*s3.PARAMETERS, *gcs.PARAMETERS)
     members: dict[str, Any] = {
-        name: value for name, value in mapping_from_url(url).items() if value
+        name: value for name, value in mapping_from_url(url, parameters).items() if value
     }
     if "prefix" in members:
         members["prefix"] = members["prefix"].strip("/")
