@@ -219,7 +219,7 @@ def test_h54_a_fresh_clone_has_nothing_to_push(
         for rel in ("data", NOTE):
             b.service.mark_dirty(rel)
         assert b.push().changes == 0
-        assert {one.kind for one in s3_remote.proxy.requests} <= {"GET", "HEAD"}
+        assert {one.kind for one in s3_remote.proxy.requests} <= {"GET", "HEAD", "LIST"}
 
 
 def test_h55_a_fresh_copy_of_the_index_does_not_stand_for_the_remote(

@@ -113,6 +113,7 @@ def test_h36_the_next_commit_writes_meta_again_and_never_downgrades(
 ) -> None:
     for seq in range(3, 8):
         assert sharded.commit({raw_rel("m", seq): "z"}).commit_seq == seq
+    origin = foreign.meta()["swampstore"]["origin"]
     lose(foreign, META_KEY, harm)
     b = machine("b")  # it knows of no commit number but those in the entries
     b.commit({raw_rel("o"): "z"})
@@ -121,7 +122,21 @@ def test_h36_the_next_commit_writes_meta_again_and_never_downgrades(
     sharded.pull()
     assert sharded.has() == foreign.hashes()
     assert len(sharded.has()) == 9
-    assert sharded.index.is_unchanged()
+    # A shard may be lost as well: whoever knew the remote before starts over.
+    assert foreign.meta()["swampstore"]["origin"] != origin
+
+
+@HARMS
+def test_h36_a_machine_that_saw_the_last_commit_writes_meta_again_as_it_was(
+    sharded: IndexMachine, foreign: ForeignClient, harm: str
+) -> None:
+    before = foreign.meta()
+    lose(foreign, META_KEY, harm)
+    sharded.commit({raw_rel("o"): "z"})
+    after = foreign.meta()
+    assert after["swampstore"]["origin"] == before["swampstore"]["origin"]
+    assert after["commitSeq"] == before["commitSeq"] + 1
+    assert {*after["partitions"]} == {*before["partitions"], shard_of("o")}
 
 
 @HARMS
@@ -239,7 +254,7 @@ def test_h36_a_fence_gives_version_2_its_lost_meta_back(
     assert foreign.meta()["commitSeq"] == 3
     assert foreign.hashes() == hashes
     sharded.pull()
-    assert sharded.index.is_unchanged()
+    assert sharded.has() == hashes
 
 
 def test_a_lost_meta_and_an_unreachable_store_are_two_things(
@@ -275,6 +290,7 @@ def test_all_of_the_index_of_version_2_lost_is_found_again_from_the_files(
 def test_a_lost_shard_is_made_anew_from_the_files_and_deletes_nothing(
     sharded: IndexMachine, foreign: ForeignClient, harm: str
 ) -> None:
+    sharded.base.drop_shards([shard_of("m")])  # it did not follow the last commit
     foreign.remove(raw_rel("m"))  # not there any more, but that proves nothing now
     lose(foreign, shard_key(shard_of("m")), harm)
     slices = list(sharded.index.changes(everything=True))
@@ -284,6 +300,47 @@ def test_a_lost_shard_is_made_anew_from_the_files_and_deletes_nothing(
     assert list(piece.entries) == [raw_rel("m", 2)]
     assert sharded.index.agreed() == {}
     assert [one.rel for one in sharded.index.damage] == [shard_key(shard_of("m"))]
+
+
+@HARMS
+def test_a_lost_shard_is_what_a_base_that_followed_it_knows(
+    sharded: IndexMachine, foreign: ForeignClient, harm: str
+) -> None:
+    origin, hashes = foreign.meta()["swampstore"]["origin"], foreign.hashes()
+    foreign.remove(raw_rel("m"))  # its content is lost, and that it was there is not
+    lose(foreign, shard_key(shard_of("m")), harm)
+    sharded.commit({raw_rel("m", 3): "z"})
+    assert foreign.hashes() == {**hashes, raw_rel("m", 3): digest("z")}
+    assert foreign.meta()["swampstore"]["origin"] == origin
+
+
+@HARMS
+def test_whoever_guesses_a_lost_shard_says_so_before_writing_it(
+    sharded: IndexMachine, machine: Open, foreign: ForeignClient, harm: str
+) -> None:
+    foreign.remove(raw_rel("m"))
+    origin = foreign.meta()["swampstore"]["origin"]
+    lose(foreign, shard_key(shard_of("m")), harm)
+    machine("b").commit({raw_rel("m", 3): "z"})
+    assert foreign.meta()["swampstore"]["origin"] != origin
+    before = sharded.has()
+    sharded.pull()
+    assert before.keys() <= sharded.has().keys()
+
+
+@pytest.mark.parametrize("lost", [shard_key(shard_of("m")), META_KEY])
+def test_a_shard_that_is_lost_during_a_commit_is_recovered_first(
+    sharded: IndexMachine, foreign: ForeignClient, lost: str
+) -> None:
+    hashes = foreign.hashes()
+    view = sharded.index.view({shard_of("m")})
+    foreign.remove(shard_key(shard_of("m")))
+    if lost == META_KEY:
+        foreign.remove(META_KEY)
+    with pytest.raises(IndexMovedError):
+        sharded.index.commit(view, {raw_rel("m", 3): entry("z")}, ())
+    sharded.commit({raw_rel("m", 3): "z"})
+    assert foreign.hashes().keys() == {**hashes, raw_rel("m", 3): ""}.keys()
 
 
 @HARMS
@@ -325,6 +382,7 @@ def test_files_that_the_base_knows_get_their_hashes_back(
     from dataclasses import replace
 
     sharded.base.apply(known=[replace(known, etag=etag)])
+    sharded.base.drop_shards([shard_of("m")])  # it did not follow the last commit
     foreign.remove(shard_key(shard_of("m")))
     view = sharded.index.view([shard_of("m")])
     assert view.entry(raw_rel("m")) == entry("x")
@@ -473,15 +531,35 @@ def test_a_namespace_discovers_its_own_files_only(machine: Open, foreign: Foreig
     assert list(a.has()) == [raw_rel("m")]
 
 
-def test_a_lost_monolith_of_version_1_is_discovered(machine: Open, foreign: ForeignClient) -> None:
+def test_a_lost_monolith_of_version_1_is_that_of_its_shards(
+    machine: Open, foreign: ForeignClient
+) -> None:
     a, b = machine("a"), machine("b")
     foreign.upload(raw_rel("m"), "x")
-    a.commit({raw_rel("m"): "x", raw_rel("n"): "not uploaded"})
+    a.commit({raw_rel("m"): "x", raw_rel("n"): "lost as well"})
+    origin = foreign.meta()["swampstore"]["origin"]
     foreign.remove(MONOLITH_KEY)
     b.pull()
-    assert list(b.has()) == [raw_rel("m")]
+    assert sorted(b.has()) == [raw_rel("m"), raw_rel("n")]
     a.commit({raw_rel("o"): "z"})
+    assert sorted(foreign.monolith()["entries"]) == [raw_rel(model) for model in "mno"]
+    assert foreign.meta()["swampstore"]["origin"] == origin
+
+
+def test_a_lost_monolith_of_version_1_is_discovered_where_shards_are_lost_too(
+    machine: Open, foreign: ForeignClient
+) -> None:
+    a, b = machine("a"), machine("b")
+    foreign.upload(raw_rel("m"), "x")
+    a.commit({raw_rel("m"): "x", raw_rel("n"): "lost as well"})
+    origin = foreign.meta()["swampstore"]["origin"]
+    foreign.remove(MONOLITH_KEY)
+    foreign.remove(shard_key(shard_of("n")))
+    b.commit({raw_rel("o"): "z"})
     assert sorted(foreign.monolith()["entries"]) == [raw_rel("m"), raw_rel("o")]
+    assert foreign.meta()["swampstore"]["origin"] != origin
+    a.pull()
+    assert sorted(a.has()) == [raw_rel(model) for model in "mno"]
 
 
 @HARMS

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ class _Side(NamedTuple):
     place: str
     copies: Store
     originals: Store
-    remove: Callable[[Collection[str]], None]
+    remove: Callable[[Mapping[str, str | None]], None]
 
 
 def find_contamination(repo: Repo) -> list[Finding]:
@@ -98,7 +98,7 @@ def _sides(repo: Repo) -> Iterator[list[_Side]]:
         yield []
         return
 
-    def remove_files(rels: Collection[str]) -> None:
+    def remove_files(rels: Iterable[str]) -> None:
         for rel in rels:
             _remove_file(config.datastore_dir, rel)
 
@@ -152,32 +152,36 @@ def _repair(side: _Side, own: str, finding: Finding, copies: list[_Copy]) -> Rep
     payload = [copy for copy in copies if not _is_bookkeeping(copy.rest)]
     bookkeeping = [copy.rest for copy in copies if _is_bookkeeping(copy.rest)]
     compared = in_parallel(
-        lambda copy: _is_same(side, own, finding.namespace, copy), payload, _CONCURRENCY, Deadline()
+        lambda copy: _token_if_same(side, own, finding.namespace, copy),
+        payload,
+        _CONCURRENCY,
+        Deadline(),
     )
-    same: list[str] = []
-    for copy, is_same, error in compared:
+    same: dict[str, str | None] = {}
+    for copy, token, error in compared:
         if error is not None:
             raise error
-        if is_same:
-            same.append(copy.rest)
+        if token is not None:
+            same[copy.rest] = token
         else:
             repaired.differing.append(f"{own}/{finding.namespace}/{copy.rest}")
     if not repaired.differing:
-        same += bookkeeping
-    side.remove([f"{own_files}{rest}" for rest in sorted(same)])
+        same |= dict.fromkeys(bookkeeping)
+    side.remove({f"{own_files}{rest}": same[rest] for rest in sorted(same)})
     repaired.removed = len(same)
     repaired.differing.sort()
     return repaired
 
 
-def _is_same(side: _Side, own: str, foreign: str, copy: _Copy) -> bool:
+def _token_if_same(side: _Side, own: str, foreign: str, copy: _Copy) -> str | None:
+    """Return the token of a copy that is equal to its original, None if it is not."""
     original = f"{foreign}/{copy.rest}"
     if _size(side.originals, original) != copy.size:
-        return False
+        return None
     with contextlib.suppress(ObjectNotFoundError):
-        ours = _sha256(side.copies, f"{own}/{foreign}/{copy.rest}")
-        return ours == _sha256(side.originals, original)
-    return False
+        ours, token = _sha256(side.copies, f"{own}/{foreign}/{copy.rest}")
+        return token if ours == _sha256(side.originals, original)[0] else None
+    return None
 
 
 def _is_bookkeeping(rest: str) -> bool:
@@ -192,15 +196,15 @@ def _size(store: Store, key: str) -> int | None:
         return None
 
 
-def _sha256(store: Store, key: str) -> str:
-    """Hash an object of any size."""
+def _sha256(store: Store, key: str) -> tuple[str, str | None]:
+    """Hash an object of any size; return its token as well."""
     with tempfile.TemporaryFile() as file:
-        store.download(key, file.fileno())
+        info = store.download(key, file.fileno())
         file.seek(0)
         digest = hashlib.sha256()
         while piece := file.read(_PIECE):
             digest.update(piece)
-        return digest.hexdigest()
+        return digest.hexdigest(), info.token
 
 
 def _remove_file(root: str, rel: str) -> None:

@@ -22,6 +22,7 @@ class Bucket:
     `clock_url` answers anybody with a Date header, even if only to refuse. `signs` says that the
     client can sign URLs with what it has, so that we can send requests that it does not know.
     `largest` is how many bytes it takes in one request.
+    `repeats_tokens` is told by `Capabilities`.
     """
 
     identity: str
@@ -31,3 +32,4 @@ class Bucket:
     remedies: Remedies
     signs: bool
     largest: int
+    repeats_tokens: bool = False

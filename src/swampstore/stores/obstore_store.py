@@ -79,10 +79,11 @@ def open_bucket(make_client: MakeClient, bucket: Bucket) -> ObstoreStore:
 class ObstoreStore:
     """A bucket, reached by a client that repeats nothing by itself."""
 
-    capabilities = Capabilities(conditional_delete=True)
-
     def __init__(self, make_client: MakeClient, bucket: Bucket) -> None:
         self.identity = bucket.identity
+        self.capabilities = Capabilities(
+            conditional_delete=True, repeats_tokens=bucket.repeats_tokens
+        )
         self._make_client = make_client
         self._client = make_client(_NO_RETRIES, {})
         self._bucket = bucket

@@ -54,6 +54,8 @@ class Capabilities(NamedTuple):
     """What a store claims to be able to do; `swampstore.stores.probe` proves it.
 
     `own_conditions`: our own code sees to the conditions, and no server has to be believed.
+    `repeats_tokens` says that an object which is written again with the same content may have the
+    token that it had.
     """
 
     conditional_create: bool = True
@@ -61,6 +63,7 @@ class Capabilities(NamedTuple):
     conditional_delete: bool = False
     server_copy: bool = True
     own_conditions: bool = False
+    repeats_tokens: bool = False
 
 
 class Store(Protocol):

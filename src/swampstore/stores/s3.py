@@ -82,6 +82,7 @@ class S3Config:
             remedies=_REMEDIES,
             signs=True,
             largest=5 << 30,
+            repeats_tokens=True,
         )
         return open_bucket(self._client, bucket)
 

@@ -57,9 +57,25 @@ class Document:
         """The commit that wrote this shard, as far as our own client did; told or not."""
         return _decode_if_sound(_commit_seq, self.extra.get(_COMMIT_SEQ))
 
-    def written_by(self, commit_seq: int) -> Document:
-        """Return the shard as this commit writes it."""
-        return Document(self.entries, self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)})
+    @property
+    def removed(self) -> RawEntries:
+        """The entries that the commit which wrote this shard took out of it."""
+        return _decode_if_sound(_raw_members, self.extra.get(_REMOVED)) or {}
+
+    def written_by(self, commit_seq: int, removed: RawEntries | None = None) -> Document:
+        """Return the shard as this commit writes it, after it took some entries out."""
+        extra = self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)}
+        extra.pop(_REMOVED, None)
+        if removed:
+            extra[_REMOVED] = msgspec.Raw(_encode(removed))
+        return Document(self.entries, extra)
+
+    def with_removed(self) -> Document:
+        """Return the shard with the entries that a commit took out which did not come to its end.
+
+        What it put in stays: the objects are there.
+        """
+        return Document(self.removed | self.entries, _without(self.extra, frozenset({_REMOVED})))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,7 @@ _MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write"})
 _SHARD_MEMBERS = frozenset({"version", "entries"})
 _VERSION = msgspec.Raw(b"1")
 _COMMIT_SEQ = "commitSeq"
+_REMOVED = "removed"
 _OWN = "swampstore"
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 

@@ -19,7 +19,12 @@ from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.carriers import Carrier
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncError
+from swampstore.sync.errors import (
+    IncompleteSyncError,
+    IndexDamagedError,
+    IndexMovedError,
+    SyncError,
+)
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed, LocalScan, Scan, Touched, with_parents
 from swampstore.sync.partitions import Scope, partition_of
@@ -28,10 +33,18 @@ from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.remote import View
 from swampstore.sync.remote.merging import index_moved
+from swampstore.sync.removals import (
+    REMOVALS,
+    Note,
+    Remover,
+    new_note,
+    read_note,
+    removal_of,
+)
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
 from swampstore.sync.signature import signature
-from swampstore.sync.uploads import Occupied, Uploaded, Vanished
+from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 from swampstore.sync.workers import Deadline, in_parallel
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -59,6 +72,8 @@ class PreparedPush:
     vanished: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
     told: list[Conflict] = field(default_factory=list)
+    # Notes of what was to be removed, by pushes that were stopped.
+    unfinished: set[str] = field(default_factory=set)
 
 
 class Push:
@@ -160,21 +175,19 @@ class Push:
     def _prepare(self, prepared: PreparedPush, scan: Scan) -> None:
         changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
         prepared.deleted = deleted = {known.rel: known for known in scan.deleted}
-        doomed = set(self._parts.base.doomed())
         prepared.skipped = list(scan.skipped)
+        prepared.unfinished = self._unfinished()
         prepared.touched = [
             replace(known, held=now, recorded_ns=self._began_ns)
             for known, now in scan.touched
             if known.rel not in changed
         ]
         prepared.uploaded, prepared.stuck = {}, {}
-        if not changed and not deleted and not doomed:
+        if not changed and not deleted and not prepared.unfinished:
             prepared.plan, prepared.view = Plan(), None
             return
         for _ in range(_ROUNDS):
-            view = self._parts.index.view(
-                partitions_of((*deleted, *doomed)), additions=partitions_of(changed)
-            )
+            view = self._parts.index.view(partitions_of(deleted), additions=partitions_of(changed))
             removals = self._removals(prepared.snapshot)
             plan = Planner(self._parts, view, self._began_ns, removals).plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
@@ -323,7 +336,8 @@ class Push:
                 elif isinstance(done, Uploaded):
                     prepared.uploaded[task.rel] = done
                     # An object that was there before need not be ours, however equal.
-                    token = "" if done.is_met else done.known.etag or ""
+                    is_ours = not done.is_met or _is_noted(task, done)
+                    token = (done.known.etag or "") if is_ours else ""
                     unnoted[task.rel] = (done.known.sha256 or "", token)
                     if len(unnoted) == _NOTE_EVERY:
                         self._parts.base.note_uploads(unnoted)
@@ -344,11 +358,22 @@ class Push:
         self._check_met(uploaded)
         known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
+        note: Note | None = None
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
-            parts.base.doom(removals)
+            note = self._note([plan.removals[rel] for rel in removals])
             # In one order, whoever was done first: the same files make the same documents.
             upserts = {one.rel: one.entry for one in sorted(uploaded)}
-            committed = parts.index.commit(prepared.view, upserts, removals, scope=prepared.scope)
+            try:
+                committed = parts.index.commit(
+                    prepared.view,
+                    upserts,
+                    removals,
+                    scope=prepared.scope,
+                    look_again=lambda rels: self._check(one for one in uploaded if one.rel in rels),
+                )
+            except IndexMovedError:
+                self._drop(note)
+                raise
             parts.base.apply(
                 known=known,
                 forgotten=forgotten,
@@ -359,7 +384,10 @@ class Push:
             parts.base.apply(known=known, forgotten=forgotten)
         if plan.reread:
             parts.index.read_again(plan.reread)
-        self._remove_objects(prepared, frozenset(removals))
+        if note is not None:
+            parts.index.check_allowed()
+            self._undoom(note, self._remover().carry_out(note).is_settled)
+        self._finish(prepared)
         self._settle(prepared)
         if prepared.failures:
             raise IncompleteSyncError("push", prepared.failures)
@@ -376,13 +404,18 @@ class Push:
 
         Whoever removes objects holds the lock that we hold.
         """
-        met = {one.rel: one.known.etag for one in uploaded if one.is_met}
-        heads = in_parallel(self._token, met, self._parts.limits.push_concurrency, self._deadline)
+        self._check(one for one in uploaded if one.is_met)
+
+    def _check(self, uploaded: Iterable[Uploaded]) -> None:
+        tokens = {one.rel: one.known.etag for one in uploaded}
+        heads = in_parallel(
+            self._token, tokens, self._parts.limits.push_concurrency, self._deadline
+        )
         for rel, token, error in heads:
             if error is not None:
                 raise error
-            if token != met[rel]:
-                raise index_moved("what others had uploaded is not there any more", {rel})
+            if token != tokens[rel]:
+                raise index_moved("what was uploaded is not there any more", {rel})
 
     def _token(self, rel: str) -> str | None:
         try:
@@ -395,32 +428,66 @@ class Push:
         names = self._parts.names
         return [one for one in touched if signature(names.local(one.rel)) == one.held]
 
-    def _remove_objects(self, prepared: PreparedPush, removed: frozenset[str]) -> None:
-        """Remove the objects of paths that left the index; what fails is tried again later."""
+    # Removing --------------------------------------------------------------------------------
+
+    def _remover(self) -> Remover:
         parts = self._parts
-        doomed = parts.base.doomed()
-        if prepared.view is None or not doomed:
+        limit = parts.limits.push_concurrency
+        return Remover(parts.store, parts.names, limit, self._deadline)
+
+    def _note(self, removals: Collection[Known]) -> Note | None:
+        """Write down which objects the commit leaves to be removed, here and on the remote."""
+        if not removals:
+            return None
+        rel = new_note()
+        self._parts.base.doom([rel, *(known.rel for known in removals)])
+        return self._remover().note(rel, [removal_of(known) for known in removals])
+
+    def _drop(self, note: Note | None) -> None:
+        """Remove the note of a commit that did not happen; one that stays says nothing wrong."""
+        if note is not None:
+            with contextlib.suppress(StoreError):
+                self._remover().drop(note)
+                self._undoom(note, is_settled=True)
+
+    def _undoom(self, note: Note, is_settled: bool) -> None:
+        if is_settled:
+            self._parts.base.undoom([note.rel, *(one.rel for one in note.objects)])
+
+    def _unfinished(self) -> set[str]:
+        """Return the notes that pushes of this cache have left, or with `full` all there are."""
+        parts = self._parts
+        found = {rel for rel in parts.base.doomed() if rel.startswith(REMOVALS)}
+        if self._full and self._scope is None:
+            root = parts.names.remote("")
+            listed = parts.store.list(parts.names.remote(REMOVALS))
+            found.update(info.key.removeprefix(root) for info in listed)
+        return found
+
+    def _finish(self, prepared: PreparedPush) -> None:
+        """Remove what pushes that were stopped have left; what fails is tried again later."""
+        parts = self._parts
+        if prepared.view is None or not prepared.unfinished:
             return
         parts.index.check_allowed()
-        needed = self._needed([rel for rel in doomed if rel not in removed], prepared.plan)
-        deletions = in_parallel(
-            lambda rel: parts.store.delete(parts.names.remote(rel)),
-            [rel for rel in doomed if rel not in needed],
-            parts.limits.push_concurrency,
-            self._deadline,
-        )
-        gone = [done.task for done in deletions if done.error is None]
-        parts.base.undoom([*gone, *needed])
+        for rel in sorted(prepared.unfinished):
+            try:
+                note = read_note(parts.store, parts.names, rel)
+                if note is None:
+                    parts.base.undoom([rel])
+                elif not self._remover().finish(note, parts.index).failures:
+                    # What could not be told now is for whoever comes across the note.
+                    self._undoom(note, is_settled=True)
+            except StoreError as error:
+                prepared.skipped.append(Skipped(rel, error.message))
+            except IndexDamagedError as error:
+                prepared.skipped.append(Skipped(rel, error.message))
+                parts.base.undoom([rel])
+        if not self._unfinished_here():
+            parts.base.undoom(parts.base.doomed())
 
-    def _needed(self, left: Collection[str], plan: Plan) -> set[str]:
-        """Return paths that an earlier push took out of the index, and that are in use again.
-
-        Others may have told of them since this push looked, but not any more: we hold the lock.
-        """
-        if not left:
-            return set()
-        view = self._parts.index.view(partitions_of(left))
-        return {rel for rel in left if rel in plan.uploads or view.raw(rel) is not None}
+    def _unfinished_here(self) -> bool:
+        return any(rel.startswith(REMOVALS) for rel in self._parts.base.doomed())
 
     def _settle(self, prepared: PreparedPush) -> None:
         """Settle every mark that is not above something which is still to be pushed."""
@@ -430,3 +497,8 @@ class Push:
         done = [mark for mark in prepared.settled if mark not in kept]
         walked = prepared.walked and not waiting
         self._parts.tracker.settle(prepared.snapshot, done, walked=walked)
+
+
+def _is_noted(upload: Upload, done: Uploaded) -> bool:
+    """Whether what was met is an upload of ours that no index names yet."""
+    return upload.noted is not None and upload.noted[1] == done.known.etag

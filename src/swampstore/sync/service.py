@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -309,13 +309,15 @@ class SyncService:
         with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
             return self._parts.index.migrate()
 
-    def remove(self, rels: Collection[str]) -> None:
+    def remove(self, tokens: Mapping[str, str | None]) -> None:
         """Take paths off the remote, index and objects, although this cache never held them.
 
-        Files in the cache stay. Raises IndexMovedError if others change the same paths meanwhile.
+        Objects that do not have the given token (None: any, but not another than a stopped push of
+        ours has left there) stay. Files in the cache stay. Raises IndexMovedError if others change
+        the same paths meanwhile.
         """
         with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
-            remove_from_remote(self._parts, rels, self._store.deadline)
+            remove_from_remote(self._parts, tokens, self._store.deadline)
 
     def fence(self) -> None:
         """Make every commit that others have begun fail; for whoever took their lock over."""

@@ -50,8 +50,8 @@ class Upload(NamedTuple):
 class Uploaded(NamedTuple):
     """A file that is on the remote now, as the index and the base will know it.
 
-    `is_met` says that an equal object was there, which may be somebody else's: others may be about
-    to remove it.
+    `is_met` says that an equal object was there, somebody else's or of an earlier push of ours:
+    others may be about to remove it.
     """
 
     rel: str
@@ -105,14 +105,14 @@ class Uploader:
                 return placed
             if body.data is not None or signature(path) == body.signature:
                 return self._uploaded(upload.rel, body, placed)
-            if placed is not None and not placed.is_met:
+            if not placed.is_met:
                 upload = _over_ours(upload, placed)
         raise SyncError(
             f"{path} keeps changing while it is uploaded",
             hint="Sync again when whatever writes it is done; it stays marked.",
         )
 
-    def _uploaded(self, rel: str, body: _Body, placed: Written | None) -> Uploaded:
+    def _uploaded(self, rel: str, body: _Body, placed: Written) -> Uploaded:
         entry = Entry(
             size=body.signature.size,
             last_modified=to_iso(self._clock()),
@@ -124,18 +124,18 @@ class Uploader:
             entry.size,
             entry.sha256,
             entry.last_modified,
-            placed.token if placed else None,
+            placed.token,
             body.signature,
             body.read_ns,
         )
-        is_met = placed is not None and placed.is_met
-        return Uploaded(rel, entry, known, entry.size if placed and not is_met else 0, is_met)
+        return Uploaded(rel, entry, known, 0 if placed.is_met else entry.size, placed.is_met)
 
-    def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied | None:
-        """Write the object; None means that it is an earlier upload of ours with this content."""
+    def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied:
+        """Write the object, unless it is there with this very content."""
         key = self._names.remote(upload.rel)
         if upload.noted and upload.noted[0] == body.sha256 and self._is(key, upload.noted[1]):
-            return None
+            # An earlier push of ours put it there, and others may have removed it since.
+            return Written("", upload.noted[1], is_met=True)
         with _opened(path, body) as data:
             return self._place_data(upload, key, body.sha256, data)
 

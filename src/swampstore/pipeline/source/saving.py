@@ -165,7 +165,7 @@ class _Work:
                         untold |= self._files(ref, metadata.version)
                     elif found.id == metadata.id:
                         self._repo.store.delete_versions(ref, [metadata.version])
-                self._repo.sync.remove(untold)
+                self._repo.sync.remove(dict.fromkeys(untold))
         except SwampstoreError:
             return False
         return True

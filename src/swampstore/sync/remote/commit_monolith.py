@@ -10,7 +10,7 @@ shards that are not those of the last monolith that there was agreement about.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from swampstore.clock import Clock, to_iso
@@ -69,7 +69,15 @@ class _Shards:
 class MonolithCommit:
     """Commits changes to one version 1 remote."""
 
-    def __init__(self, documents: Documents, copy: LocalCopy, watch: Watch, clock: Clock) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        copy: LocalCopy,
+        watch: Watch,
+        clock: Clock,
+        look_again: Callable[[Collection[str]], None],
+    ) -> None:
+        self._look_again = look_again
         self._documents = documents
         self._copy = copy
         self._watch = watch
@@ -84,7 +92,8 @@ class MonolithCommit:
                 view.sighting, view.sighting, found.etag, found.etag, frozenset()
             )
         touched = frozenset(change.by_partition())
-        mono = self._write_monolith(view.sighting, found, change)
+        seen = self._watch.begin_anew(view.sighting) if found.is_guess else view.sighting
+        mono = self._write_monolith(seen, found, change)
         ground, sighting = mono.ground, None
         for _ in attempts(change.rels):
             # What was seen may be as old as the uploads took long. If others migrated meanwhile,
@@ -114,6 +123,7 @@ class MonolithCommit:
                 if ground.version != 1 or found.doc is None:
                     raise index_moved("the remote has another index now", change.rels) from None
                 change.check(found.doc.entries)
+                self._look_again(change.upserts.keys())
                 continue
             self._copy.save(data, written.etag, written.token)
             return _Written(found, merged, written.etag, ground)

@@ -5,16 +5,22 @@ somebody else was faster, his document is read and the change merged onto that, 
 commits of different paths both succeed. Entries carry the number of the commit that made them
 visible; if `_meta.json` moved on, the shards are written again with the next number. So are the
 entries of a commit that stopped before `_meta.json`, by the commit that comes across them.
+
+What it took out comes back: a shard keeps the entries that its commit removed, until the next one
+writes it, and they are gone only if `_meta.json` tells of that shard. A commit that is refused puts
+them back itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from swampstore.errors import SwampstoreError
 from swampstore.stores.errors import PreconditionFailedError, StoreError
-from swampstore.sync.index_format import Document, Meta, encode_meta, encode_shard
+from swampstore.sync.index_format import Document, Meta, RawEntries, encode_meta, encode_shard
+from swampstore.sync.partitions import shard_key
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.merging import (
     NO_CHANGE,
@@ -26,7 +32,7 @@ from swampstore.sync.remote.merging import (
 )
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document
+from swampstore.sync.remote.view import View, document, with_uncommitted
 from swampstore.sync.remote.watch import Watch
 
 # Stands for the ETag of entries that no base can have agreed with.
@@ -58,7 +64,14 @@ class ShardsCommitted:
 class ShardCommit:
     """Commits changes to one version 2 remote."""
 
-    def __init__(self, documents: Documents, recovery: Recovery, watch: Watch) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        recovery: Recovery,
+        watch: Watch,
+        look_again: Callable[[Collection[str]], None],
+    ) -> None:
+        self._look_again = look_again
         self._documents = documents
         self._recovery = recovery
         self._watch = watch
@@ -70,9 +83,48 @@ class ShardCommit:
             if found.is_dirty or view.is_untold(partition):
                 parts.setdefault(partition, NO_CHANGE)
         ground = view.sighting
-        shards = {partition: _Shard(view.shards[partition], None) for partition in parts}
         if not parts and not ground.is_healed:
             return ShardsCommitted(ground, ground, {}, {})
+        self._prepare(view, parts, change)
+        if any(view.shards[one].is_guess for one in parts) and not ground.is_healed:
+            ground = self._watch.begin_anew(ground)
+        written: dict[str, _Shard] = {}
+        with self._putting_back(written):
+            return self._commit(view, change, parts, ground, written)
+
+    def _prepare(self, view: View, parts: Collection[str], change: Change) -> None:
+        """Raise what would stand in the way of the commit, before the first entry is taken out."""
+        if change.removals:
+            self._documents.guard()
+        if any(view.shards[one].restored for one in parts) and not self._watch.is_same(
+            view.sighting
+        ):
+            raise index_moved("others were about to commit", change.rels)
+
+    @contextlib.contextmanager
+    def _putting_back(self, written: Mapping[str, _Shard]) -> Iterator[None]:
+        """Put entries back that a commit took out which is refused; others see that at once."""
+        try:
+            yield
+        except SwampstoreError:
+            for partition, shard in written.items():
+                doc = document(shard.found)
+                if doc.removed:
+                    data = encode_shard(doc.with_removed())
+                    with contextlib.suppress(SwampstoreError):
+                        self._documents.put_shard(partition, data, shard.found.token)
+            raise
+
+    def _commit(
+        self,
+        view: View,
+        change: Change,
+        parts: Mapping[str, Change],
+        ground: Sighting,
+        shards: dict[str, _Shard],
+    ) -> ShardsCommitted:
+        """Commit; `shards` are those that were written, by partition, at any time."""
+        seen = {partition: _Shard(view.shards[partition], None) for partition in parts}
         before: dict[str, str | None] = {}
         untold = {
             partition: document(view.shards[partition]).commit_seq or 0
@@ -81,11 +133,11 @@ class ShardCommit:
         }
         for _ in attempts(change.rels):
             seq = self._last_seq(ground) + 1
-            written = self._write_shards(parts, shards, seq, untold)
-            for partition, shard in written.items():
-                if partition not in before or shard.etag_before != shards[partition].found.etag:
+            self._write_shards(parts, seen, seq, untold, shards)
+            for partition, shard in shards.items():
+                if partition not in before or shard.etag_before != seen[partition].found.etag:
                     before[partition] = shard.etag_before
-            shards = written
+            seen = dict(shards)
             numbers = {
                 one: document(shard.found).commit_seq or seq for one, shard in shards.items()
             }
@@ -98,6 +150,16 @@ class ShardCommit:
             ground = self._watch.look_again()
             if ground.version != 2:
                 raise index_moved("the remote is no longer of version 2", change.rels)
+            seen |= _committed_after_all(view, seen, ground)
+            # A shard that was not there may have come and gone, and objects with it.
+            self._look_again(
+                {
+                    rel
+                    for partition, part in parts.items()
+                    if view.shards[partition].token is None
+                    for rel in part.upserts
+                }
+            )
         raise AssertionError  # attempts() ends with an error
 
     def _last_seq(self, ground: Sighting) -> int:
@@ -114,36 +176,53 @@ class ShardCommit:
         shards: Mapping[str, _Shard],
         seq: int,
         untold: Mapping[str, int],
-    ) -> dict[str, _Shard]:
-        def write(partition: str) -> _Shard:
+        written: dict[str, _Shard],
+    ) -> None:
+        def write(partition: str) -> None:
             found = shards[partition].found
+            # What an earlier attempt of this commit took out.
+            removed = document(found).removed if partition in written else {}
             if partition in untold and found.doc is not None:
                 found = replace(found, doc=adopted(found.doc, untold[partition], seq))
-            return self._write_shard(partition, parts[partition], found, seq)
+            written[partition] = self._write_shard(partition, parts[partition], found, seq, removed)
 
-        return self._documents.all(write, parts)
+        self._documents.all(write, parts)
 
-    def _write_shard(self, partition: str, change: Change, found: Found, seq: int) -> _Shard:
+    def _write_shard(
+        self, partition: str, change: Change, found: Found, seq: int, removed: RawEntries
+    ) -> _Shard:
         for _ in attempts(change.rels):
-            merged = change.onto(document(found), seq).written_by(seq)
+            entries = document(found).entries
+            taken = removed | {rel: entries[rel] for rel in change.removals if rel in entries}
+            merged = change.onto(document(found), seq).written_by(seq, taken)
             try:
                 written = self._documents.put_shard(partition, encode_shard(merged), found.token)
             except PreconditionFailedError:
-                before, found = found, self._shard_again(partition, found)
+                before, found, removed = found, self._shard_again(partition, found, change), {}
                 if before.is_assumed and _has_entries(found.doc):
                     raise index_moved("nobody told what is there already", change.rels) from None
                 change.check(document(found).entries)
+                self._look_again(change.upserts.keys())
                 # Whoever was faster may have used our number, and readers know entries by theirs.
                 seq = max(seq, (document(found).commit_seq or 0) + 1)
                 continue
             return _Shard(Found(merged, written.etag, written.token), _name_of(found))
         raise AssertionError  # attempts() ends with an error
 
-    def _shard_again(self, partition: str, before: Found) -> Found:
+    def _shard_again(self, partition: str, before: Found, change: Change) -> Found:
+        """Return what somebody else made of a shard; raise IndexMovedError if it is lost."""
         found = self._documents.shard(partition)
-        if found.doc is None and (found.etag is not None or before.is_dirty):
-            return self._recovery.rebuilt(partition, found)
-        return found
+        if found.doc is not None:
+            if not found.doc.removed:
+                return found
+            return with_uncommitted(partition, found, self._watch.look_again())
+        if found.etag is None:
+            if before.etag is None and not before.is_dirty:
+                return found
+            ground = self._watch.look_again()
+            if ground.is_sound and ground.meta and partition not in ground.meta.partitions:
+                return found  # its last entry was removed
+        raise index_moved(f"{shard_key(partition)} is lost, and is recovered first", change.rels)
 
     def _remove_empty(self, shards: Mapping[str, _Shard]) -> None:
         """Remove shards without entries, unless others use them again; without that they stay.
@@ -162,8 +241,7 @@ class ShardCommit:
     def _write_meta(
         self, ground: Sighting, shards: Mapping[str, _Shard], seq: int
     ) -> Sighting | None:
-        assert ground.meta is not None
-        meta = replace(self._next_meta(ground.meta, shards), commit_seq=seq)
+        meta = replace(self._next_meta(ground, shards), commit_seq=seq)
         data = encode_meta(meta, new_write_id())
         try:
             written = self._documents.put_meta(data, ground.token, commits=True)
@@ -171,7 +249,12 @@ class ShardCommit:
             return None
         return Sighting(2, meta, data.decode(), written.etag, written.token)
 
-    def _next_meta(self, meta: Meta, shards: Mapping[str, _Shard]) -> Meta:
+    def _next_meta(self, ground: Sighting, shards: Mapping[str, _Shard]) -> Meta:
+        meta = ground.meta
+        assert meta is not None
+        origin = meta.origin or self._watch.origin()
+        if ground.is_healed and not ground.is_exact:
+            origin = new_write_id()  # nobody may take what is missing for deleted
         etags = dict(meta.shards)
         if any(partition not in etags for partition in meta.partitions):
             # Another client committed last, and left out what it does not know.
@@ -189,8 +272,23 @@ class ShardCommit:
             partitions=tuple(sorted(partitions)),
             shards={one: etags[one] for one in sorted(partitions) if one in etags},
             monolith=None,
-            origin=meta.origin or self._watch.origin(),
+            origin=origin,
         )
+
+
+def _committed_after_all(
+    view: View, shards: Mapping[str, _Shard], ground: Sighting
+) -> dict[str, _Shard]:
+    """Return the shards into which entries were put back whose removal counts by now."""
+    again: dict[str, _Shard] = {}
+    for partition, shard in shards.items():
+        before, meta = view.shards[partition], ground.meta
+        if before.restored and meta and meta.shards.get(partition) == before.etag:
+            doc = document(shard.found)
+            entries = {rel: raw for rel, raw in doc.entries.items() if rel not in before.restored}
+            found = replace(shard.found, doc=Document(entries, doc.extra))
+            again[partition] = replace(shard, found=found)
+    return again
 
 
 def _name_of(found: Found) -> str | None:

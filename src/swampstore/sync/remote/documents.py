@@ -37,6 +37,9 @@ class Found:
     Without `doc` there is none, or (if there is an `etag`) none that can be understood. `is_dirty`
     says that `doc` is not what the store holds, so that it has to be written. `is_assumed` says
     that nobody looked: `_meta.json` does not tell of a shard, so there should be none.
+    `is_recovered` says that `doc` was lost and put together again; `is_guess` that it was made from
+    the files there are, so that what is missing in it need not have been deleted. `restored` are
+    the paths that a commit took out which did not come to its end.
     """
 
     doc: Document | None = None
@@ -44,6 +47,9 @@ class Found:
     token: str | None = None
     is_dirty: bool = False
     is_assumed: bool = False
+    is_recovered: bool = False
+    is_guess: bool = False
+    restored: frozenset[str] = frozenset()
 
 
 def _allowed() -> None:

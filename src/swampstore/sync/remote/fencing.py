@@ -26,7 +26,7 @@ from swampstore.sync.index_format import (
 )
 from swampstore.sync.remote.commit_shards import ShardCommit
 from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.merging import NO_CHANGE, new_write_id
+from swampstore.sync.remote.merging import NO_CHANGE, new_write_id, trust
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
 from swampstore.sync.remote.view import View
@@ -73,7 +73,7 @@ class Fence:
             self._rewrite_monolith(None, fetched, is_new=is_new or has_files)
         elif fetched is None:
             # What commits create has to be there already.
-            ShardCommit(self._documents, self._recovery, self._watch).commit(
+            ShardCommit(self._documents, self._recovery, self._watch, trust).commit(
                 View(sighting), NO_CHANGE
             )
 

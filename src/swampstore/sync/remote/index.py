@@ -24,13 +24,13 @@ from swampstore.sync.remote.facts import (
 )
 from swampstore.sync.remote.fencing import Fence
 from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.merging import Change
+from swampstore.sync.remote.merging import Change, trust
 from swampstore.sync.remote.migration import Migration
 from swampstore.sync.remote.model import Committed, Migrated, Proof, Slice, State
 from swampstore.sync.remote.reading import Reader
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View
+from swampstore.sync.remote.view import View, with_uncommitted
 from swampstore.sync.remote.watch import Watch
 from swampstore.sync.report import Skipped
 
@@ -143,7 +143,14 @@ class RemoteIndex:
                 return View(sighting, monolith=monolith)
             sighting = self._recovery.discover(sighting)
         entries = sighting.discovered or {}
-        return View(sighting, monolith=Found(Document(entries), is_dirty=bool(entries)))
+        is_lost = sighting.discovered is not None
+        found = Found(
+            Document(entries),
+            is_dirty=is_lost,
+            is_recovered=is_lost,
+            is_guess=is_lost and not sighting.is_exact,
+        )
+        return View(sighting, monolith=found)
 
     def _refuse_newer_copies(self, sighting: Sighting, partitions: set[str]) -> None:
         """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
@@ -167,7 +174,9 @@ class RemoteIndex:
         """Return a shard; one that should be there and is lost or damaged is made anew."""
         assert sighting.meta is not None
         is_lost = found.etag is not None or partition in sighting.meta.partitions
-        return self._recovery.rebuilt(partition, found) if found.doc is None and is_lost else found
+        if found.doc is None and is_lost:
+            return self._recovery.rebuilt(partition, found, sighting.meta)
+        return with_uncommitted(partition, found, sighting)
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
@@ -195,8 +204,12 @@ class RemoteIndex:
         removals: Collection[str],
         *,
         scope: Scope | None = None,
+        look_again: Callable[[Collection[str]], None] = trust,
     ) -> Committed:
         """Put entries in and take entries out, whatever others commit meanwhile.
+
+        If they did, in the documents of these paths, `look_again` is called with the paths that are
+        put in: others may have removed their objects. It raises IndexMovedError if that is so.
 
         Raises IndexMovedError, with the paths, if others changed entries of these very paths
         since the view was taken (or all paths, if the remote was migrated): look again, decide
@@ -207,7 +220,7 @@ class RemoteIndex:
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
         )
         if view.version == 2:
-            commit = ShardCommit(self._documents, self._recovery, self._watch)
+            commit = ShardCommit(self._documents, self._recovery, self._watch, look_again)
             try:
                 committed = commit.commit(view, change)
             except IndexMovedError:
@@ -215,9 +228,9 @@ class RemoteIndex:
                 self._doubtful |= view.shards.keys()
                 raise
             return remembering.after_shards(self._base, committed, scope)
-        done = MonolithCommit(self._documents, self._copy, self._watch, self._clock).commit(
-            view, change
-        )
+        done = MonolithCommit(
+            self._documents, self._copy, self._watch, self._clock, look_again
+        ).commit(view, change)
         return remembering.after_monolith(self._base, done, scope, self._clock)
 
     def migrate(self) -> Migrated:

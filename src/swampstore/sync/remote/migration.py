@@ -29,11 +29,11 @@ from swampstore.sync.remote.commit_shards import ShardCommit
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import Agreements, same
 from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.merging import NO_CHANGE, attempts, new_write_id
+from swampstore.sync.remote.merging import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.sync.remote.model import Migrated
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, grouped
+from swampstore.sync.remote.view import View, document, grouped, with_uncommitted
 from swampstore.sync.remote.watch import Watch, meta_facts
 
 
@@ -84,6 +84,8 @@ class Migration:
             return None
         extra = sighting.meta.extra if sighting.meta else {}
         origin = (sighting.meta and sighting.meta.origin) or self._watch.origin()
+        if found.doc is None and not sighting.is_exact:
+            origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(
             2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra, origin=origin
         )
@@ -121,7 +123,7 @@ class Migration:
     def _remember(self, done: Sighting, monolith: str | None) -> None:
         assert done.meta is not None
         assert done.etag is not None
-        facts = meta_facts(done.meta, done.text or "", done.etag, done.token)
+        facts = meta_facts(self._base, done.meta, done.text or "", done.etag, done.token)
         shards: dict[tuple[str, str], str] = {}
         agreements = Agreements(self._base)
         agreed = agreements.of(None)
@@ -141,9 +143,20 @@ class Migration:
         found |= self._documents.all(self._documents.shard, moved)
         for partition in sighting.meta.partitions:
             if found[partition].doc is None:
-                found[partition] = self._recovery.rebuilt(partition, found[partition])
-        view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
-        done = ShardCommit(self._documents, self._recovery, self._watch).commit(view, NO_CHANGE)
+                found[partition] = self._recovery.rebuilt(
+                    partition, found[partition], sighting.meta
+                )
+        view = View(
+            sighting,
+            shards={
+                one: with_uncommitted(one, shard, sighting)
+                for one, shard in found.items()
+                if shard.doc
+            },
+        )
+        done = ShardCommit(self._documents, self._recovery, self._watch, trust).commit(
+            view, NO_CHANGE
+        )
         committed = remembering.after_shards(self._base, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)
         entries = sum(len(document(shard).entries) for shard in view.shards.values())

@@ -24,7 +24,7 @@ from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.model import Slice
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped
+from swampstore.sync.remote.view import document, grouped, with_uncommitted
 from swampstore.sync.remote.watch import Watch
 
 # How often shards may change under our hands before we take the monolith, which cannot.
@@ -68,7 +68,17 @@ class Reader:
         return facts
 
     def read(self, sighting: Sighting) -> Iterator[Slice]:
-        """Yield the slices that the base does not agree with."""
+        """Yield the slices that the base does not agree with.
+
+        From an index that was made anew no deletion follows.
+        """
+        for piece in self._read(sighting):
+            is_known = not self._watch.is_another
+            yield piece if is_known else piece._replace(etag=None, complete=False)
+        if self._watch.is_another:
+            self._seen = None
+
+    def _read(self, sighting: Sighting) -> Iterator[Slice]:
         if sighting.discovered is not None:
             yield from self._discovered(sighting)
         elif not sighting.exists:
@@ -96,24 +106,31 @@ class Reader:
             piece = self._shard_slice(partition, found, sighting)
             is_whole = is_whole and piece.complete
             yield piece
-        yield from self._gone(current)
+        # Without `_meta.json` nobody can tell a partition that is gone from one that is lost.
+        if not sighting.is_healed:
+            yield from self._gone(current)
         self._seen = sighting.fingerprint(None) if is_whole else None
 
     def _shard_slice(self, partition: str, found: Found, sighting: Sighting) -> Slice:
         if found.doc is None:
             if self._was_dropped(partition, sighting):
                 return Slice(partition, {}, GONE, complete=True)
-            rebuilt = document(self._recovery.rebuilt(partition, found))
+            rebuilt = document(self._recovery.rebuilt(partition, found, sighting.meta))
             return Slice(partition, self._covered(rebuilt.entries), None, complete=False)
+        is_complete = True
+        if found.doc.removed and not sighting.tells_of(partition, found):
+            found = with_uncommitted(partition, found, self._watch.look_again())
+            is_complete = not found.restored
         placed = {}
-        for rel, raw in found.doc.entries.items():
+        for rel, raw in document(found).entries.items():
             if partition_of(rel) == partition:
                 placed[rel] = raw
             else:
                 self._documents.report(
                     rel, f"its entry is in the wrong shard ({partition}); migrate-index moves it"
                 )
-        return Slice(partition, self._covered(placed), found.etag, complete=True)
+        etag = found.etag if is_complete else None
+        return Slice(partition, self._covered(placed), etag, complete=is_complete)
 
     def _was_dropped(self, partition: str, sighting: Sighting) -> bool:
         """Whether a shard is missing because its last entry was removed while we were reading."""
@@ -139,7 +156,7 @@ class Reader:
                 return
             before, sighting = sighting, self._watch.look_again()
             if sighting.version != 1:
-                yield from self.read(sighting)
+                yield from self._read(sighting)
                 return
             if sighting.etag == before.etag:
                 break

@@ -5,7 +5,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,15 +20,17 @@ from swampstore.sync.index_format import (
     Meta,
     RawEntries,
     decode_entry,
+    decode_meta,
     encode_entry,
 )
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION
+from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION, META
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.sighting import Sighting
 from swampstore.sync.remote.view import document
+from swampstore.sync.removals import Notes, read_notes
 
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
@@ -63,17 +65,29 @@ class Recovery:
         """
         listed = self._listed("")
         files = self._payload(listed)
-        told = self._told(files, self._documents.shards_among(listed.values()))
+        shards = self._documents.shards_among(listed.values())
+        found = dict(self._documents.shards(shards))
+        told = self._told(files, shards, found)
         entries = self._entries(files, told)
-        return replace(sighting, exists=bool(entries), discovered=entries or None)
+        is_exact = _are_all_there(sighting.meta, found)
+        if is_exact:
+            # What the index named stays named, also where the object is lost too.
+            for partition in sighting.meta.partitions if sighting.meta else ():
+                entries = {**document(found[partition]).entries, **entries}
+        return replace(
+            sighting, exists=bool(entries), discovered=entries or None, is_exact=is_exact
+        )
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
     ) -> Sighting:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
-        partitions: Iterable[str] = shards
-        if not shards:
-            partitions = {partition_of(rel) for rel in self._payload(self._listed(""))}
+        last = self._last_meta()
+        if last is not None and dict(last.shards) == {one: shards[one].etag for one in shards}:
+            return Sighting(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
+        # With it, shards may have been lost.
+        files = self._payload(self._listed(""))
+        partitions = {*shards, *(partition_of(rel) for rel in files)}
         if not partitions and etag is None:
             return Sighting(1, exists=False)
         known_seq = self._base.fact(COMMIT_SEQ)
@@ -84,6 +98,14 @@ class Recovery:
             shards={partition: info.etag for partition, info in shards.items()},
         )
         return Sighting(2, meta, etag=etag, token=token, is_healed=True)
+
+    def _last_meta(self) -> Meta | None:
+        """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
+        try:
+            meta = decode_meta((self._base.fact(META) or "").encode())
+        except IndexDamagedError:
+            return None
+        return meta if meta.version == 2 and {*meta.partitions} == meta.shards.keys() else None
 
     def _is_sharded(self, shards: Mapping[str, ObjectInfo], monolith: ObjectInfo | None) -> bool:
         """Whether the shards are the truth.
@@ -114,9 +136,24 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def rebuilt(self, partition: str, found: Found) -> Found:
-        """Return the entries of a lost or damaged shard as far as the files show them."""
+    def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
+        """Return the entries of a lost or damaged shard: as the base has them, if it followed.
+
+        Otherwise as far as the files show them, which `is_guess`.
+        """
         fault = "is missing" if found.etag is None else "cannot be understood"
+        told = meta.shards.get(partition) if meta else None
+        if told is not None and self._base.shard_etags().get(partition) == told:
+            self._documents.report(
+                shard_key(partition), f"it {fault}; its entries are those that this cache knows"
+            )
+            entries = {
+                rel: encode_entry(rel, Entry(known.size, known.modified, known.sha256))
+                for rel, known in sorted(self._base.in_partition(partition).items())
+            }
+            return Found(
+                Document(entries), found.etag, found.token, is_dirty=True, is_recovered=True
+            )
         self._documents.report(
             shard_key(partition), f"it {fault}; its entries were made anew from the files there are"
         )
@@ -126,7 +163,14 @@ class Recovery:
             for rel, info in self._payload(listed).items()
             if partition_of(rel) == partition
         }
-        return Found(Document(self._entries(files, {})), found.etag, found.token, is_dirty=True)
+        return Found(
+            Document(self._entries(files, {})),
+            found.etag,
+            found.token,
+            is_dirty=True,
+            is_recovered=True,
+            is_guess=True,
+        )
 
     # Files -------------------------------------------------------------------------------------
 
@@ -141,8 +185,10 @@ class Recovery:
 
         A directory at the top that is marked as a namespace, or has an index, belongs to others.
         Uploads of ours that no index names yet are about to be committed, and then with their
-        hashes.
+        hashes. What is left of a deletion does not come back.
         """
+        notes = read_notes(self._documents.store, self._names) if listed else Notes()
+        known = self._base.get_many(rel for rel in listed if notes.mention(rel))
         foreign = {
             directory
             for rel in listed
@@ -154,16 +200,20 @@ class Recovery:
             rel: info
             for rel, info in listed.items()
             if rel not in ours
+            and not notes.name(rel, info, _sha256(info, known.get(rel)))
             and rel.partition("/")[0] not in foreign
             and self._names.why_not(rel) is None
         }
 
     def _told(
-        self, files: Mapping[str, ObjectInfo], shards: Mapping[str, ObjectInfo]
+        self,
+        files: Mapping[str, ObjectInfo],
+        shards: Mapping[str, ObjectInfo],
+        documents: Mapping[str, Found],
     ) -> RawEntries:
         """Return what shards of version 1 tell of files that were not written after them."""
         told: RawEntries = {}
-        for partition, found in self._documents.shards(shards):
+        for partition, found in documents.items():
             written = shards[partition].last_modified
             for rel, raw in document(found).entries.items():
                 info, entry = files.get(rel), _entry(rel, raw)
@@ -179,6 +229,23 @@ class Recovery:
             rel: told.get(rel) or encode_entry(rel, _entry_of(info, known.get(rel)))
             for rel, info in sorted(files.items())
         }
+
+
+def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
+    """Whether all shards are those that agreed with the monolith that was there."""
+    if meta is None or meta.monolith is None:
+        return False
+    return all(
+        partition in found
+        and found[partition].doc is not None
+        and found[partition].etag == meta.shards.get(partition)
+        for partition in meta.partitions
+    )
+
+
+def _sha256(info: ObjectInfo, known: Known | None) -> str | None:
+    """Return the hash of a listed object, if it is the one that the base knows."""
+    return _entry_of(info, known).sha256
 
 
 def _entry_of(info: ObjectInfo, known: Known | None) -> Entry:

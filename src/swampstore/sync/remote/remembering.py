@@ -38,7 +38,7 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
     assert meta is not None
     if done.sighting is done.onto:
         return Committed(meta.commit_seq, {}, {})
-    facts = _seen(done.sighting)
+    facts = _seen(base, done.sighting)
     agreements = Agreements(base)
     shards: Shards = {}
     for one in _scopes(scope):
@@ -62,7 +62,7 @@ def after_monolith(
         return Committed(None, {}, {})
     if done.sighting is None or done.sighting.meta is None:
         return Committed(None, {}, _record(done.touched, {}, None))
-    facts = _seen(done.sighting) | {MONOLITH_CHECKED: to_iso(clock())}
+    facts = _seen(base, done.sighting) | {MONOLITH_CHECKED: to_iso(clock())}
     now = _shards_now(done, done.sighting.meta)
     shards: Shards = {}
     for one in _scopes(scope):
@@ -127,8 +127,8 @@ def _key(scope: Scope | None) -> str:
     return scope.key if scope else ""
 
 
-def _seen(sighting: Sighting) -> Facts:
+def _seen(base: Base, sighting: Sighting) -> Facts:
     assert sighting.meta is not None
     assert sighting.text is not None
     assert sighting.etag is not None
-    return meta_facts(sighting.meta, sighting.text, sighting.etag, sighting.token)
+    return meta_facts(base, sighting.meta, sighting.text, sighting.etag, sighting.token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swampstore.sync.index_format import Meta, RawEntries
+from swampstore.sync.remote.documents import Found
 from swampstore.sync.remote.facts import Fingerprint, same
 from swampstore.sync.remote.model import State
 
@@ -16,7 +17,8 @@ class Sighting:
     `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
     is damaged. `meta` is what it says; on version 2 it may instead be put together from the shards
     that are there (`is_healed`), for the next commit to write. `discovered` are entries made from
-    a listing of the files, where there is no index at all.
+    a listing of the files, where there is no index at all. What was put together `is_exact` if it
+    surely is what was lost; otherwise nobody may conclude anything from what is missing in it.
     """
 
     version: int
@@ -27,6 +29,7 @@ class Sighting:
     is_healed: bool = False
     exists: bool = True
     discovered: RawEntries | None = None
+    is_exact: bool = False
 
     @property
     def state(self) -> State:
@@ -39,6 +42,18 @@ class Sighting:
         """Whether a base can agree with what was seen, that is, whether it can be seen again."""
         is_damaged = self.etag is not None and self.text is None
         return self.exists and not is_damaged and not self.is_healed and self.discovered is None
+
+    def tells_of(self, partition: str, found: Found) -> bool:
+        """Whether, on version 2, the commit that wrote a shard came to its end."""
+        if self.meta is None or self.is_healed:
+            return True  # nobody knows
+        if partition not in self.meta.partitions:
+            return True  # and took the last entry out
+        if partition in self.meta.shards:
+            return self.meta.shards[partition] == found.etag
+        # Another client committed last. If its number is that of the shard, ours did not count.
+        written = (found.doc.commit_seq if found.doc else None) or 0
+        return written < (self.meta.commit_seq or 0)
 
     def agrees_with(self, monolith_etag: str | None) -> bool:
         """Whether, on version 1, the shards are those of this monolith."""

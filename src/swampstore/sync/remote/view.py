@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,12 @@ class View:
             )
         return any(self.is_untold(partition) for partition in self.shards)
 
+    @property
+    def is_made_anew(self) -> bool:
+        """Whether some of the entries were put together from what is left of a damaged index."""
+        found = [self.monolith] if self.monolith else self.shards.values()
+        return self.sighting.is_healed or any(one.is_recovered for one in found)
+
     def is_untold(self, partition: str) -> bool:
         """Whether `_meta.json` does not tell of what a shard holds."""
         meta, found = self.sighting.meta, self.shards[partition]
@@ -85,6 +92,14 @@ class View:
     def _rels(self) -> list[str]:
         found = [self.monolith] if self.monolith else self.shards.values()
         return sorted(rel for one in found for rel in document(one).entries)
+
+
+def with_uncommitted(partition: str, found: Found, sighting: Sighting) -> Found:
+    """Return a shard with what a commit took out of it that did not come to its end."""
+    if found.doc is None or not found.doc.removed or sighting.tells_of(partition, found):
+        return found
+    restored = frozenset(found.doc.removed.keys() - found.doc.entries.keys())
+    return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
 
 
 def document(found: Found) -> Document:

@@ -9,15 +9,15 @@ old client goes unnoticed for that long. On version 2 the monolith is frozen and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from swampstore.clock import Clock, from_iso, to_iso
-from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Fetched, ObjectInfo
 from swampstore.sync.base import Base
 from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Meta, decode_meta
+from swampstore.sync.index_format import Meta, decode_meta, encode_meta
 from swampstore.sync.partitions import Scope
 from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.facts import (
@@ -34,7 +34,7 @@ from swampstore.sync.remote.facts import (
     Fingerprint,
     same,
 )
-from swampstore.sync.remote.merging import new_write_id
+from swampstore.sync.remote.merging import index_moved, new_write_id
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
 
@@ -58,6 +58,8 @@ class Watch:
         self._base = base
         self._clock = clock
         self._agreements = Agreements(base)
+        # Whether the remote has another origin than what the base holds: it was made anew.
+        self.is_another = False
         # What a probe was told, for the look that follows it.
         self._answer: _Answer | None = None
         self._monolith: ObjectInfo | None = None
@@ -128,6 +130,24 @@ class Watch:
         """Return the origin for a `_meta.json` without one: the first, or one of other clients."""
         return self._base.fact(ORIGIN) or new_write_id()
 
+    def begin_anew(self, sighting: Sighting) -> Sighting:
+        """Give the remote another origin, before an index that had to be guessed is written.
+
+        By that, everybody knows that what is missing from now on was not deleted. Raises
+        IndexMovedError if somebody else wrote `_meta.json`.
+        """
+        meta = replace(
+            sighting.meta or Meta(sighting.version, ()), origin=new_write_id(), monolith=None
+        )
+        data = encode_meta(meta, new_write_id())
+        try:
+            written = self._documents.put_meta(data, sighting.token, commits=True)
+        except PreconditionFailedError:
+            raise index_moved("somebody else is healing the index", ()) from None
+        return replace(
+            sighting, meta=meta, text=data.decode(), etag=written.etag, token=written.token
+        )
+
     def look_again(self) -> Sighting:
         """Find out what the remote is now, after somebody else was faster."""
         self._answer = self._monolith = None
@@ -157,13 +177,15 @@ class Watch:
             self._forget()
             return self._known_version(self._recovery.without_meta(info.etag, info.token))
         text = data.decode()
-        self._base.apply(facts=meta_facts(meta, text, info.etag, info.token))
+        known = self._base.fact(ORIGIN)
+        self.is_another = None not in (meta.origin, known) and meta.origin != known
+        self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token))
         return Sighting(meta.version, meta, text, info.etag, info.token)
 
     def _forget(self) -> None:
-        """Forget the last `_meta.json`, but not which version it was of."""
+        """Forget that the last `_meta.json` is there, but not what it said."""
         if self._base.fact(META_ETAG) is not None:
-            self._base.apply(facts=dict.fromkeys((META, META_ETAG, META_TOKEN)))
+            self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
 
     def _known_version(self, sighting: Sighting) -> Sighting:
         if sighting.exists and self._base.fact(INDEX_VERSION) != str(sighting.version):
@@ -171,8 +193,13 @@ class Watch:
         return sighting
 
 
-def meta_facts(meta: Meta, text: str, etag: str, token: str | None) -> dict[str, str | None]:
-    """Return the facts that remember a `_meta.json` as the last one seen."""
+def meta_facts(
+    base: Base, meta: Meta, text: str, etag: str, token: str | None
+) -> dict[str, str | None]:
+    """Return the facts that remember a `_meta.json` as the last one seen.
+
+    The origin is that of what the base holds, for as long as it holds anything.
+    """
     facts: dict[str, str | None] = {
         META: text,
         META_ETAG: etag,
@@ -180,7 +207,7 @@ def meta_facts(meta: Meta, text: str, etag: str, token: str | None) -> dict[str,
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
-    if meta.origin is not None:
+    if meta.origin is not None and (base.fact(ORIGIN) is None or not base.count()):
         facts[ORIGIN] = meta.origin
     # The frozen monolith of version 2 must never again prove anything.
     return facts | ({MONOLITH_ETAG: None, MONOLITH_CHECKED: None} if meta.version == 2 else {})
