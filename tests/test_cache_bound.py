@@ -236,7 +236,7 @@ def test_while_a_sync_runs_a_reader_does_not_wait_to_evict(ten: Host, host: Open
     assert held(b) == [4]
 
 
-def test_within_the_limit_nothing_is_asked_of_the_remote(
+def test_each_file_that_goes_costs_one_request_and_nothing_else_does(
     s3_remote: ProxiedRemote, host: Open
 ) -> None:
     a = host("s3", s3_remote)
@@ -244,7 +244,7 @@ def test_within_the_limit_nothing_is_asked_of_the_remote(
     a.push()
     s3_remote.proxy.requests.clear()
     assert a.service.evict(0).files == 3
-    assert s3_remote.proxy.requests == []
+    assert [one.kind for one in s3_remote.proxy.requests] == ["HEAD"] * 3
 
 
 def test_an_eviction_looks_at_no_directory(ten: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,6 +324,66 @@ def test_content_that_was_changed_within_the_grain_of_its_times_stays(ten: Host)
     ten.base.apply(known=[replace(known, held=seen)])
     ten.service.evict(0)
     assert ten.read(raw(3)).startswith(b"xyz")
+
+
+def lose(remote: Remote, version: int) -> None:
+    remote.open().delete(raw(version))
+
+
+def test_content_whose_object_is_gone_stays_and_is_sent_again(
+    ten: Host, directory_remote: Remote
+) -> None:
+    lose(directory_remote, 1)
+    evicted = ten.service.evict(0)
+    assert evicted.unproven == (raw(1),)
+    assert held(ten) == [1]
+    ten.sync()
+    assert remote_files(directory_remote.open())[raw(1)] == content(1)
+    assert_sound(directory_remote.open())
+    assert ten.service.evict(0).files == 10
+
+
+def test_content_whose_object_holds_something_else_stays(
+    ten: Host, directory_remote: Remote
+) -> None:
+    directory_remote.open().put(raw(1), b"!" * SIZE)
+    directory_remote.open().put(raw(2), b"!")
+    assert ten.service.evict(0).unproven == (raw(1), raw(2))
+    assert held(ten) == [1, 2]
+    assert ten.service.status().dirty_paths == ()
+
+
+def test_content_that_no_transfer_has_seen_is_compared_and_goes(
+    ten: Host, directory_remote: Remote
+) -> None:
+    directory_remote.open().put(raw(1), content(1))
+    assert ten.service.evict(0).unproven == ()
+    assert held(ten) == []
+
+
+def test_a_limit_is_no_reason_to_give_up_the_last_copy(ten: Host, directory_remote: Remote) -> None:
+    for version in range(1, 11):
+        lose(directory_remote, version)
+    ten.service.limit_cache(3 * SIZE)
+    save(ten, 11)
+    ten.push()
+    assert held(ten) == list(range(1, 11))
+    ten.sync()
+    assert_sound(directory_remote.open())
+
+
+def test_what_others_deleted_is_not_sent_again_because_its_object_is_gone(
+    ten: Host, host: Open
+) -> None:
+    other = host("b")
+    other.pull()
+    for name in ("metadata.yaml", "raw"):
+        other.delete(f"{HOME}/1/{name}")
+    other.push()
+    assert ten.service.evict(0).unproven == (raw(1),)
+    ten.sync()
+    assert not ten.path(f"{HOME}/1").exists()
+    assert raw(1) not in remote_index(ten.store).entries
 
 
 @pytest.mark.parametrize("mark", [DEFERRED, LANDING])

@@ -50,8 +50,8 @@ class SizeParam(click.ParamType[int]):
 def evict(session: Session, target: int | None, dry_run: bool) -> None:
     """Give up content here that the remote has as well.
 
-    What was not used for the longest time goes first. Reading it again fetches it again. What is
-    not on the remote yet always stays.
+    What was not used for the longest time goes first. Reading it again fetches it again. The remote
+    is asked about each file right before; what it does not surely have always stays.
     """
     with session.open_repo() as repo:
         service, remote = repo.sync, repo.config.remote
@@ -63,6 +63,7 @@ def evict(session: Session, target: int | None, dry_run: bool) -> None:
         "files": evicted.files,
         "bytes": evicted.bytes,
         "contentBytes": evicted.held,
+        "unproven": list(evicted.unproven),
     }
     session.show(document, lambda: _text(evicted, dry_run=dry_run))
 
@@ -76,4 +77,8 @@ def _text(evicted: Evicted, *, dry_run: bool) -> str:
     verb = "Would evict" if dry_run else "Evicted"
     amount = f"{counted(evicted.files, 'file')}, {size_text(evicted.bytes)}"
     lines.append(f"{verb} {amount}; {size_text(evicted.held)} of content stay here.")
+    if evicted.unproven:
+        from swampstore.sync.eviction import why_it_stays
+
+        lines.append(printable(why_it_stays(evicted.unproven)))
     return "\n".join(lines)

@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Collection, Container, Iterable, Mapping
+from typing import NamedTuple
 
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at, parse_marker
@@ -125,13 +126,26 @@ def remote_marker(parts: Parts, rel: str) -> int:
 
 def remote_sha256(parts: Parts, rel: str) -> str | None:
     """Return the hash of an object, None if there is none. Reads all of it."""
+    found = remote_content(parts, rel)
+    return None if found is None else found.sha256
+
+
+class Content(NamedTuple):
+    """What an object holds, and the token of the object that held it."""
+
+    sha256: str
+    token: str | None
+
+
+def remote_content(parts: Parts, rel: str) -> Content | None:
+    """Read an object, without holding a large one in memory; None if there is none."""
     with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
         try:
-            parts.store.download(parts.names.remote(rel), file.fileno())
+            info = parts.store.download(parts.names.remote(rel), file.fileno())
         except ObjectNotFoundError:
             return None
         file.seek(0)
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return Content(hashlib.file_digest(file, "sha256").hexdigest(), info.token)
 
 
 def has_object(parts: Parts, rel: str) -> bool:

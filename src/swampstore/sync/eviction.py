@@ -1,8 +1,8 @@
 """Keeping a cache within its bound: content that the remote has as well leaves, oldest use first.
 
 What is evicted is as if it had never come: reading it fetches it again. So it must be certain
-that nothing is lost. Content may go only if it is what the base says, byte by byte, and nobody has
-marked it. It goes in this order: a note that it is leaving; the base forgets that it is here,
+that nothing is lost. Content may go only if it is what the base says, byte by byte, if the remote
+shows right before that it has the same, and nobody has marked it. It goes in this order: a note that it is leaving; the base forgets that it is here,
 durably; the file is moved out of sight; if still nobody has marked it, the file is removed.
 
 Absence while the base says that a file is here could be taken for a deletion, hence the order of
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -23,7 +23,9 @@ from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.layout import DEFERRED, LANDING, METADATA
 from swampstore.notices import notice
+from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.base import Known
+from swampstore.sync.conflicts import remote_content
 from swampstore.sync.downloads import Staging
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -37,6 +39,7 @@ from swampstore.sync.signature import (
     signature_of,
 )
 from swampstore.sync.uses import Uses
+from swampstore.sync.workers import Deadline, in_parallel
 
 # Files whose locks are held and whose notes are written together.
 _BATCH = 128
@@ -46,12 +49,16 @@ _ROOM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """What an eviction did, or would do; `held` is the size of the content that stays."""
+    """What an eviction did, or would do; `held` is the size of the content that stays.
+
+    `unproven` is content that stays because the remote does not have it as the index says.
+    """
 
     files: int = 0
     bytes: int = 0
     held: int = 0
     rels: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
 
 
 class _Candidate(NamedTuple):
@@ -89,7 +96,10 @@ class CacheBound:
                 self._parts.base.content_bytes() if self._held is None else self._held + size
             )
             if self._held > self.limit:
-                self._held = self.evict(self.target, keep).held
+                evicted = self.evict(self.target, keep)
+                self._held = evicted.held
+                if evicted.unproven:
+                    notice("%s", why_it_stays(evicted.unproven))
         except SwampstoreError as error:
             self._held = None
             notice("the cache holds more than its limit for now: %s", error.message)
@@ -116,6 +126,7 @@ class Eviction:
     """One eviction from one cache, which nobody else syncs meanwhile."""
 
     def __init__(self, parts: Parts, uses: Uses, keep: Container[str] = frozenset()) -> None:
+        self._unproven: list[str] = []
         self._parts = parts
         self._uses = uses
         self._keep = keep
@@ -150,7 +161,7 @@ class Eviction:
                 if now is not None:
                     rels.append(known.rel)
                     size += known.size
-        return Evicted(len(rels), size, held, tuple(rels))
+        return Evicted(len(rels), size, held, tuple(rels), tuple(sorted(self._unproven)))
 
     # Choosing ----------------------------------------------------------------------------------
 
@@ -204,15 +215,71 @@ class Eviction:
         is_equal = self._hashed(known.rel) == (known.sha256, known.held)
         return _Candidate(known, now) if is_equal else None
 
+    # Proving -----------------------------------------------------------------------------------
+
+    def _proven(self, candidates: list[_Candidate]) -> list[_Candidate]:
+        """Return what may go because the remote shows that it has it; costs a request each."""
+        found: dict[str, _Candidate] = {
+            one.known.rel: one
+            for one in candidates
+            if one.now is None  # nothing there to lose
+        }
+        looks = in_parallel(
+            self._with_proof,
+            [one for one in candidates if one.now is not None],
+            self._parts.limits.pull_concurrency,
+            Deadline(),
+        )
+        for task, proven, error in looks:
+            if error is not None:
+                raise error
+            if proven is None:
+                self._unproven.append(task.known.rel)
+            else:
+                found[task.known.rel] = proven
+        going = [(one, found[one.known.rel]) for one in candidates if one.known.rel in found]
+        self._parts.base.apply(known=[now.known for one, now in going if now != one])
+        return [now for _, now in going]
+
+    def _with_proof(self, candidate: _Candidate) -> _Candidate | None:
+        """Return a candidate, with the object's token, if the object surely holds its content."""
+        known = candidate.known
+        try:
+            found = self._parts.store.head(self._parts.names.remote(known.rel))
+        except ObjectNotFoundError:
+            self._let_it_be_sent_again(known)
+            return None
+        if found.size != known.size:
+            return None
+        if known.etag is not None and found.token == known.etag:
+            return candidate
+        # No transfer of this machine has seen that object: only its bytes can tell.
+        content = remote_content(self._parts, known.rel)
+        if content is None or content.sha256 != known.sha256:
+            return None
+        return candidate._replace(known=replace(known, etag=content.token))
+
+    def _let_it_be_sent_again(self, known: Known) -> None:
+        """Let the next push look at content whose object is gone, and see that it must be sent.
+
+        If the index does not name it any more, the next pull or push notices that instead.
+        """
+        base = self._parts.base
+        base.apply(known=[replace(known, etag=None, recorded_ns=0)])
+        base.note_uploads({known.rel: ("", "")})
+        self._parts.tracker.mark_written(self._parts.names.mark(known.rel))
+
     # Removing ----------------------------------------------------------------------------------
 
     def _evict(self, batch: list[Known]) -> list[_Candidate]:
         """Evict what may go of a batch; return what has gone."""
-        proven = [
-            found
-            for known in batch
-            if self._may_go(known.rel) and (found := self._candidate(known)) is not None
-        ]
+        proven = self._proven(
+            [
+                found
+                for known in batch
+                if self._may_go(known.rel) and (found := self._candidate(known)) is not None
+            ]
+        )
         names: dict[str, list[_Candidate]] = {}
         for one in proven:
             names.setdefault(unit_of(one.known.rel), []).append(one)
@@ -301,6 +368,15 @@ class Eviction:
             return hash_file(self._parts.names.local(rel))
         except (FileNotFoundError, SyncError):
             return None
+
+
+def why_it_stays(unproven: Sequence[str]) -> str:
+    """Return what to tell about content that only this machine surely has."""
+    more = f" and {len(unproven) - 1} more" if len(unproven) > 1 else ""
+    return (
+        f"{unproven[0]}{more}: the remote does not have it as its index says, so it stays here;"
+        " `swampstore sync` sends what is missing, `swampstore pipeline verify` finds what is wrong"
+    )
 
 
 def _enough(order: Iterator[Known], excess: int) -> list[Known]:
