@@ -2,8 +2,9 @@
 
 What is evicted is as if it had never come: reading it fetches it again. So it must be certain
 that nothing is lost. Content may go only if it is what the base says, byte by byte, if the remote
-shows right before that it has the same, and nobody has marked it. It goes in this order: a note that it is leaving; the base forgets that it is here,
-durably; the file is moved out of sight; if still nobody has marked it, the file is removed.
+shows right before that it has the same, and nobody has marked it. It goes in this order: a note
+that it is leaving; the base forgets that it is here, durably; the file is moved out of sight; if
+still nobody has marked it, the file is removed.
 
 Absence while the base says that a file is here could be taken for a deletion, hence the order of
 the first three. Whoever changes content marks it before opening it, hence the second look: a
