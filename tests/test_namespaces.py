@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +26,7 @@ from swampstore.stores.counting import CountingStore
 from swampstore.stores.errors import PreconditionFailedError, StoreMissingError
 from swampstore.stores.folders import folders
 from swampstore.stores.memory import MemoryStore
-from swampstore.stores.protocol import Written
+from swampstore.stores.protocol import ObjectInfo, Written
 from tests.members import Place, bucket_in_a_directory, shared_directory
 from tests.remotes import Remote
 
@@ -132,6 +133,20 @@ def test_an_owner_is_not_overwritten_where_conditions_are_ignored() -> None:
         Registry(store).register("infra", "ana", NOW)
         with pytest.raises(NamespaceTakenError):
             Registry(store).register("infra", "bob", NOW)
+
+
+def test_a_namespace_that_changed_hands_meanwhile_is_not_given_up() -> None:
+    class Overtaken(MemoryStore):
+        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+            self.put(f"infra/{MANIFEST}", b'{"namespace": "infra", "repoId": "bob"}')
+            return super().list(prefix)
+
+    with Overtaken() as store:
+        Registry(store).register("infra", "ana", NOW)
+        assert not Registry(store).remove_unused("infra", "ana")
+        found = Registry(store).get("infra")
+    assert found is not None
+    assert found.repo_id == "bob"
 
 
 def test_registering_gives_up_if_others_keep_being_faster() -> None:

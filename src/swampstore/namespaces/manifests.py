@@ -177,10 +177,17 @@ class Registry:
 
     def remove_unused(self, slug: str, repo_id: str) -> bool:
         """Give a namespace up if it is this repository's and nothing is in it; False if not."""
-        found = self.get(slug)
-        if found is None or found.repo_id not in ("", repo_id) or self._is_used(slug):
+        found = self._fetch(slug)
+        if found is None or found[0].repo_id not in ("", repo_id) or self._is_used(slug):
             return False
-        self._store.delete(_key(slug))
+        if not self._store.capabilities.conditional_delete:
+            self._store.delete(_key(slug))
+            return True
+        try:
+            # Another repository may have got it meanwhile.
+            self._store.delete_if_match(_key(slug), found[1])
+        except PreconditionFailedError:
+            return False
         return True
 
     def _is_used(self, slug: str) -> bool:
