@@ -7,7 +7,7 @@ import re
 import pytest
 
 from swampstore import layout
-from swampstore.sync import base, dirty, index_format, journal, names, sidecar
+from swampstore.sync import base, dirty, index_format, journal, sidecar
 from tests.markdown_pages import ROOT, Page, table_rows
 
 FORMATS = Page(ROOT / "docs/formats/sync.md")
@@ -67,7 +67,7 @@ def test_every_file_that_sync_keeps_in_a_cache_is_described() -> None:
 def test_everything_that_never_crosses_is_named() -> None:
     described = _named("What stays local")
     wanted = {
-        *names._NEVER_SHARED,
+        *layout.NEVER_SHARED,
         *layout._INTERNAL_ROOT_FILES,
         *layout._INTERNAL_ROOT_DIRS,
         layout.DEFERRED,
@@ -75,5 +75,5 @@ def test_everything_that_never_crosses_is_named() -> None:
     assert wanted <= described
     for name in described:
         if not set(name) & set("{*"):
-            is_local = layout.is_internal(name) or name in names._NEVER_SHARED
+            is_local = layout.is_internal(name) or name in layout.NEVER_SHARED
             assert is_local or name in ("directories", "exclude"), name

@@ -106,6 +106,7 @@ def test_a_report_has_one_finding_for_every_check(repo: Repo, data: Path) -> Non
         "tiers",
         "local_only",
         "symlinks",
+        "names",
         "strangers",
         "unreadable",
         "catalog_completeness",

@@ -12,13 +12,14 @@ from swampstore.errors import ValidationError
 from swampstore.layout import (
     ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
+    MAX_KEY_BYTES,
     MAX_SEGMENT_BYTES,
     Routing,
     is_internal,
     is_plain,
     is_temp,
 )
-from swampstore.stores.keys import LONGEST_KEY, check_key, is_plain_key
+from swampstore.stores.keys import check_key, is_plain_key
 from swampstore.sync.names import Names, is_safe
 
 TEMP = ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp"
@@ -66,7 +67,7 @@ def slowly_is_key(key: str) -> bool:
     return (
         not {"", ".", ".."} & set(key.split("/"))
         and re.search(r"[\x00-\x1f\x7f\ud800-\udfff]", key) is None
-        and len(key.encode()) <= LONGEST_KEY
+        and len(key.encode()) <= MAX_KEY_BYTES
     )
 
 

@@ -79,6 +79,16 @@ class RemoteSettings:
         return self.target, settings
 
     @property
+    def prefix(self) -> str:
+        """What comes before every key of a bucket, without slashes around it; not checked."""
+        if self.kind == "file":
+            return ""
+        from urllib.parse import unquote, urlsplit
+
+        told = self.config.get("prefix") or unquote(urlsplit(self.target).path)
+        return str(told).strip("/")
+
+    @property
     def is_google(self) -> bool:
         """Whether it is Google's, where other clients tell objects apart by generation."""
         return self.kind in _GOOGLE
@@ -120,6 +130,12 @@ class Config:
     def local_dir(self) -> str:
         """The tier that never leaves this machine."""
         return f"{self.repo_dir}/{LOCAL_DIR}"
+
+    @property
+    def key_prefix(self) -> str:
+        """What comes before every path of this repository where others find it."""
+        parts = (self.remote.prefix if self.remote else "", self.namespace)
+        return "".join(f"{part}/" for part in parts if part)
 
     @property
     def datastore_dir(self) -> str:

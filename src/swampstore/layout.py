@@ -47,8 +47,13 @@ DATASTORE_SUBDIRS = (
 ALWAYS_LOCAL_SUBDIRS = frozenset(
     {"secrets", "bundles", "vault-bundles", "driver-bundles", "report-bundles"}
 )
+# Another client builds these beside the cache; they are as little shared as all other bundles.
+NEVER_SHARED = ALWAYS_LOCAL_SUBDIRS | {"datastore-bundles"}
 
 MAX_SEGMENT_BYTES = 255
+# What S3, GCS and Azure agree on, in bytes of UTF-8.
+MAX_KEY_BYTES = 1024
+_NO_KEY = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 # Far beyond any real type, and well within what paths and the walk over them can take.
 MAX_TYPE_BYTES = 1024
 MAX_TYPE_SEGMENTS = 32
@@ -60,6 +65,35 @@ _INTERNAL_ROOT_FILES = frozenset(
     {".datastore-index.json", ".push-queue.json", ".datastore.lock", ".datastore-sync-state.json"}
 )
 _INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+
+
+def escaped(value: object) -> str:
+    r"""Write a value so that none of its characters can move a cursor, colour text or end a line.
+
+    >>> escaped("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    return str(value).translate(_CONTROLS)
+
+
+def shell_word(text: str) -> str:
+    r"""Write a text as one word of a command that somebody can paste.
+
+    >>> shell_word("a b"), shell_word("a\nb")
+    ("'a b'", "$'a\\nb'")
+    """
+    import shlex
+
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + escaped(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def is_temp(name: str) -> bool:
@@ -103,8 +137,57 @@ def is_internal(rel: str) -> bool:
     return last == "_catalog.db" or last.startswith("_catalog.db-")
 
 
+def is_always_local(rel: str) -> bool:
+    """Whether a path never leaves its machine, whatever the settings say.
+
+    Neither in any spelling that some file system takes for one of those directories, nor below
+    a directory at the top that is somebody's namespace, or may become one.
+    """
+    first, _, rest = rel.partition("/")
+    if first in DATASTORE_SUBDIRS:
+        return first in NEVER_SHARED
+    return _folded(first) in NEVER_SHARED or _folded(rest.partition("/")[0]) in NEVER_SHARED
+
+
+def _folded(name: str) -> str:
+    """Return what is left of a name on a file system that does not mind how it is spelled."""
+    import unicodedata
+
+    text = unicodedata.normalize("NFKC", name).casefold()
+    seen = "".join(char for char in text if unicodedata.category(char) not in ("Cf", "Cc"))
+    return seen.strip(". ")
+
+
+def why_no_key(path: str) -> str | None:
+    """Return why no store can hold an object under a path, None if each can."""
+    if _NO_KEY.search(path):
+        return "it holds a control character, or is not valid UTF-8"
+    if len(path.encode()) > MAX_KEY_BYTES:
+        return f"it has more than {MAX_KEY_BYTES} bytes"
+    return None
+
+
+def check_shareable(ref: DataRef, prefix: str = "") -> None:
+    """Raise ValidationError unless every file of a data name can be an object below a prefix.
+
+    Everything that is saved passes through here: what no store takes could never be shared.
+    """
+    check_data_name(ref.name)
+    if reason := why_no_key(f"{prefix}{ref.file_rel(LARGEST_VERSION, METADATA)}"):
+        raise ValidationError(
+            f"nothing can be saved as {escaped(ref)}: {reason}",
+            hint="Use a shorter type, model id or data name."
+            if "bytes" in reason
+            else "Use letters, digits, '-', '_' and single dots.",
+        )
+
+
 def check_segment(what: str, value: str) -> str:
-    """Return `value` if it can safely be one path segment; raise ValidationError otherwise."""
+    """Return `value` if it can safely be one path segment; raise ValidationError otherwise.
+
+    What is saved has to fulfil more, see `check_shareable`; but what was saved before that was a
+    rule must be found, to be given another name.
+    """
     if not value:
         raise ValidationError(f"the {what} is empty", hint=f"Give the {what} at least one letter.")
     if ".." in value or value == "." or any(char in value for char in "/\\\0"):
@@ -310,7 +393,7 @@ class Routing:
         self, directories: Iterable[str] | None = None, exclude: Sequence[str] = ()
     ) -> None:
         chosen = DATASTORE_SUBDIRS if directories is None else tuple(directories)
-        self.subdirs = tuple(name for name in chosen if name not in ALWAYS_LOCAL_SUBDIRS)
+        self.subdirs = tuple(name for name in chosen if not is_always_local(name))
         self.exclude = tuple(exclude)
         self._rules = [
             (

@@ -98,6 +98,7 @@ class OpenDatastore:
             self.clock,
             prune_on_write=self.config.auto_gc,
             was_whole=self._was_whole,
+            key_prefix=self.config.key_prefix,
         )
 
     def _was_whole(self, version_rel: str) -> bool:

@@ -22,7 +22,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.files import Change
-from swampstore.layout import RAW, DataRef, check_data_name
+from swampstore.layout import RAW, DataRef
 
 _CHUNK = 1 << 20
 
@@ -43,7 +43,8 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
     AlreadyExistsError with live data under the new one. Nothing in between is ever visible:
     without the tombstone, recovery takes the copy back.
     """
-    new = DataRef(old.model, check_data_name(new_name))
+    new = DataRef(old.model, new_name)
+    store.check_new(new)
     if new == old:
         raise ValidationError(
             f"{old.name!r} is the name already", hint="Give a name that differs from the old one."

@@ -29,7 +29,7 @@ from swampstore.artifacts.writer import VersionWriter
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
 from swampstore.files import Change
-from swampstore.layout import METADATA, RAW, DataRef, check_data_name
+from swampstore.layout import METADATA, RAW, DataRef, check_shareable
 from swampstore.notices import notice
 
 
@@ -45,6 +45,7 @@ class ArtifactStore:
 
     `prune_on_write` enforces numeric version policies right after each save. `was_whole` tells of
     the directory of a version without metadata that it was finished once, and damaged since.
+    `key_prefix` is what comes before every path where the versions are shared.
     """
 
     def __init__(
@@ -54,12 +55,18 @@ class ArtifactStore:
         *,
         prune_on_write: bool = False,
         was_whole: Callable[[str], bool] = lambda _: False,
+        key_prefix: str = "",
     ) -> None:
+        self._key_prefix = key_prefix
         self.mutations = mutations
         self.tree = mutations.tree
         self.clock = clock
         self.was_whole = was_whole
         self._prune_on_write = prune_on_write
+
+    def check_new(self, ref: DataRef) -> None:
+        """Raise ValidationError if nothing may be saved under a name."""
+        check_shareable(ref, self._key_prefix)
 
     def save(
         self, ref: DataRef, content: bytes, draft: Draft, *, deferred: bool = False
@@ -69,7 +76,7 @@ class ArtifactStore:
         Raises ValidationError for a name or draft that cannot be, OwnershipError if the name is
         someone else's, DiskError if the disk refuses; the earlier versions stay as they were.
         """
-        check_data_name(ref.name)
+        self.check_new(ref)
         draft = draft.checked()
         checksum = hashlib.sha256(content).hexdigest()
         with self.mutations.changing(ref, "save") as change:
@@ -96,7 +103,7 @@ class ArtifactStore:
         Nothing is visible until the writer is finalised; leaving its `with` block does that, an
         exception there gives the claim up.
         """
-        check_data_name(ref.name)
+        self.check_new(ref)
         writer = VersionWriter.claim(
             self.mutations, self.clock, ref, draft.checked(), deferred=deferred
         )

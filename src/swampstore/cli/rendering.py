@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from swampstore.layout import escaped
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
 
 _UNITS = ("KB", "MB", "GB")
 _WIDE = 100_000
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-}
+_PARTS = re.compile(r"([\n\t])")
 
 
 def size_text(size: int) -> str:
@@ -33,12 +32,12 @@ def size_text(size: int) -> str:
 
 def printable(value: object) -> str:
     """Write a value so that no character in it can move the cursor or colour the terminal."""
-    return str(value).translate(_CONTROLS)
+    return escaped(value)
 
 
 def printable_lines(text: str) -> str:
-    """Do the same to each line of a text."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """Do the same to each line of a text; tabs in it stay."""
+    return "".join(part if part in "\n\t" else printable(part) for part in _PARTS.split(text))
 
 
 def fields(members: Mapping[str, object]) -> str:
@@ -129,7 +128,7 @@ def values_text(values: Sequence[object]) -> str:
         width = max(map(len, lists))
         numbers = [str(number + 1) for number in range(width)]
         return table(numbers, [_cells(row, width) for row in lists])
-    return "\n".join(_cell(value, indent=2) for value in values)
+    return "\n".join(printable_lines(_cell(value, indent=2)) for value in values)
 
 
 def _cells(values: Sequence[object], width: int) -> list[str]:

@@ -54,6 +54,13 @@ LINKS = Check(
     "{} symbolic link(s) in the data; they are not followed",
     "Replace each by what it leads to, or remove it.",
 )
+NAMES = Check(
+    "names",
+    "every name can be shared",
+    "{} data name(s) that no store takes, so nobody else ever gets them",
+    "Give each another name with `swampstore data rename`, then remove what is left of the old one"
+    " with `swampstore data delete`.",
+)
 STRANGERS = Check(
     "strangers",
     "nothing is where something else belongs",
@@ -75,6 +82,7 @@ FILE_CHECKS = (
     TIERS,
     LOCAL_ONLY,
     LINKS,
+    NAMES,
     STRANGERS,
     UNREADABLE,
 )

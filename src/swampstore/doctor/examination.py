@@ -21,7 +21,7 @@ from swampstore.doctor.findings import Check, Completeness, Finding, Problems, R
 from swampstore.doctor.name_health import NameHealth, examine_name, repoint
 from swampstore.doctor.tiers import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
-from swampstore.layout import MARKER, DataRef
+from swampstore.layout import MARKER, METADATA, DataRef, escaped, why_no_key
 from swampstore.notices import notice
 from swampstore.open_datastore import CATALOG
 
@@ -176,7 +176,10 @@ class _Examination:
     def _look_at_data(self, comparison: Comparison) -> None:
         before = self._repo.clock().timestamp() - DEFAULT_AGE
         was_whole = self._repo.store.was_whole
+        prefix = self._repo.config.key_prefix
         for ref in DataWalk(self._tree, before, self._complain, was_whole).names():
+            if reason := why_no_key(f"{prefix}{ref.file_rel(1, METADATA)}"):
+                self._complain(checks.NAMES, f"{escaped(ref)}: {reason}")
             self._look_at_name(ref, comparison)
         for ref in comparison.candidates_for_excess():
             with self._held(ref):

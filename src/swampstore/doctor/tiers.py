@@ -6,7 +6,12 @@ import os
 from collections.abc import Iterator
 
 from swampstore.files import Tree
-from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS, is_internal
+from swampstore.layout import (
+    ALWAYS_LOCAL_SUBDIRS,
+    DATASTORE_SUBDIRS,
+    is_always_local,
+    is_internal,
+)
 
 _RUN_INDEX = ".runs-index.json"
 
@@ -31,15 +36,29 @@ def misplaced_files(tree: Tree) -> Iterator[str]:
 
 def local_only_files(tree: Tree) -> Iterator[str]:
     """Yield the files in the datastore that must stay on this machine."""
-    if tree.base != tree.local:
-        for subdir in sorted(ALWAYS_LOCAL_SUBDIRS):
-            yield from _files(f"{tree.base}/{subdir}")
+    if tree.base == tree.local:
+        return
+    for top in _subdirs(tree.base):
+        if is_always_local(top):
+            yield from _files(f"{tree.base}/{top}")
+        elif top not in DATASTORE_SUBDIRS:
+            inner = (f"{top}/{name}" for name in _subdirs(f"{tree.base}/{top}"))
+            for rel in filter(is_always_local, inner):
+                yield from _files(f"{tree.base}/{rel}")
 
 
 def _may_be_local(rel: str) -> bool:
     """Whether clients keep such a file on this machine, whatever the rules say."""
     is_log = rel.endswith(".log") and rel.startswith(("outputs/", "workflow-runs/"))
     return is_log or is_internal(rel) or rel.endswith(f"/{_RUN_INDEX}")
+
+
+def _subdirs(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as found:
+            return sorted(one.name for one in found if one.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
 
 
 def _files(directory: str) -> Iterator[str]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.layout import (
-    ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
     MANIFEST,
+    is_always_local,
     is_internal,
     is_temp,
     parse_version,
@@ -103,7 +103,7 @@ def _tops(place: Place, store: Store, found: Level) -> Iterator[str]:
     """Yield the top-level directories of a place, without those of other namespaces."""
     for name in found.folders:
         if name in DATASTORE_SUBDIRS:
-            if place.indexed or name not in ALWAYS_LOCAL_SUBDIRS:
+            if place.indexed or not is_always_local(name):
                 yield name
         elif place.indexed and not (place.namespace == "" and _is_foreign(store, name)):
             yield name
@@ -159,7 +159,7 @@ def listed_with_content(
 
 def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:
     rel = info.key.removeprefix(root)
-    internal = is_internal(rel) or rel.partition("/")[0] in ALWAYS_LOCAL_SUBDIRS
+    internal = is_internal(rel) or is_always_local(rel)
     if not place.indexed:
         # Beside the data of a directory in place there are the files of this machine.
         internal = internal or "/" not in rel

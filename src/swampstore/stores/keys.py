@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 from swampstore.errors import ValidationError
-from swampstore.layout import is_plain
-
-# What S3, GCS and Azure agree on, in bytes of UTF-8.
-LONGEST_KEY = 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+from swampstore.layout import MAX_KEY_BYTES, is_plain, why_no_key
 
 
 def is_plain_key(key: str) -> bool:
     """Whether `check_key` surely has nothing against a key, told at a glance."""
     return (
-        len(key) <= LONGEST_KEY  # of ASCII, characters are bytes
+        len(key) <= MAX_KEY_BYTES  # of ASCII, characters are bytes
         and key.isascii()
         and key.isprintable()
         and is_plain(key)
@@ -33,14 +27,10 @@ def check_key(key: str) -> str:
             f"the object key {key!r} has an empty, '.' or '..' segment",
             hint="Keys are relative paths with single forward slashes.",
         )
-    if _CONTROL.search(key):
+    if reason := why_no_key(key):
         raise ValidationError(
-            f"the object key {key!r} holds a control character", hint="Rename the data."
-        )
-    if len(key.encode()) > LONGEST_KEY:
-        raise ValidationError(
-            f"the object key {key[:80]!r}... has more than {LONGEST_KEY} bytes",
-            hint="Use a shorter type, model id or data name.",
+            f"{key[:80]!r} cannot be an object key: {reason}",
+            hint="Use a shorter type, model id or data name, without control characters.",
         )
     return key
 

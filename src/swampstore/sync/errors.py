@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError
+from swampstore.layout import escaped
 
 _NAMED = 3
 
@@ -57,8 +58,8 @@ class IncompleteSyncError(SyncError):
     code = "sync_incomplete"
 
     def __init__(self, operation: str, failures: Mapping[str, str]) -> None:
-        files = ", ".join(sorted(failures))
-        reasons = [f"{rel}: {failures[rel]}" for rel in sorted(failures)[:_NAMED]]
+        files = ", ".join(map(escaped, sorted(failures)))
+        reasons = [f"{escaped(rel)}: {failures[rel]}" for rel in sorted(failures)[:_NAMED]]
         if len(failures) > _NAMED:
             reasons.append(f"... and {len(failures) - _NAMED} more")
         count = f"{len(failures)} file{'' if len(failures) == 1 else 's'}"

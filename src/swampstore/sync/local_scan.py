@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
-from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, MANIFEST, METADATA, is_temp
+from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, MANIFEST, METADATA, is_internal, is_temp
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -45,12 +45,16 @@ class Touched(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """The result of looking: what changed, what is gone for sure, what was left alone."""
+    """The result of looking: what changed, what is gone for sure, what was left alone.
+
+    `nameless` says of files why nothing on the remote can be called like them.
+    """
 
     changed: list[Changed] = field(default_factory=list)
     touched: list[Touched] = field(default_factory=list)
     deleted: list[Known] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    nameless: dict[str, str] = field(default_factory=dict)
     looked_at: int = 0
 
 
@@ -99,7 +103,7 @@ class LocalScan:
     def _look_at(self, rel: str, scan: Scan, scope: Scope | None) -> list[Known]:
         """Compare what is at and below a path; return what the base held there and is missing."""
         if reason := self._why_not_here(rel):
-            _skip(rel, reason, scan)
+            self._leave_out(rel, reason, scan)
             return []
         path = self._names.local(rel)
         with disk_errors(path):
@@ -113,7 +117,7 @@ class LocalScan:
             return self._missing(rel, seen, scope)
         scan.looked_at += 1
         if reason := self._why_not(rel, status):
-            _skip(rel, reason, scan)
+            self._leave_out(rel, reason, scan)
         elif version_file(rel) and os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
             return []
         elif scope is None or scope.covers(rel) or goes_with_any_push(rel):
@@ -128,6 +132,14 @@ class LocalScan:
             return "it belongs to another namespace"
         link = self._links.above(rel)
         return f"{link} is a symbolic link, and none is followed" if link else None
+
+    def _leave_out(self, rel: str, reason: str, scan: Scan) -> None:
+        if self._names.why_no_name(rel):
+            path = f"{self._names.root}/{rel}"
+            for file in _files_at(path) if "\0" not in path else ():
+                scan.nameless[f"{rel}{file.removeprefix(path)}"] = reason
+        elif "bookkeeping" not in reason:
+            scan.skipped.append(Skipped(rel, reason))
 
     def _missing(self, rel: str, seen: Container[str], scope: Scope | None) -> list[Known]:
         return [
@@ -173,7 +185,7 @@ class LocalScan:
                 child = f"{prefix}{entry.name}"
                 if entry.is_dir(follow_symlinks=False):
                     if not is_safe(entry.name):
-                        _skip(child, _UNSAFE, scan)
+                        self._leave_out(child, _UNSAFE, scan)
                     elif self._may_enter(child, entry.name):
                         pending.append(child)
                     continue
@@ -185,7 +197,7 @@ class LocalScan:
                     continue
                 scan.looked_at += 1
                 if reason := self._why_not(child, status):
-                    _skip(child, reason, scan)
+                    self._leave_out(child, reason, scan)
                 else:
                     yield _File(child, signature_of(status))
 
@@ -258,9 +270,13 @@ class LocalScan:
             scan.changed.append(Changed(rel, now, before, sha256))
 
 
-def _skip(rel: str, reason: str, scan: Scan) -> None:
-    if "bookkeeping" not in reason:
-        scan.skipped.append(Skipped(rel, reason))
+def _files_at(path: str) -> Iterator[str]:
+    """Yield a file, or the files below a directory; nothing if nothing is there."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        yield from [path] if os.path.lexists(path) else []
+        return
+    for where, _, files in os.walk(path):
+        yield from (f"{where}/{name}" for name in files if not is_internal(f"x/{name}"))
 
 
 def was_here(base: Base, known: Known) -> bool:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from swampstore.errors import ValidationError
 from swampstore.layout import (
-    ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
     MAX_SEGMENT_BYTES,
     Routing,
+    is_always_local,
     is_internal,
     is_plain,
+    shell_word,
+    why_no_key,
 )
-from swampstore.stores.keys import check_key, is_plain_key
-
-# Another client builds these beside the cache; they are as little shared as all other bundles.
-_NEVER_SHARED = ALWAYS_LOCAL_SUBDIRS | {"datastore-bundles"}
+from swampstore.stores.keys import is_plain_key
 
 
 class Names:
@@ -67,7 +66,7 @@ class Names:
             if is_internal(rel):
                 return "bookkeeping stays where it is"
         first = rel.partition("/")[0]
-        if first in _NEVER_SHARED:
+        if is_always_local(rel):
             return f"{first} never leaves the machine"
         if first in DATASTORE_SUBDIRS and self.routing.is_local(rel):
             return "the configuration keeps it on this machine"
@@ -83,13 +82,25 @@ class Names:
             return None
         if not is_safe(rel):
             return "the path leads out of the cache"
-        try:
-            check_key(self.remote(rel))
-        except ValidationError as error:
-            return error.message
+        if reason := why_no_key(self.remote(rel)):
+            return f"no store takes such a name: {reason}"
         if len(rel.encode()) > MAX_SEGMENT_BYTES and _has_long_segment(rel):
             return f"no file can have a name of more than {MAX_SEGMENT_BYTES} bytes"
         return None
+
+
+def ways_out(rel: str) -> str:
+    """Return what to do about a path that one of the two sides cannot hold."""
+    parts = rel.split("/")
+    depth = 2 if rel.endswith("/latest") else 3
+    if parts[0] != "data" or len(parts) < depth + 3:
+        return "give it another name, or remove it"
+    model, name = "/".join(parts[1:-depth]), parts[-depth]
+    old = f"{shell_word(model)} {shell_word(name)}"
+    return (
+        f"give it another name with `swampstore data rename {old} NEW`, then remove what is left"
+        f" with `swampstore data delete {old}`"
+    )
 
 
 def is_safe(rel: str) -> bool:

@@ -27,6 +27,7 @@ from swampstore.sync.errors import (
 )
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed, LocalScan, Scan, Touched, with_parents
+from swampstore.sync.names import ways_out
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
@@ -182,9 +183,13 @@ class Push:
             for known, now in scan.touched
             if known.rel not in changed
         ]
-        prepared.uploaded, prepared.stuck = {}, {}
+        prepared.uploaded = {}
+        prepared.stuck = {
+            rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
+        }
         if not changed and not deleted and not prepared.unfinished:
             prepared.plan, prepared.view = Plan(), None
+            prepared.failures = dict(prepared.stuck)
             return
         for _ in range(_ROUNDS):
             view = self._parts.index.view(partitions_of(deleted), additions=partitions_of(changed))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file
-from swampstore.layout import DEFERRED, METADATA, is_temp, parse_version
+from swampstore.layout import DEFERRED, METADATA, is_internal, is_temp, parse_version
 from swampstore.sync.destinations import Destination, Moved
 from swampstore.sync.names import Names
 from swampstore.sync.report import Progress, Step
@@ -111,6 +111,15 @@ class Relocation:
         if durable:
             os.sync()
         return copied
+
+    def nameless(self) -> Iterator[tuple[str, str]]:
+        """Yield the files that the destination can hold nothing like, and why."""
+        for subdir in self._subdirs:
+            for directory in self._walk(subdir):
+                for name in directory.files:
+                    rel = f"{directory.rel}/{name}"
+                    if not is_internal(rel) and (reason := self._to.names.why_no_name(rel)):
+                        yield rel, reason
 
     def moved(self) -> Iterator[Moved]:
         """Yield every file that should be at the destination now, except markers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -23,11 +23,12 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.files import disk_errors
+from swampstore.layout import escaped
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.health import examine
 from swampstore.stores.probe import probe
 from swampstore.sync.destinations import Cache, Destination, Place
-from swampstore.sync.names import Names
+from swampstore.sync.names import Names, ways_out
 from swampstore.sync.new_settings import write_settings
 from swampstore.sync.opening import OpenRepo
 from swampstore.sync.relocation import Copied, Relocation
@@ -124,6 +125,8 @@ class Setup:
         destination = _destination(self._there)
         moves = self._moves(destination) if migrate else {}
         if migrate:
+            if isinstance(destination, Cache):
+                _check_names(moves.values())
             self._bring_everything_here(moves)
             self._copy(moves, destination)
         else:
@@ -311,6 +314,18 @@ def _check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> Non
         raise ValidationError(
             f"{target} is where the data is already, in {source}",
             hint="Choose a directory of its own.",
+        )
+
+
+def _check_names(moves: Iterable[Relocation]) -> None:
+    """Raise ValidationError before anything moves if the remote can hold nothing of some name."""
+    nameless = [(rel, reason) for move in moves for rel, reason in move.nameless()]
+    if nameless:
+        rel, reason = nameless[0]
+        more = f" (and {len(nameless) - 1} more)" if len(nameless) > 1 else ""
+        raise ValidationError(
+            f"{escaped(rel)}{more} cannot be shared: {reason}. Nothing was moved.",
+            hint=f"To go on, {ways_out(rel)}; `swampstore doctor` lists all such names.",
         )
 
 

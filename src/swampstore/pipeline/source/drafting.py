@@ -15,7 +15,7 @@ from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY, Draf
 from swampstore.artifacts.store import to_json_bytes
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError, ValidationError
-from swampstore.layout import DataRef, ModelRef, check_data_name
+from swampstore.layout import DataRef, ModelRef, check_shareable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -112,7 +112,8 @@ class Columns:
                     f"{needed} is NULL", hint="Leave such rows out, or fill it in."
                 )
         model = ModelRef.of(values["type_normalized"], values["model_id"])
-        ref = DataRef(model, check_data_name(values["data_name"]))
+        ref = DataRef(model, values["data_name"])
+        check_shareable(ref)
         content, guessed = self._content(values)
         return Drafted(ref, _draft(values, guessed), content, self._ordering(values))
 
