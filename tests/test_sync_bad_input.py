@@ -254,12 +254,12 @@ def test_local_names_that_cannot_travel_are_told_and_keep_nothing_else_back(
     if travels:
         assert ground.here.push().files == 4
         return
-    for full in (False, True):
-        ground.here.write("files/later.txt", b"later")
-        with pytest.raises(IncompleteSyncError) as told:
-            ground.here.push(full=full)
-        assert len(told.value.failures) == 3
-        assert all("give it another name" in reason for reason in told.value.failures.values())
+    with pytest.raises(IncompleteSyncError, match="give it another name"):
+        ground.here.push()
+    ground.here.write("files/later.txt", b"later")
+    with pytest.raises(IncompleteSyncError) as told:
+        ground.here.push(full=True)
+    assert len(told.value.failures) == 3
     assert remote_files(ground.store).keys() >= {"files/plain.txt", "files/later.txt"}
     for rel in told.value.failures:
         ground.here.service.mark_dirty(rel)
