@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import threading
+import urllib.request
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from swampstore.stores import Store, open_store
+from swampstore.doctor import upload_checks
+from swampstore.stores import Store, open_store, store_config
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
+from swampstore.stores.s3 import S3Config
+from swampstore.stores.unfinished import signed_url, unfinished_uploads
 from swampstore.testing import StoreConformance
 from tests.servers import S3_KEY, S3Server
 
@@ -113,3 +118,35 @@ def test_a_large_file_is_put_on_a_condition_without_being_held_in_memory(
         watching.join()
     assert store.head("large").size == size
     assert peak - before < size // 2
+
+
+def test_uploads_that_were_never_finished_are_found_and_aborted(s3_server: S3Server) -> None:
+    prefix = f"unfinished-{uuid.uuid4().hex}"
+    config = {"bucket": "swamp", "endpoint": s3_server.url, "prefix": prefix, **S3_KEY}
+    settings = store_config("s3", config, environ=ENVIRON)
+    assert isinstance(settings, S3Config)
+    begun = [f"{prefix}/data/a b/1/raw", f"{prefix}/data/größe & more/raw", "another/place"]
+    for key in begun:
+        url = signed_url(settings, "POST", key, {"uploads": ""}, datetime.now(UTC))
+        request = urllib.request.Request(url, b"", method="POST")
+        urllib.request.urlopen(request, timeout=10).close()
+    uploads = unfinished_uploads(settings)
+    assert uploads is not None
+    now = datetime.now(UTC)
+    assert {one.key for one in uploads.list()} == {"data/a b/1/raw", "data/größe & more/raw"}
+    assert all(abs(one.begun - now) < timedelta(minutes=1) for one in uploads.list())
+    assert list(settings.open().list()) == []
+
+    young = upload_checks.unfinished_uploads(uploads, now, repair=True)
+    assert (young.warning, len(uploads.list())) == (False, 2)
+    tomorrow = now + timedelta(days=1, minutes=1)
+    told = upload_checks.unfinished_uploads(uploads, tomorrow, repair=False)
+    assert (told.passed, told.warning, len(told.details)) == (True, True, 2)
+    repaired = upload_checks.unfinished_uploads(uploads, tomorrow, repair=True)
+    assert (repaired.repaired, uploads.list()) == (True, [])
+
+
+def test_where_unfinished_uploads_cannot_be_told_nothing_is_told(tmp_path: Path) -> None:
+    assert unfinished_uploads(store_config("memory://x", environ={})) is None
+    asked_by_the_client = store_config("s3://swamp", environ={"HOME": str(tmp_path)})
+    assert unfinished_uploads(asked_by_the_client) is None

@@ -197,6 +197,14 @@ OBJECTS = Check(
     "Run `swampstore sync --push --full` on machines that may still have the files. What nobody"
     " has is lost: delete those versions.",
 )
+UNFINISHED_UPLOADS = Check(
+    "unfinished_uploads",
+    "no upload to the remote was left unfinished",
+    "{} upload(s) were begun over a day ago and never finished; their parts cost space",
+    "Run `swampstore doctor --deep --repair`, or have the bucket abort incomplete multipart uploads"
+    " after some days.",
+    advisory=True,
+)
 ORPHANS = Check(
     "remote_orphans",
     "every object of the remote is in its index",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from swampstore.doctor import checks, index_checks, remote_checks
+from swampstore.doctor import checks, index_checks, remote_checks, upload_checks
 from swampstore.doctor.cache_checks import CacheChecks
 from swampstore.doctor.findings import Check, Finding
 from swampstore.doctor.index_checks import IndexCheck
@@ -16,6 +16,8 @@ from swampstore.doctor.namespace_checks import contamination
 from swampstore.doctor.object_checks import ObjectCheck
 from swampstore.errors import SwampstoreError
 from swampstore.stores.health import examine as answer_of
+from swampstore.stores.registry import store_config
+from swampstore.stores.unfinished import unfinished_uploads
 from swampstore.sync.base_view import known_shards
 from swampstore.sync.remote.documents import Documents
 
@@ -71,7 +73,7 @@ class _RemoteExamination:
             _tried(checks.LOCKS, self._locks),
         ]
         if deep:
-            findings += self._objects()
+            findings += [*self._objects(), *self._unfinished_uploads()]
         if self._repo.config.namespace:
             findings.append(_tried(checks.CONTAMINATION, self._contamination))
         return findings
@@ -92,6 +94,20 @@ class _RemoteExamination:
 
     def _contamination(self) -> Finding:
         return contamination(self._repo, repair=self._repair)
+
+    def _unfinished_uploads(self) -> list[Finding]:
+        """Look where a kind of store has them and tells of them."""
+        remote = self._repo.config.remote
+        assert remote is not None
+        uploads = unfinished_uploads(store_config(remote.target, remote.config))
+        if uploads is None:
+            return []
+
+        def look() -> Finding:
+            now = self._store.clock()
+            return upload_checks.unfinished_uploads(uploads, now, repair=self._repair)
+
+        return [_tried(checks.UNFINISHED_UPLOADS, look)]
 
     def _objects(self) -> list[Finding]:
         try:

@@ -70,6 +70,15 @@ class S3Config:
         host = self.endpoint.partition("://")[2] or "amazonaws.com"
         return "/".join(filter(None, (f"s3://{host}", self.bucket, self.prefix)))
 
+    @property
+    def bucket_url(self) -> str:
+        """Where the bucket answers."""
+        if self.endpoint:
+            return f"{self.endpoint}/{self.bucket}" if self.path_style else self._bucket_endpoint()
+        if self.path_style:
+            return f"https://s3.{self.region}.amazonaws.com/{self.bucket}"
+        return f"https://{self.bucket}.s3.{self.region}.amazonaws.com"
+
     def open(self) -> Store:
         """Return the store; nothing is sent yet."""
         from swampstore.stores.obstore_store import open_bucket

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # More than that many at once are rare; the others are closed after use.
 _IDLE = 32
-_LONGEST_BODY = 64 << 10
+_LONGEST_BODY = 4 << 20
 
 
 class _Link(NamedTuple):
@@ -41,8 +41,10 @@ class SignedRequests:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def send(self, method: str, url: str, headers: Mapping[str, str]) -> None:
+    def send(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
         """Send a request without a body; it may arrive twice if a kept connection breaks.
+
+        Returns the answer's body.
 
         Raises FileNotFoundError (404), PreconditionError (412), GenericError (any other refusal)
         and OSError (no answer).
@@ -52,6 +54,7 @@ class SignedRequests:
         parts = urlsplit(url)
         status, body = self._answer(method, parts, headers)
         _check(status, f"{method} {parts.scheme}://{parts.netloc}{parts.path}", body)
+        return body
 
     def _answer(
         self, method: str, parts: SplitResult, headers: Mapping[str, str]
