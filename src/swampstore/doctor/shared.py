@@ -72,8 +72,10 @@ class _RemoteExamination:
             _tried(checks.INDEX, self._index),
             _tried(checks.LOCKS, self._locks),
         ]
+        if deep or self._repair:
+            findings += self._objects()
         if deep:
-            findings += [*self._objects(), *self._unfinished_uploads()]
+            findings += self._unfinished_uploads()
         if self._repo.config.namespace:
             findings.append(_tried(checks.CONTAMINATION, self._contamination))
         return findings
@@ -111,9 +113,18 @@ class _RemoteExamination:
 
     def _objects(self) -> list[Finding]:
         try:
-            return ObjectCheck(self._documents, self._names, self._store.clock()).run()
+            missing, orphans = self._look_at_objects()
+            if missing.passed or not self._repair:
+                return [missing, orphans]
+            self._repo.sync.push(full=True)  # uploads what is here and not there
+            is_healed = self._look_at_objects()[0].passed
         except SwampstoreError as error:
             return [_not_possible(checks.OBJECTS, error)]
+        remedy = None if is_healed else missing.remedy
+        return [replace(missing, repaired=is_healed, remedy=remedy), orphans]
+
+    def _look_at_objects(self) -> list[Finding]:
+        return ObjectCheck(self._documents, self._names, self._store.clock()).run()
 
 
 def examine_in_place(repo: Repo, *, repair: bool) -> list[Finding]:

@@ -27,6 +27,7 @@ from swampstore.sync.errors import (
 )
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed, LocalScan, Scan, Touched, with_parents
+from swampstore.sync.lost_objects import files_without_object, stored_paths
 from swampstore.sync.names import ways_out
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
@@ -187,14 +188,23 @@ class Push:
         prepared.stuck = {
             rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
         }
-        if not changed and not deleted and not prepared.unfinished:
+        stored = stored_paths(self._parts) if self._full else None
+        shards: set[str] | None = None
+        if stored is not None:
+            lost = files_without_object(self._parts, stored, self._scope)
+            changed = {one.rel: one for one in lost} | changed
+            shards = self._parts.index.lost_partitions(stored)
+        if not changed and not deleted and not prepared.unfinished and shards is None:
             prepared.plan, prepared.view = Plan(), None
             prepared.failures = dict(prepared.stuck)
             return
         for _ in range(_ROUNDS):
-            view = self._parts.index.view(partitions_of(deleted), additions=partitions_of(changed))
+            view = self._parts.index.view(
+                partitions_of(deleted) | (shards or set()), additions=partitions_of(changed)
+            )
             removals = self._removals(prepared.snapshot)
-            plan = Planner(self._parts, view, self._began_ns, removals).plan(changed, deleted)
+            planner = Planner(self._parts, view, self._began_ns, removals, stored)
+            plan = planner.plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             self._withhold(plan, prepared)
             if plan.clashes or plan.copies:

@@ -49,12 +49,19 @@ class Plan:
 class Planner:
     """Makes the plan of one push. `began_ns` is a time before anything was looked at.
 
-    `removals` are the paths at or below which something was removed here.
+    `removals` are the paths at or below which something was removed here, `stored` those that have
+    an object (None: nobody looked). What the index names and the store has lost is uploaded again.
     """
 
     def __init__(
-        self, parts: Parts, view: View, began_ns: int, removals: Container[str] = frozenset()
+        self,
+        parts: Parts,
+        view: View,
+        began_ns: int,
+        removals: Container[str] = frozenset(),
+        stored: Container[str] | None = None,
     ) -> None:
+        self._stored = stored
         self._parts = parts
         self._view = view
         self._began_ns = began_ns
@@ -113,6 +120,8 @@ class Planner:
             case Decision.ADOPT if entry is not None and noted and noted[0] != change.sha256:
                 # The index says it, the object does not: somebody was stopped while replacing it.
                 self._upload(change, Upload(rel, described(rel, entry), noted))
+            case Decision.ADOPT if self._is_lost(rel):
+                self._upload(change, Upload(rel, None, noted))
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
             case Decision.CONFLICT if entry is not None:
@@ -194,11 +203,15 @@ class Planner:
     def _is_new(self, change: Changed) -> bool:
         """Whether a file is of a version that the remote never had."""
         if change.known is None:
-            return True
+            return not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and conflicts.was_deleted(
             self._parts, version_rel, self._removals
         )
+
+    def _is_lost(self, rel: str) -> bool:
+        """Whether the index names a file whose object is gone."""
+        return self._stored is not None and rel not in self._stored and self._entry(rel) is not None
 
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""

@@ -89,7 +89,7 @@ class ShardCommit:
         if any(view.shards[one].is_guess for one in parts) and not ground.is_healed:
             ground = self._watch.begin_anew(ground)
         written: dict[str, _Shard] = {}
-        with self._putting_back(written):
+        with self._putting_back(parts, written):
             return self._commit(view, change, parts, ground, written)
 
     def _prepare(self, view: View, parts: Collection[str], change: Change) -> None:
@@ -102,17 +102,22 @@ class ShardCommit:
             raise index_moved("others were about to commit", change.rels)
 
     @contextlib.contextmanager
-    def _putting_back(self, written: Mapping[str, _Shard]) -> Iterator[None]:
-        """Put entries back that a commit took out which is refused; others see that at once."""
+    def _putting_back(
+        self, parts: Mapping[str, Change], written: Mapping[str, _Shard]
+    ) -> Iterator[None]:
+        """Leave the entries as they were if the commit is refused.
+
+        Where the store failed it may have happened all the same, and nothing is touched.
+        """
         try:
             yield
+        except StoreError:
+            raise
         except SwampstoreError:
             for partition, shard in written.items():
-                doc = document(shard.found)
-                if doc.removed:
-                    data = encode_shard(doc.with_removed())
-                    with contextlib.suppress(SwampstoreError):
-                        self._documents.put_shard(partition, data, shard.found.token)
+                doc = parts[partition].undone(document(shard.found).with_removed())
+                with contextlib.suppress(SwampstoreError):
+                    self._documents.put_shard(partition, encode_shard(doc), shard.found.token)
             raise
 
     def _commit(

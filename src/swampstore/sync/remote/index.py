@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 
 from swampstore.clock import Clock
 from swampstore.stores.protocol import Store
@@ -11,7 +11,7 @@ from swampstore.sync.base import Base
 from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.index_format import Document, Entry
 from swampstore.sync.names import Names
-from swampstore.sync.partitions import Scope
+from swampstore.sync.partitions import MONOLITH_KEY, Scope, shard_key
 from swampstore.sync.remote import remembering
 from swampstore.sync.remote.commit_monolith import MonolithCommit
 from swampstore.sync.remote.commit_shards import ShardCommit
@@ -177,6 +177,25 @@ class RemoteIndex:
         if found.doc is None and is_lost:
             return self._recovery.rebuilt(partition, found, sighting.meta)
         return with_uncommitted(partition, found, sighting)
+
+    def lost_partitions(self, stored: Container[str]) -> set[str] | None:
+        """Return the partitions whose shards are lost, None if no document of the index is.
+
+        `stored` are the paths that have objects. A view of these partitions has what is left of
+        them, and a commit writes that.
+        """
+        sighting = self._look()
+        self._sighting = sighting
+        if not sighting.exists:
+            return None
+        if sighting.version != 2:
+            return None if MONOLITH_KEY in stored else set()
+        lost = {
+            partition
+            for partition in (sighting.meta.partitions if sighting.meta else ())
+            if shard_key(partition) not in stored
+        }
+        return lost if lost or sighting.is_healed else None
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:

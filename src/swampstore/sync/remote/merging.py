@@ -59,6 +59,16 @@ class Change:
             entries[rel] = encode_entry(rel, entry, onto=entries.get(rel))
         return Document(entries, doc.extra)
 
+    def undone(self, doc: Document) -> Document:
+        """Return a document without what the change put in; what it took out is there again."""
+        entries = dict(doc.entries)
+        for rel in self.upserts:
+            if (before := self.expected[rel]) is None:
+                entries.pop(rel, None)
+            else:
+                entries[rel] = before
+        return Document(entries, doc.extra)
+
     def check(self, entries: RawEntries) -> None:
         """Raise IndexMovedError if others changed our paths in the meantime.
 

@@ -44,9 +44,11 @@ class View:
     def is_unfinished(self) -> bool:
         """Whether a commit that was interrupted left what `_meta.json` does not tell of.
 
-        Others do not see those entries yet, or not without the whole monolith. A commit makes
-        them visible, even one that has nothing to put in or take out.
+        Others do not see those entries yet, or not without the whole monolith. Or a document is
+        lost. A commit makes all of it visible, even one that has nothing to put in or take out.
         """
+        if self.is_made_anew:
+            return True
         if self.monolith is not None:
             return self.monolith.etag is not None and not self.sighting.agrees_with(
                 self.monolith.etag
