@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -339,8 +340,12 @@ def test_objects_and_entries_without_each_other_are_found(
         (root / f"{STATE}/.lock").write_text("not data")
         make_old(root / f"{STATE}/abandoned", hours=2)
         make_old(root / f"{STATE}/.lock", hours=2)
-        report = examine(repo, deep=True, repair=True)
-    assert failures(report) == {"remote_objects"}
+        report = examine(repo, deep=True)
+        repaired = examine(repo, repair=True)
+    assert failures(report) == {"remote_objects", "locks"}
+    assert failures(repaired) == set()  # the file is still here
+    assert finding(repaired, "remote_objects").repaired
+    assert json.loads((root / f"{STATE}/1/raw").read_bytes()) == {"n": 1}
     assert finding(report, "remote_objects").details == (f"{STATE}/1/raw",)
     assert warnings(report) == {"remote_orphans"}
     prefix = f"{namespace}/" if namespace else ""

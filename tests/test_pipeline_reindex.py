@@ -16,6 +16,8 @@ from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.rebuilding import Writing
 from swampstore.pipeline.reindex.shards import merged, write_shard
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.index_format import Meta, RawEntries, decode_shard
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
@@ -231,3 +233,26 @@ def test_results_of_several_places_add_up() -> None:
     both = Reindexed(places=1, kept=2, seconds=0.5) + Reindexed(places=1, made=3, dry_run=True)
     assert (both.places, both.entries, both.dry_run) == (2, 5, True)
     assert both.to_json()["seconds"] == 0.5
+
+
+def test_what_is_left_of_a_deletion_is_not_adopted_but_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, 2)
+
+    def fail(_store: DirectoryStore, _key: str, _token: str = "") -> None:
+        raise StoreUnreachableError("503", hint="Wait.")
+
+    with ground.ana.open() as repo, monkeypatch.context() as patch:
+        repo.artifacts.delete("t/u/m00", "alone")
+        patch.setattr(DirectoryStore, "delete", fail)
+        patch.setattr(DirectoryStore, "delete_if_match", fail)
+        repo.sync.push()
+    left = {rel for rel in ground.bucket.payload() if rel.startswith("data/t/u/m00/alone/")}
+    assert left
+    would = reindex(spark, ground.places, grace=timedelta(0), dry_run=True)
+    assert (would.adopted, would.leaving) == (0, len(left))
+    done = reindex(spark, ground.places, grace=timedelta(0))
+    assert (done.adopted, done.leaving) == (0, 0)
+    assert not left & ground.bucket.payload().keys()
+    assert ground.new_machine("bob") == ground.bucket.payload()

@@ -66,6 +66,8 @@ def _text(done: Reindexed) -> str:
     ]
     if done.dropped:
         lines.append(f"Entries without meaning: {done.dropped}.")
+    if done.leaving:
+        lines.append(f"Left of deletions that go on: {counted(done.leaving, 'object')}.")
     if done.waiting:
         lines.append(f"Too young to be anything but a push: {counted(done.waiting, 'object')}.")
     if done.contradicted:

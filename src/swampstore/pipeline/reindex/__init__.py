@@ -29,7 +29,8 @@ class Reindexed:
 
     `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
     that no entry named. `contradicted` entries stay, though their object is missing or another
-    one: `verify` tells more. `waiting` objects are too young to be anything but a push.
+    one: `verify` tells more. `waiting` objects are too young to be anything but a push. `leaving`
+    are left of deletions, and are removed by whoever finishes those.
     `findings` is a table of all but the kept ones, None if there are none.
     """
 
@@ -41,6 +42,7 @@ class Reindexed:
     contradicted: int = 0
     dropped: int = 0
     waiting: int = 0
+    leaving: int = 0
     documents: int = 0
     seconds: float = 0.0
     dry_run: bool = False

@@ -8,7 +8,7 @@ and every machine would fetch it. What no entry tells of is hashed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +19,11 @@ from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed
 from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.index_format import Entry as IndexEntry
 from swampstore.sync.index_format import encode_entry
 from swampstore.sync.partitions import partition_of
+from swampstore.sync.removals import Notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +38,7 @@ ADOPTED = "adopted"
 CONTRADICTED = "contradicted"
 DROPPED = "dropped"
 WAITING = "waiting"
+LEAVING = "leaving"
 NAMED = (KEPT, HASHED, MADE, ADOPTED, CONTRADICTED)
 _HASH_NEEDED = frozenset({HASHED, MADE, ADOPTED})
 _TOGETHER = 5_000
@@ -70,7 +72,8 @@ class Plan:
     """How one place is planned; it travels to the tasks.
 
     Entries that are written carry the `commit_seq`. What only one of the `hidden` shards says was
-    never visible. An object that nobody names is entered if the plan `adopts` such.
+    never visible. An object that nobody names is entered if the plan `adopts` such, and if it is
+    not left of a deletion, as the `notes` tell.
     """
 
     place: Place
@@ -80,6 +83,7 @@ class Plan:
     commit_seq: int | None
     adopts: bool
     rehash: bool
+    notes: Notes = field(default_factory=Notes)
 
     def task(self) -> Task:
         """Return what a task does with all the evidence about some paths."""
@@ -155,6 +159,11 @@ class Plan:
     def _settled(self, path: Path, entry: Entry | None, fate: str, sha256: str | None) -> Planned:
         """Return what becomes of a path after it was hashed, or could not be."""
         assert path.seen is not None
+        if fate in (MADE, ADOPTED) and (entry is None or entry.is_assumed):
+            seen = path.seen
+            info = ObjectInfo(path.rel, seen.size, seen.etag, None, seen.last_modified)
+            if self.notes.name(path.rel, info, sha256):
+                return Planned(path.rel, LEAVING)
         if fate == KEPT:
             assert entry is not None
             is_right = sha256 is None or sha256 == entry.claim.sha256

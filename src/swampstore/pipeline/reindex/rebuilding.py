@@ -33,6 +33,7 @@ from swampstore.pipeline.reindex.planned import (
     CONTRADICTED,
     DROPPED,
     KEPT,
+    LEAVING,
     NAMED,
     PLANNED,
     WAITING,
@@ -56,6 +57,7 @@ from swampstore.sync.index_format import (
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.merging import index_moved, new_write_id
+from swampstore.sync.removals import Notes, Remover, read_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +116,7 @@ class Rebuilding:
 
     def _rebuilt(self, ground: Ground, look: Look, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
-        plan = self._plan(ground, look.number)
+        plan = self._plan(ground, look.number, self._finish_removals())
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._tell):
             fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
@@ -130,7 +132,20 @@ class Rebuilding:
         rows.unpersist()
         return done
 
-    def _plan(self, ground: Ground, look: int) -> Plan:
+    def _finish_removals(self) -> Notes:
+        """Finish deletions that were stopped; return the notes of what is left of them."""
+        editor = self._editor
+        if editor is not None:
+            limit = self._place.config.limits.push_concurrency
+            with editor.locks.committing() as guard:
+                for note in read_notes(editor.store, editor.names).notes:
+                    guard()
+                    remover = Remover(editor.store, editor.names, limit, check=editor.locks.check)
+                    remover.finish(note, editor.index)
+        with self._place.open() as store:
+            return read_notes(store, self._place.names())
+
+    def _plan(self, ground: Ground, look: int, notes: Notes) -> Plan:
         return Plan(
             self._place,
             look,
@@ -139,6 +154,7 @@ class Rebuilding:
             ground.highest + 1 if ground.version == 2 else None,
             adopts=self._adopts,
             rehash=self._rehash,
+            notes=notes,
         )
 
 
@@ -154,7 +170,7 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
         for batch in incoming:
             for fate, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 severity = {CONTRADICTED: "error", DROPPED: "warning"}.get(fate, "info")
-                is_done = not dry_run and fate not in (CONTRADICTED, WAITING)
+                is_done = not dry_run and fate not in (CONTRADICTED, WAITING, LEAVING)
                 for rel, _ in entries_in(body):
                     where = place.identity, place.namespace
                     yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
