@@ -13,6 +13,7 @@ from swampstore import Repo
 from swampstore.artifacts.metadata import Draft
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.escaping import shell_word
 from swampstore.layout import (
     MAX_KEY_BYTES,
     DataRef,
@@ -20,8 +21,8 @@ from swampstore.layout import (
     Routing,
     check_shareable,
     is_always_local,
-    shell_word,
 )
+from swampstore.notices import notice
 from swampstore.stores.keys import check_key
 from swampstore.sync.names import Names
 from tests.machines import Machine
@@ -206,3 +207,9 @@ def test_no_text_of_others_reaches_a_terminal_raw(ana: Machine) -> None:
         assert b"\xc2\x9b" not in done.stdout, select
         assert "red" in done.out
     assert "\x1b[31m" in ana.get(MODEL, "state")
+
+
+def test_no_notice_acts_on_a_terminal(caplog: pytest.LogCaptureFixture) -> None:
+    notice("%s: %s", "a\x1b[31m", ValidationError("\x1b"))
+    assert "\x1b" not in caplog.text
+    assert "a\\x1b[31m" in caplog.text

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from swampstore.errors import ValidationError
+from swampstore.escaping import escaped
 
 MARKER = ".swamp.yaml"
 # Lies in the directory of a namespace, and says whose it is.
@@ -65,35 +66,6 @@ _INTERNAL_ROOT_FILES = frozenset(
     {".datastore-index.json", ".push-queue.json", ".datastore.lock", ".datastore-sync-state.json"}
 )
 _INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
-
-
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-}
-
-
-def escaped(value: object) -> str:
-    r"""Write a value so that none of its characters can move a cursor, colour text or end a line.
-
-    >>> escaped("a\x1b[31m")
-    'a\\x1b[31m'
-    """
-    return str(value).translate(_CONTROLS)
-
-
-def shell_word(text: str) -> str:
-    r"""Write a text as one word of a command that somebody can paste.
-
-    >>> shell_word("a b"), shell_word("a\nb")
-    ("'a b'", "$'a\\nb'")
-    """
-    import shlex
-
-    if text.isprintable():
-        return shlex.quote(text)
-    return "$'" + escaped(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def is_temp(name: str) -> bool:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from swampstore.layout import escaped
+from swampstore.escaping import escaped, escaped_lines
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
 
 _UNITS = ("KB", "MB", "GB")
 _WIDE = 100_000
-_PARTS = re.compile(r"([\n\t])")
 
 
 def size_text(size: int) -> str:
@@ -37,7 +35,7 @@ def printable(value: object) -> str:
 
 def printable_lines(text: str) -> str:
     """Do the same to each line of a text; tabs in it stay."""
-    return "".join(part if part in "\n\t" else printable(part) for part in _PARTS.split(text))
+    return escaped_lines(text)
 
 
 def fields(members: Mapping[str, object]) -> str:

@@ -21,7 +21,8 @@ from swampstore.doctor.findings import Check, Completeness, Finding, Problems, R
 from swampstore.doctor.name_health import NameHealth, examine_name, repoint
 from swampstore.doctor.tiers import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
-from swampstore.layout import MARKER, METADATA, DataRef, escaped, why_no_key
+from swampstore.escaping import escaped
+from swampstore.layout import MARKER, METADATA, DataRef, why_no_key
 from swampstore.notices import notice
 from swampstore.open_datastore import CATALOG
 

@@ -129,7 +129,7 @@ class Registry:
     def _look(self, slug: str) -> Manifest | None:
         try:
             return self.get(slug)
-        except ValidationError:
+        except (ValidationError, NewerFormatError):
             return Manifest(slug, "", "")
 
     def _candidates(self) -> Iterator[str]:

@@ -7,6 +7,7 @@ remote keys. Nothing else joins these paths, so that no two places can disagree 
 from __future__ import annotations
 
 from swampstore.errors import ValidationError
+from swampstore.escaping import shell_word
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MAX_SEGMENT_BYTES,
@@ -14,7 +15,6 @@ from swampstore.layout import (
     is_always_local,
     is_internal,
     is_plain,
-    shell_word,
     why_no_key,
 )
 from swampstore.stores.keys import is_plain_key
@@ -99,7 +99,7 @@ def ways_out(rel: str) -> str:
     old = f"{shell_word(model)} {shell_word(name)}"
     return (
         f"give it another name with `swampstore data rename {old} NEW`, then remove what is left"
-        f" with `swampstore data delete {old}`"
+        f" with `swampstore data delete {old}`; or move its files away"
     )
 
 

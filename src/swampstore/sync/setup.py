@@ -22,8 +22,8 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
+from swampstore.escaping import escaped
 from swampstore.files import disk_errors
-from swampstore.layout import escaped
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.health import examine
 from swampstore.stores.probe import probe
