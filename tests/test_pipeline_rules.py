@@ -164,15 +164,70 @@ def test_one_thing_that_is_wrong_is_found_once(what: str) -> None:
 
 @pytest.mark.parametrize("kind", [kinds.CORRUPT, kinds.TRUNCATED, kinds.WRONG_SIZE])
 def test_content_that_is_not_what_the_index_says_is_named(kind: str) -> None:
-    size, digest = {
-        kinds.CORRUPT: (7, "other"),
-        kinds.TRUNCATED: (8, DIGEST),
-        kinds.WRONG_SIZE: (6, DIGEST),
+    content = {
+        kinds.CORRUPT: Content("other", 7),
+        kinds.TRUNCATED: Content("other", 6),
+        kinds.WRONG_SIZE: Content("other", 8),
     }[kind]
     store = Store()
     rel = f"{NAME}/1/raw"
-    store.paths["1/raw"].claims[:] = [claim(rel, size, digest)]
-    assert store.found() == {(kind, "1/raw")}
+    for at in (OLD, NOW):
+        there = seen(content.bytes or 0, content, at=at)
+        store.paths["1/raw"] = evidence(rel, claim(rel, 7, DIGEST), there)
+        assert store.found() == {(kind, "1/raw")}
+
+
+@pytest.mark.parametrize("rel", ["1/raw", "1/metadata.yaml", "latest"])
+@pytest.mark.parametrize("size", [0, 1000])
+def test_an_entry_with_a_wrong_size_and_the_right_hash_is_the_one_that_is_wrong(
+    rel: str, size: int
+) -> None:
+    store = Store()
+    path = f"{NAME}/{rel}"
+    for at in (OLD, NOW):
+        store.put(rel, at=at)
+        store.paths[rel].claims[:] = [claim(path, size, content_of(path).sha256)]
+        assert store.found() == {(kinds.WRONG_ENTRY, rel)}
+
+
+@pytest.mark.parametrize("digest", [None, "other"])
+def test_an_entry_is_wrong_if_the_metadata_has_the_size_and_hash_of_the_content(
+    digest: str | None,
+) -> None:
+    store = Store()
+    path = f"{NAME}/1/raw"
+    store.paths["1/raw"].claims[:] = [claim(path, 8, digest)]
+    assert store.found() == {(kinds.WRONG_ENTRY, "1/raw")}
+    store.put("1/metadata.yaml", checksum="something else")
+    assert store.found() == {(kinds.TRUNCATED, "1/raw")}
+
+
+def test_young_content_that_is_not_what_its_metadata_says_is_no_push_that_is_going_on() -> None:
+    store = Store()
+    store.put("1/raw", at=NOW, sha256="other")
+    assert store.found() == {(kinds.CHECKSUM_MISMATCH, "1/raw")}
+
+
+def test_half_a_version_is_only_in_flight_if_no_index_names_it() -> None:
+    store = Store()
+    store.put("1/metadata.yaml", at=NOW)
+    _lose(store, "1/raw")
+    assert store.found() == {(kinds.MISSING_CONTENT, "1/metadata.yaml")}
+    _forget_entry(store, "1/metadata.yaml")
+    in_place = SHARDED._replace(is_assumed=True)
+    assert store.found(in_place) == {(kinds.IN_FLIGHT, "1/metadata.yaml")}
+
+
+def test_a_young_marker_is_only_in_flight_with_a_version_that_no_index_names_yet() -> None:
+    store = Store()
+    named = claim(f"{NAME}/latest", 1, "the hash of another marker")
+    for version in (1, 2):
+        store.put("latest", at=NOW, marker=version)
+        store.paths["latest"].claims[:] = [named]
+        assert store.found() == {(kinds.CORRUPT, "latest")}
+    store.put("2/metadata.yaml", at=NOW, described_version=2)
+    _forget_entry(store, "2/metadata.yaml")
+    assert store.found() == {(kinds.IN_FLIGHT, "latest"), (kinds.IN_FLIGHT, "2/metadata.yaml")}
 
 
 def test_an_object_that_cannot_be_read_and_an_entry_nobody_understands_are_told_apart() -> None:

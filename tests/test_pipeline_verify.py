@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -22,14 +22,15 @@ from swampstore.pipeline.evidence.gathering import Budget, everything
 from swampstore.pipeline.evidence.reading import Look, Reading
 from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import Finding, Verified, kinds, verify
 from swampstore.pipeline.verify.files import File
 from swampstore.pipeline.verify.mending import (
     Action,
+    Find,
+    Mender,
     Wanted,
     marker_hash,
-    mend_file,
-    mend_name,
 )
 from swampstore.stores import store_config
 from swampstore.sync.partitions import META_KEY
@@ -163,6 +164,33 @@ def test_a_bucket_on_a_server_is_verified_and_repaired(
         "t/u/m00/one-twin/1/raw",
         "t/u/m00/alone/1/metadata.yaml",
     }
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_contents_that_changed_places_a_moment_ago_are_found_and_go_back(
+    spark: SparkSession, tmp_path: Path, version: int
+) -> None:
+    fill(Home(tmp_path / "ana", tmp_path / "bucket"), MODELS[:8], version=version)
+    bucket = Bucket(tmp_path / "bucket")
+    before = bucket.payload()
+    pairs = [[f"data/{model}/alone/{number}/raw" for number in (1, 2)] for model in MODELS[:8]]
+    for one, other in pairs:
+        mine, theirs = bucket.get(one), bucket.get(other)
+        bucket.put(one, theirs)
+        bucket.put(other, mine)
+    sized = "data/t/u/m00/one-twin/1/raw"
+    bucket.edit(sized, lambda entries: entries[sized].update(size=1_000))
+
+    done = verify(spark, places_at(bucket.root), repair=True)
+    expected = {(kinds.CORRUPT, rel) for pair in pairs for rel in pair}
+    assert found(done) == {*expected, (kinds.WRONG_ENTRY, sized)}
+    assert dict(done.actions) == {"restore": 16, "adopt": 1, "document": 0}
+    assert (done.open, done.repaired, done.lost) == (0, 17, 0)
+    assert done.ok
+    assert bucket.payload() == before
+    (quarantine,) = done.quarantine
+    assert sum(path.is_file() for path in (bucket.root / quarantine).rglob("*")) == 16
+    assert verify(spark, places_at(bucket.root), grace=AT_ONCE).ok
 
 
 # No false alarm ------------------------------------------------------------------------------
@@ -448,12 +476,22 @@ def _latest(number: int, **members: object) -> File:
     return File(f"{NAME}/latest", **(known | members))  # type: ignore[arg-type]
 
 
-def _nowhere(wanted: Wanted) -> bool:
-    return False
+def _nowhere(wanted: Wanted) -> Content | None:
+    return None
 
 
-def _everywhere(wanted: Wanted) -> bool:
-    return True
+def _everywhere(wanted: Wanted) -> Content | None:
+    return Content(wanted.sha256)
+
+
+def mend_name(
+    name: str, versions: Mapping[int, dict[str, File]], latest: File | None, find: Find
+) -> Iterator[Action]:
+    return Mender(find).mend_name(name, versions, latest)
+
+
+def mend_file(file: File, find: Find) -> Iterator[Action]:
+    return Mender(find).mend_file(file)
 
 
 def test_nothing_is_done_about_a_name_that_is_whole() -> None:

@@ -135,9 +135,13 @@ def _repair_text(verified: Verified) -> list[str]:
         for key, text in words.items()
         if verified.actions.get(key)
     ]
-    if not done:
-        return []
-    return [f"{'Would be done' if verified.dry_run else 'Done'}: {', '.join(done)}."]
+    told = []
+    if done:
+        told.append(f"{'Would be done' if verified.dry_run else 'Done'}: {', '.join(done)}.")
+    if verified.quarantine:
+        where = ", ".join(map(printable, verified.quarantine))
+        told.append(f"Copies of all that was replaced or moved are in {where}.")
+    return told
 
 
 def _summary(verified: Verified) -> str:

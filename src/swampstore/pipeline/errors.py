@@ -63,3 +63,9 @@ class NotSavedError(SwampstoreError, RuntimeError):
     """The rows of a Spark job could not be saved, and so none of them was."""
 
     code = "rows_not_saved"
+
+
+class RepairStoppedError(SwampstoreError):
+    """A repair could not go on. All that was there is at its place, or in quarantine."""
+
+    code = "repair_stopped"

@@ -55,7 +55,7 @@ _PATHS = 50_000
 _WORTH_A_TASK = Budget(200, 64 << 20)
 _DONE = "_SUCCESS"
 _COPIES = "place int, rel string, sha256 string, etag string"
-_SOME_COPIES = 3
+_SOME_COPIES = 20
 
 
 class Copy(NamedTuple):

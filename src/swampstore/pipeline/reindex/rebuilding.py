@@ -204,7 +204,7 @@ class Writing:
         if self._ground.is_damaged:
             damaged.append(META_KEY)
         for rel in sorted({*damaged}):
-            self._quarantine.copy(rel)
+            self._quarantine.keep(rel)
 
     # Version 2 ---------------------------------------------------------------------------------
 

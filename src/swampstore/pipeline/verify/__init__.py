@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ValidationError
+from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
 from swampstore.pipeline.verify import kinds
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.pipeline.editing import Editor
-    from swampstore.pipeline.evidence.reading import Reading
+    from swampstore.pipeline.evidence.reading import Copy, Reading
     from swampstore.pipeline.verify.examination import Examined
     from swampstore.pipeline.verify.repair import Mended
 
@@ -53,7 +54,8 @@ class Verified:
 
     `kinds` counts the findings of each kind, `open` those that are wrong and were not repaired.
     `actions` counts what a repair did, or with `dry_run` would do. `first` are the first findings
-    that are wrong, `findings` all of them as a table.
+    that are wrong, `findings` all of them as a table. `quarantine` are the directories with copies
+    of all that a repair replaced or removed.
     """
 
     places: int
@@ -68,6 +70,7 @@ class Verified:
     dry_run: bool
     seconds: float
     findings: DataFrame = field(repr=False, compare=False)
+    quarantine: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -87,6 +90,7 @@ class Verified:
             "repaired": self.repaired,
             "lost": self.lost,
             "actions": dict(self.actions),
+            "quarantine": list(self.quarantine),
             "first": [one._asdict() for one in self.first],
             "seconds": round(self.seconds, 3),
         }
@@ -176,12 +180,13 @@ class _Outcome(NamedTuple):
     findings: DataFrame
     counts: Mapping[tuple[str, bool], int]
     actions: Mapping[str, int] = {}
+    quarantine: tuple[str, ...] = ()
 
 
-def _counted(findings: DataFrame, actions: Mapping[str, int] = {}) -> _Outcome:
+def _counted(findings: DataFrame) -> _Outcome:
     findings = findings.persist()
     rows = findings.groupBy("kind", "repaired").count().collect()
-    return _Outcome(findings, {(kind, repaired): count for kind, repaired, count in rows}, actions)
+    return _Outcome(findings, {(kind, repaired): count for kind, repaired, count in rows})
 
 
 def _is_wrong(kind: str) -> bool:
@@ -243,6 +248,7 @@ class _Job:
         chosen = {number: seen.grounds[number].place for number in seen.damaged()}
         actions: Counter[str] = Counter()
         lost: list[tuple[Any, ...]] = []
+        kept: list[str] = []
         for number, place in chosen.items():
             mended = self._repair(number, place, seen, dry_run=dry_run)
             actions.update(mended.done)
@@ -250,30 +256,42 @@ class _Job:
                 (place.identity, place.namespace, kinds.LOST, rel, None, why)
                 for rel, why in mended.lost
             ]
+            if mended.quarantine:
+                kept.append(place.names().remote(mended.quarantine))
         told = self._spark.createDataFrame(lost, FOUND)
         if dry_run or not chosen:
-            return _counted(_with_repaired(seen.found.unionByName(told)), actions)
+            outcome = _counted(_with_repaired(seen.found.unionByName(told)))
+            return outcome._replace(actions=actions)
         again = self.examine(chosen)
         # What came to light by the repair is told, too.
         new = again.found.join(seen.found.select(*_IDENTITY), [*_IDENTITY], "left_anti")
         left = again.found.unionByName(told)
         every = seen.found.unionByName(told).unionByName(new)
-        outcome = _counted(_with_repaired(every, left), actions)
+        outcome = _counted(_with_repaired(every, left))
         again.forget()
-        return outcome
+        return outcome._replace(actions=actions, quarantine=tuple(kept))
 
     def _repair(self, number: int, place: Place, seen: Examined, *, dry_run: bool) -> Mended:
         from swampstore.pipeline.editing import editing
         from swampstore.pipeline.verify.repair import Repair
 
+        def having(hashes: Iterable[str]) -> Iterable[tuple[str, Copy]]:
+            return self._reading.having(hashes, place.identity)
+
+        def run(looked: Examined, editor: Editor | None) -> Mended:
+            units = looked.units(place)
+            return Repair(place, units, having, editor, gives_up=self._selection.is_all).run()
+
         if dry_run:
-            return Repair(place, seen, self._reading, None).run()
+            return run(seen, None)
         with editing(place) as editor:
             documents = self._rebuild(place, seen, editor)
             now = self.examine({number: place})
-            mended = Repair(place, now, self._reading, editor).run()
+            mended = run(now, editor)
             mended.done["document"] += documents
             now.forget()
+        for rel, why in mended.left.items():
+            notice("%s was left as it is: %s", rel, why)
         return mended
 
     def _rebuild(self, place: Place, seen: Examined, editor: Editor) -> int:
@@ -319,6 +337,7 @@ def _verified(seen: Examined, outcome: _Outcome, *, dry_run: bool) -> Verified:
         dry_run=dry_run,
         seconds=0.0,
         findings=outcome.findings.select(*Finding._fields),
+        quarantine=outcome.quarantine,
     )
 
 

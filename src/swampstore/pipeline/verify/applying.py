@@ -1,114 +1,288 @@
 """Carrying out what can be done about damage, under the lock of the place.
 
-First what is needed is put in place, and copies of what goes are put into quarantine. Then one
-commit makes the index say what is there now. Only then do the originals of the copies go. Who is
-stopped in between has lost nothing, and the next repair finds the rest.
+First everything that will be replaced or removed is copied to quarantine, and the copies are read
+back. Then content is put in place, each on the condition that what it replaces is what was
+copied, and read back. Then one commit makes the index say what is there now. Only then do the
+originals of what is set aside go. Who is stopped in between has lost nothing, and the next repair
+finds the rest: also what is in quarantine only.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import io
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from swampstore.clock import system_clock, to_iso
-from swampstore.pipeline.evidence.reading import Copy
-from swampstore.pipeline.quarantine import Quarantine
+from swampstore.errors import SwampstoreError
+from swampstore.layout import RAW
+from swampstore.pipeline.quarantine import Quarantine, hash_of
+from swampstore.pipeline.verify.examination import etag_of
 from swampstore.pipeline.verify.files import File
 from swampstore.pipeline.verify.mending import Action, Wanted
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import Store
+from swampstore.pipeline.verify.sources import Sources, digest_of
+from swampstore.stores.errors import (
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    changed,
+)
+from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import Entry
-from swampstore.sync.remote.merging import index_moved
+from swampstore.sync.remote import View
+from swampstore.sync.shapes import unit_of, version_file
 from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
 
 _CONCURRENCY = 8
+_COMMITS = 5
+_REPLACING = frozenset({"restore", "write"})
+_LEAVING = frozenset({"quarantine", "forget"})
+T = TypeVar("T")
 
 
-class Source(NamedTuple):
-    """Where content is to be had: objects by hash, files of the cache by what is wanted."""
+@dataclass
+class Progress:
+    """How far a repair came: what was done, and what was left as it is and why.
 
-    copies: Mapping[str, Copy]
-    cached: Mapping[Wanted, str]
+    `replaced` are the files that it began to write, `kept` counts the copies in quarantine.
+    """
 
-    def has(self, wanted: Wanted) -> bool:
-        """Whether content can be had."""
-        return wanted.sha256 in self.copies or wanted in self.cached
+    done: list[Action] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    kept: int = 0
 
 
 class Applying:
-    """Carries actions out, and commits once."""
+    """Carries actions out, and commits once.
 
-    def __init__(self, editor: Editor, files: Mapping[str, File], source: Source) -> None:
+    What somebody changed since it was looked at is left alone, with its whole data name.
+    """
+
+    def __init__(
+        self,
+        editor: Editor,
+        files: Mapping[str, File],
+        sources: Sources,
+        quarantine: Quarantine,
+        progress: Progress,
+    ) -> None:
         self._editor = editor
         self._store: Store = editor.store
         self._files = files
-        self._source = source
-        self._quarantine = Quarantine(editor.store, editor.names)
+        self._sources = sources
+        self._quarantine = quarantine
+        self._progress = progress
+        self._left: set[str] = set()  # data names
+        self._there: dict[str, ObjectInfo | None] = {}
 
     def run(self, actions: Iterable[Action]) -> None:
-        """Do everything; what somebody changed since it was looked at is left alone."""
-        chosen = [one for one in actions if one.do != "lost" and self._is_as_seen(one.rel)]
-        upserts: dict[str, Entry] = {}
-        steps: dict[str, Callable[[Action], Entry | None]] = {
-            "restore": self._restore,
-            "write": self._write,
-            "adopt": self._adopt,
-            "quarantine": self._set_aside,
-            "forget": lambda _: None,
-        }
-        doing = in_parallel(lambda one: steps[one.do](one), chosen, _CONCURRENCY, Deadline())
-        for action, entry, error in doing:
-            if error is not None:
-                raise error
-            if entry is not None:
-                upserts[action.rel] = entry
-        gone = [one.rel for one in chosen if one.do in ("quarantine", "forget")]
-        self._editor.commit(upserts, [rel for rel in gone if self._is_named(rel)])
-        self._editor.check()
-        self._quarantine.move_away([one.rel for one in chosen if one.do == "quarantine"])
+        """Do everything that can be done."""
+        every = list(actions)
+        planned = [one for one in every if one.do != "lost"]
+        self._look(planned)
+        self._keep(planned)
+        upserts = self._put(planned)
+        self._commit(planned, upserts)
+        self._remove([one.rel for one in self._still(planned) if one.do == "quarantine"])
+        self._progress.done += self._still(every)
+
+    def _still(self, actions: Iterable[Action]) -> list[Action]:
+        """Return the actions about names that nobody else is changing."""
+        return [one for one in actions if _name_of(one) not in self._left]
+
+    def _leave(self, rel: str, why: str) -> None:
+        self._left.add(unit_of(rel))
+        self._progress.left[rel] = why
+
+    def _each(self, work: Callable[[Action], T], actions: Sequence[Action]) -> Iterator[T | None]:
+        """Do something with actions, several at a time; what others interfere with is left.
+
+        When one fails, those that have begun are still waited for: they need the lock.
+        """
+        failed: list[SwampstoreError] = []
+
+        def unless_failed(action: Action) -> T | None:
+            return None if failed else work(action)
+
+        doing = in_parallel(unless_failed, actions, _CONCURRENCY, Deadline())
+        for action, result, error in doing:
+            if isinstance(error, PreconditionFailedError):
+                self._leave(action.rel, error.message)
+            elif error is not None:
+                failed.append(error)
+            yield result
+        if failed:
+            raise failed[0]
+
+    # Looking -----------------------------------------------------------------------------------
+
+    def _look(self, actions: Sequence[Action]) -> None:
+        """See whether objects and entries are what the actions were decided by."""
+
+        def look(action: Action) -> tuple[str, ObjectInfo | None]:
+            return action.rel, self._info(action.rel)
+
+        self._there = dict(found for found in self._each(look, actions) if found)
+        for rel, info in self._there.items():
+            seen = self._files[rel].etag if rel in self._files else None
+            if (info.etag if info else None) != seen:
+                self._leave(rel, "somebody else wrote the object")
+        self._leave_moved(self._still(actions))
+
+    def _leave_moved(self, actions: Collection[Action]) -> View | None:
+        """Leave alone what has another entry now; return how the entries are."""
+        if not actions:
+            return None
+        view = self._editor.view([one.rel for one in actions])
+        for action in actions:
+            if not self._is_entry_as_seen(view, action.rel):
+                self._leave(action.rel, "somebody else committed it")
+        return view
+
+    def _info(self, rel: str) -> ObjectInfo | None:
+        try:
+            return self._store.head(self._key(rel))
+        except ObjectNotFoundError:
+            return None
+
+    def _is_entry_as_seen(self, view: View, rel: str) -> bool:
+        file = self._files.get(rel)
+        try:
+            entry = view.entry(rel)
+        except IndexDamagedError:
+            return file is not None and file.problem is not None
+        if file is None or not file.is_named or entry is None:
+            return entry is None and (file is None or not file.is_named)
+        return (entry.size, entry.sha256) == (file.size, file.sha256)
+
+    def _key(self, rel: str) -> str:
+        return self._editor.names.remote(rel)
+
+    # Quarantine, then places -------------------------------------------------------------------
+
+    def _keep(self, actions: Sequence[Action]) -> None:
+        """Put copies of all that will be replaced or removed into quarantine."""
+
+        def keep(action: Action) -> None:
+            file = self._files[action.rel]
+            assert file.hash is not None  # what nobody could read is not touched
+            if not self._quarantine.keep(action.rel, file.hash):
+                raise PreconditionFailedError(f"{action.rel} is gone")
+            self._progress.kept += 1
+
+        chosen = [
+            one
+            for one in self._still(actions)
+            if one.do in _REPLACING | {"quarantine"} and self._there[one.rel] is not None
+        ]
+        for _ in self._each(keep, chosen):
+            pass
+
+    def _put(self, actions: Sequence[Action]) -> dict[str, Entry]:
+        """Put content in place; return all entries that are new."""
+        chosen = [one for one in self._still(actions) if one.do not in _LEAVING]
+        # All of these are in quarantine by now, and some are being replaced.
+        touched = {self._key(one.rel) for one in self._still(actions) if one.do != "adopt"}
+
+        def put(action: Action) -> tuple[str, Entry]:
+            if action.do == "adopt":
+                return action.rel, self._adopted(action.rel)
+            if action.do == "write":
+                return action.rel, self._placed(action.rel, io.BytesIO(action.value.encode()))
+            wanted = Wanted(action.rel, action.value)
+            with tempfile.TemporaryFile() as file:
+                if not self._sources.fetch(wanted, file, touched):
+                    raise PreconditionFailedError(f"{action.value} is not to be had any more")
+                return action.rel, self._placed(action.rel, file)
+
+        return dict(found for found in self._each(put, chosen) if found)
+
+    def _adopted(self, rel: str) -> Entry:
+        info = self._there[rel]
+        assert info is not None
+        return Entry(info.size, to_iso(info.last_modified), self._files[rel].hash)
+
+    def _placed(self, rel: str, body: BinaryIO) -> Entry:
+        """Put content in place of what was looked at, and read it back."""
+        key, there = self._key(rel), self._there[rel]
+        sha256 = digest_of(body)
+        size = body.seek(0, io.SEEK_END)
+        body.seek(0)
+        self._progress.replaced.append(rel)
+        _replace(self._store, key, body, there)
+        if hash_of(self._store, key, size) != sha256:
+            raise CorruptObjectError(
+                f"{key} is not what was just written there",
+                hint="The store changes what it is given. Nothing more was changed.",
+            )
+        return Entry(size, to_iso(system_clock()), sha256)
+
+    # The index, then what leaves ---------------------------------------------------------------
+
+    def _commit(self, actions: Sequence[Action], upserts: Mapping[str, Entry]) -> None:
+        for attempt in range(1, _COMMITS + 1):
+            view = self._leave_moved(self._still(actions))
+            chosen = self._still(actions)
+            gone = [one.rel for one in chosen if one.do in _LEAVING and self._is_named(one.rel)]
+            new = {one.rel: upserts[one.rel] for one in chosen if one.rel in upserts}
+            try:
+                self._editor.commit(new, gone, view=view)
+            except IndexMovedError:
+                if attempt == _COMMITS:
+                    raise
+            else:
+                return
 
     def _is_named(self, rel: str) -> bool:
         return rel in self._files and self._files[rel].is_named
 
-    def _is_as_seen(self, rel: str) -> bool:
-        seen = self._files[rel].etag if rel in self._files else None
-        try:
-            return self._store.head(self._editor.names.remote(rel)).etag == seen
-        except ObjectNotFoundError:
-            return seen is None
+    def _remove(self, rels: Sequence[str]) -> None:
+        """Remove the originals of what is in quarantine, if they are still that."""
+        self._editor.check()
+        for rel in rels:
+            there = self._there[rel]
+            if there is not None:
+                try:
+                    _remove(self._store, there)
+                except PreconditionFailedError as error:
+                    self._leave(rel, error.message)
 
-    def _restore(self, action: Action) -> Entry:
-        rel, sha256 = action.rel, action.value
-        key = self._editor.names.remote(rel)
-        self._quarantine.copy(rel)
-        path = self._source.cached.get(Wanted(rel, sha256))
-        if path is not None:
-            with open(path, "rb") as file:
-                self._store.put(key, file)
-        else:
-            copy = self._source.copies[sha256]
-            self._store.copy(copy.key, key)
-            self._check_copy(copy)
-        return Entry(self._store.head(key).size, to_iso(system_clock()), sha256)
 
-    def _check_copy(self, copy: Copy) -> None:
-        """Make sure that what was copied is what was read; nobody else should be writing now."""
-        if self._store.head(copy.key).etag != copy.etag:
-            raise index_moved(f"somebody else wrote {copy.key}", ())
+def _name_of(action: Action) -> str:
+    """Return the data name (or file) of an action; what is lost is told of whole versions."""
+    version = version_file(f"{action.rel}/{RAW}") if action.do == "lost" else None
+    return version.name_rel if version else unit_of(action.rel)
 
-    def _write(self, action: Action) -> Entry:
-        data = action.value.encode()
-        self._quarantine.copy(action.rel)
-        self._store.put(self._editor.names.remote(action.rel), data)
-        return Entry(len(data), to_iso(system_clock()), hashlib.sha256(data).hexdigest())
 
-    def _adopt(self, action: Action) -> Entry:
-        info = self._store.head(self._editor.names.remote(action.rel))
-        return Entry(info.size, to_iso(info.last_modified), self._files[action.rel].hash)
+def _replace(store: Store, key: str, body: BinaryIO, there: ObjectInfo | None) -> None:
+    """Write an object in place of another one (None: of none); raise PreconditionFailedError."""
+    able = store.capabilities
+    data: Any = body  # until the protocol takes files, too
+    if there is None and able.conditional_create:
+        store.put_if_absent(key, data)
+    elif there is not None and there.token is not None and able.conditional_update:
+        store.put_if_match(key, data, there.token)
+    else:
+        _check(store, key, there)
+        store.put(key, body)
 
-    def _set_aside(self, action: Action) -> None:
-        self._quarantine.copy(action.rel)
+
+def _remove(store: Store, there: ObjectInfo) -> None:
+    """Remove an object if it is still this one; raise PreconditionFailedError if not."""
+    if store.capabilities.conditional_delete and there.token is not None:
+        store.delete_if_match(there.key, there.token)
+        return
+    _check(store, there.key, there)
+    store.delete(there.key)
+
+
+def _check(store: Store, key: str, expected: ObjectInfo | None) -> None:
+    if etag_of(store, key) != (expected.etag if expected else None):
+        raise changed(key, store.identity)

@@ -21,7 +21,8 @@ class File:
     `size` and `sha256` are what the entry says, `there` and `hash` what the object is; all are
     None where there is nothing that could say it. `kind` is what is wrong with the two, `problem`
     why the entry cannot be understood, `error` why the content cannot. `strays` are the shards
-    that should not have an entry, among them the only one if it `is_misplaced`.
+    that should not have an entry, among them the only one if it `is_misplaced`. An entry that
+    `is_assumed` was made up from the listing: no index names the path.
     """
 
     rel: str
@@ -42,6 +43,7 @@ class File:
     error: str | None = None
     strays: tuple[str, ...] = ()
     is_misplaced: bool = False
+    is_assumed: bool = False
 
     @property
     def is_untouchable(self) -> bool:
@@ -104,6 +106,7 @@ def file_of(path: Path, outlook: Outlook) -> File | None:
         error=said.error,
         strays=entry.strays if entry else (),
         is_misplaced=entry is not None and entry.is_misplaced,
+        is_assumed=entry is not None and entry.is_assumed,
     )
     kind = _kind(file)
     return file if kind is None else replace(file, kind=kind)
@@ -117,13 +120,14 @@ def _kind(file: File) -> str | None:
         return kinds.UNDECODABLE_ENTRY
     if file.there is None:
         return kinds.MISSING_OBJECT
-    kind = _kind_of_object(file, file.there)
-    may_change = kind is not None and kind != kinds.UNREADABLE
-    return kinds.IN_FLIGHT if may_change and file.is_young else kind
+    # However young the object is: the index knows what it should be.
+    return _kind_of_object(file, file.there)
 
 
 def _kind_of_object(file: File, there: int) -> str | None:
     if file.size is not None and there != file.size:
+        if file.hash is not None and file.hash == file.sha256:
+            return kinds.WRONG_ENTRY
         return kinds.TRUNCATED if there < file.size else kinds.WRONG_SIZE
     if file.is_read and file.hash is None:
         return kinds.UNREADABLE
@@ -141,6 +145,8 @@ def detail_of(file: File) -> str:
         return file.problem or ""
     if file.kind == kinds.UNREADABLE:
         return file.error or ""
+    if file.kind == kinds.WRONG_ENTRY:
+        return f"the entry says {file.size} bytes, the object has {file.there} and is right"
     if differ(file.there, file.size):
         return f"it has {file.there} bytes, not {file.size}"
     if differ(file.hash, file.sha256):

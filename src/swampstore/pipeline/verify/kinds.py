@@ -30,6 +30,7 @@ DUPLICATE_ENTRY = "duplicate-entry"
 MISPLACED_ENTRY = "misplaced-entry"
 UNDECODABLE_ENTRY = "undecodable-entry"
 FORBIDDEN_ENTRY = "forbidden-entry"
+WRONG_ENTRY = "wrong-entry"
 # Objects.
 MISSING_OBJECT = "missing-object"
 ORPHAN = "orphan"
@@ -66,6 +67,7 @@ KINDS: Mapping[str, Kind] = {
     MISPLACED_ENTRY: Kind("error", "an entry is in a shard where nobody looks for it"),
     UNDECODABLE_ENTRY: Kind("error", "an entry cannot be understood"),
     FORBIDDEN_ENTRY: Kind("error", "an entry leads out of the cache, or names bookkeeping"),
+    WRONG_ENTRY: Kind("error", "an entry has a wrong size; the content is right"),
     MISSING_OBJECT: Kind("error", "the index names an object that is not there"),
     ORPHAN: Kind("warning", "the index does not name an object that is there"),
     CORRUPT: Kind("error", "the content is not what the index says"),

@@ -3,6 +3,8 @@
 A version is worth keeping if it is whole: its metadata can be read and is its own, and its content
 is what the metadata says. What is not whole and cannot be made so goes into quarantine with
 everything that belongs to the version, and leaves the index.
+
+Content is known by its hash, wherever it is: what is at a wrong path is as good as any copy.
 """
 
 from __future__ import annotations
@@ -12,23 +14,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from swampstore.layout import LATEST, METADATA, RAW
+from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.files import File
 
-_CONTENT_DAMAGE = frozenset(
-    {kinds.MISSING_OBJECT, kinds.CORRUPT, kinds.TRUNCATED, kinds.WRONG_SIZE}
-)
+Versions = Mapping[int, Mapping[str, File]]
+"""The `raw` and `metadata.yaml` of each version of a data name."""
+_OTHER_CONTENT = frozenset({kinds.CORRUPT, kinds.TRUNCATED, kinds.WRONG_SIZE})
+_CONTENT_DAMAGE = _OTHER_CONTENT | {kinds.MISSING_OBJECT}
 
 
 class Wanted(NamedTuple):
-    """Content that should be at a path, and its size if that is known."""
+    """Content that should be at a path."""
 
     rel: str
     sha256: str
 
 
-Find = Callable[[Wanted], bool]
-"""Whether a copy of some content is to be had."""
+Find = Callable[[Wanted], Content | None]
+"""Return what some content holds, None if it is not to be had. Metadata is described."""
 
 
 class Action(NamedTuple):
@@ -44,73 +48,91 @@ class Action(NamedTuple):
     value: str = ""
 
 
-def mend_file(file: File, find: Find) -> Iterator[Action]:
-    """Yield what to do about a file that belongs to no version."""
-    if file.is_untouchable:
-        return
-    if file.kind == kinds.ORPHAN:
-        yield Action("quarantine", file.rel)
-    elif file.kind in _CONTENT_DAMAGE:
-        if file.sha256 and find(Wanted(file.rel, file.sha256)):
-            yield Action("restore", file.rel, file.sha256)
-        else:
-            yield _given_up(file)
-            yield Action("lost", file.rel, kinds.KINDS[file.kind].meaning)
+class Mender:
+    """Says what to do about damage, as far as content can be found.
 
+    Unless it `gives_up`, what cannot be made whole stays as it is: whoever looked at a part of a
+    store does not know what the rest of it has.
+    """
 
-def mend_name(
-    name: str, versions: Mapping[int, Mapping[str, File]], latest: File | None, find: Find
-) -> Iterator[Action]:
-    """Yield what to do about a data name; `versions` has the `raw` and `metadata.yaml` of each."""
-    whole: set[int] = set()
-    is_waiting = latest is not None and latest.is_untouchable
-    for version, files in sorted(versions.items()):
-        if any(file.is_untouchable for file in files.values()):
-            is_waiting = True
-            continue
-        actions = list(_mend_version(name, version, files, find))
-        if not any(action.do in ("quarantine", "forget") for action in actions):
-            whole.add(version)
-        yield from actions
-    if not is_waiting:
-        yield from _mend_marker(name, max(whole, default=0), whole, latest)
+    def __init__(self, find: Find, *, gives_up: bool = True) -> None:
+        self._find = find
+        self._gives_up = gives_up
 
+    def mend_file(self, file: File) -> Iterator[Action]:
+        """Yield what to do about a file that belongs to no version."""
+        if file.is_untouchable:
+            return
+        if file.kind == kinds.WRONG_ENTRY:
+            yield Action("adopt", file.rel)
+        elif file.kind == kinds.ORPHAN:
+            yield Action("quarantine", file.rel)
+        elif file.kind in _CONTENT_DAMAGE:
+            if file.sha256 and self._find(Wanted(file.rel, file.sha256)):
+                yield Action("restore", file.rel, file.sha256)
+            elif self._may_go([file]):
+                yield _given_up(file)
+                yield Action("lost", file.rel, kinds.KINDS[file.kind].meaning)
 
-def _mend_version(
-    name: str, version: int, files: Mapping[str, File], find: Find
-) -> Iterator[Action]:
-    metadata, raw = files.get(METADATA), files.get(RAW)
-    mended = _mended(name, version, metadata, raw, find)
-    if mended is not None:
-        yield from mended
-        return
-    for file in files.values():
-        yield _given_up(file)
-    if any(file.is_named for file in files.values()):
-        missing = "its metadata" if metadata is None or not _is_sound(metadata) else "its content"
-        yield Action("lost", f"{name}/{version}", f"{missing} is lost or damaged")
+    def mend_name(self, name: str, versions: Versions, latest: File | None) -> Iterator[Action]:
+        """Yield what to do about a data name."""
+        whole: set[int] = set()
+        is_waiting = latest is not None and latest.is_untouchable
+        misplaced = _misplaced(name, versions)
+        for version, files in sorted(versions.items()):
+            if any(file.is_untouchable for file in files.values()):
+                is_waiting = True
+                continue
+            mended = self._mended(name, version, files, misplaced.get(version, ()))
+            if mended is not None:
+                whole.add(version)
+                yield from mended
+            elif self._may_go(files.values()):
+                yield from _given_up_version(f"{name}/{version}", files)
+            else:
+                is_waiting = True
+        if not is_waiting:
+            yield from _mend_marker(name, max(whole, default=0), whole, latest)
 
+    def _may_go(self, files: Iterable[File]) -> bool:
+        """Whether files may be given up: no push can be about to commit what they are now."""
+        return self._gives_up and not any(
+            file.is_young and file.kind in _OTHER_CONTENT for file in files
+        )
 
-def _mended(
-    name: str, version: int, metadata: File | None, raw: File | None, find: Find
-) -> list[Action] | None:
-    """Return what makes a version whole, None if nothing does."""
-    if metadata is None:
+    def _mended(
+        self, name: str, version: int, files: Mapping[str, File], elsewhere: Iterable[File]
+    ) -> list[Action] | None:
+        """Return what makes a version whole, None if nothing does."""
+        metadata, raw = files.get(METADATA), files.get(RAW)
+        identity = name.rpartition("/")[2], version
+        rel = f"{name}/{version}/{RAW}"
+        if metadata is not None and _is_sound(metadata) and metadata.described == identity:
+            known = Content(checksum=metadata.checksum, claimed_size=metadata.claimed_size)
+            content = self._mended_content(rel, raw, known)
+            adopted = [] if metadata.is_like_its_entry else [Action("adopt", metadata.rel)]
+            return None if content is None else adopted + content
+        for wanted in _wanted_metadata(name, version, metadata, elsewhere):
+            found = self._find(wanted)
+            if found is None or (found.described_name, found.described_version) != identity:
+                continue
+            content = self._mended_content(rel, raw, found)
+            if content is not None:
+                return [Action("restore", *wanted), *content]
         return None
-    actions: list[Action] = []
-    checksum = metadata.checksum
-    if not _is_sound(metadata):
-        wanted = metadata.sha256
-        if not wanted or wanted == metadata.hash or not find(Wanted(metadata.rel, wanted)):
-            return None
-        actions.append(Action("restore", metadata.rel, wanted))
-        checksum = None  # nobody has read it yet
-    elif metadata.described != (name.rpartition("/")[2], version):
+
+    def _mended_content(self, rel: str, raw: File | None, metadata: Content) -> list[Action] | None:
+        checksum = metadata.checksum
+        expected = checksum or (raw.sha256 if raw else None)
+        size = metadata.claimed_size if checksum else None
+        if raw is not None and raw.hash is not None:
+            fits_hash = raw.hash == expected if expected else raw.kind not in _CONTENT_DAMAGE
+            fits_size = size is None or size == raw.there
+            if fits_hash and fits_size:
+                return [] if raw.is_like_its_entry else [Action("adopt", rel)]
+        if expected and (raw is None or raw.hash != expected) and self._find(Wanted(rel, expected)):
+            return [Action("restore", rel, expected)]
         return None
-    elif not metadata.is_like_its_entry:
-        actions.append(Action("adopt", metadata.rel))
-    content = _mended_content(f"{name}/{version}/{RAW}", metadata, raw, checksum, find)
-    return None if content is None else actions + content
 
 
 def _is_sound(metadata: File) -> bool:
@@ -119,23 +141,41 @@ def _is_sound(metadata: File) -> bool:
     return metadata.there is not None and metadata.error is None and not is_other
 
 
-def _mended_content(
-    rel: str, metadata: File, raw: File | None, checksum: str | None, find: Find
-) -> list[Action] | None:
-    expected = checksum or (raw.sha256 if raw else None)
-    size = metadata.claimed_size if checksum else None
-    if raw is not None and raw.hash is not None:
-        fits_hash = raw.hash == expected if expected else raw.kind not in _CONTENT_DAMAGE
-        fits_size = size is None or size == raw.there
-        if fits_hash and fits_size:
-            return [] if raw.is_like_its_entry else [Action("adopt", rel)]
-    if expected and (raw is None or raw.hash != expected) and find(Wanted(rel, expected)):
-        return [Action("restore", rel, expected)]
-    return None
+def _misplaced(name: str, versions: Versions) -> dict[int, list[File]]:
+    """Return metadata that describes another version of the name, by that version."""
+    found: dict[int, list[File]] = {}
+    for version, files in versions.items():
+        metadata = files.get(METADATA)
+        if metadata is not None and metadata.hash and metadata.checksum:
+            described, number = metadata.described
+            if described == name.rpartition("/")[2] and number is not None and number != version:
+                found.setdefault(number, []).append(metadata)
+    return found
+
+
+def _wanted_metadata(
+    name: str, version: int, metadata: File | None, elsewhere: Iterable[File]
+) -> Iterator[Wanted]:
+    """Yield what the metadata of a version may be: what was committed, or what describes it."""
+    rel = f"{name}/{version}/{METADATA}"
+    if metadata is not None and metadata.sha256 and metadata.sha256 != metadata.hash:
+        yield Wanted(rel, metadata.sha256)
+    for file in elsewhere:
+        if file.hash:
+            yield Wanted(rel, file.hash)
 
 
 def _given_up(file: File) -> Action:
     return Action("forget" if file.there is None else "quarantine", file.rel)
+
+
+def _given_up_version(version_rel: str, files: Mapping[str, File]) -> Iterator[Action]:
+    for file in files.values():
+        yield _given_up(file)
+    if any(file.is_named for file in files.values()):
+        metadata = files.get(METADATA)
+        missing = "its metadata" if metadata is None or not _is_sound(metadata) else "its content"
+        yield Action("lost", version_rel, f"{missing} is lost or damaged")
 
 
 def _mend_marker(name: str, newest: int, whole: set[int], latest: File | None) -> Iterator[Action]:
@@ -144,8 +184,12 @@ def _mend_marker(name: str, newest: int, whole: set[int], latest: File | None) -
         if latest is not None:
             yield _given_up(latest)
         return
-    if latest is not None and latest.kind is None and latest.marker in whole:
-        return
+    if latest is not None and latest.marker in whole:
+        if latest.kind is None:
+            return
+        if latest.kind == kinds.WRONG_ENTRY:
+            yield Action("adopt", rel)
+            return
     if latest is not None and latest.marker == newest and latest.hash == marker_hash(newest):
         yield Action("adopt", rel)
     else:
@@ -157,20 +201,27 @@ def marker_hash(version: int) -> str:
     return hashlib.sha256(str(version).encode()).hexdigest()
 
 
-def wanted_content(
-    versions: Iterable[Mapping[str, File]], others: Iterable[File]
-) -> Iterator[Wanted]:
-    """Yield the content that a repair may ask for."""
-    for files in versions:
-        metadata = files.get(METADATA)
+def wanted_by_file(file: File) -> Iterator[Wanted]:
+    """Yield the content that the entry of a file asks for, if something else is there."""
+    if file.sha256 and file.hash != file.sha256:
+        yield Wanted(file.rel, file.sha256)
+
+
+def wanted_by_name(name: str, versions: Versions) -> Iterator[Wanted]:
+    """Yield the content that mending a data name may ask for."""
+    for version, files in versions.items():
         for file in files.values():
-            if file.sha256 and file.hash != file.sha256:
-                yield Wanted(file.rel, file.sha256)
-        if metadata is not None and metadata.checksum:
-            raw = files.get(RAW)
-            if raw is None or raw.hash != metadata.checksum:
-                directory = metadata.rel.rpartition("/")[0]
-                yield Wanted(f"{directory}/{RAW}", metadata.checksum)
-    for file in others:
-        if file.sha256 and file.hash != file.sha256:
-            yield Wanted(file.rel, file.sha256)
+            yield from wanted_by_file(file)
+        yield from _wanted_content(name, version, files.get(METADATA), files.get(RAW))
+    for version, elsewhere in _misplaced(name, versions).items():
+        for metadata in elsewhere:
+            yield from _wanted_metadata(name, version, None, [metadata])
+            yield from _wanted_content(name, version, metadata, versions.get(version, {}).get(RAW))
+
+
+def _wanted_content(
+    name: str, version: int, metadata: File | None, raw: File | None
+) -> Iterator[Wanted]:
+    checksum = metadata.checksum if metadata else None
+    if checksum and (raw is None or raw.hash != checksum):
+        yield Wanted(f"{name}/{version}/{RAW}", checksum)

@@ -1,41 +1,51 @@
-"""Finding out what can be done about damage: what belongs together, and where copies are."""
+"""Finding out what can be done about damage, and doing it some thousand data names at a time."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from swampstore.pipeline.evidence.reading import Copy, Reading
+from swampstore.errors import SwampstoreError
+from swampstore.notices import notice
+from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.verify.applying import Applying, Source
-from swampstore.pipeline.verify.examination import Examined, etag_of
-from swampstore.pipeline.verify.files import sorted_out
+from swampstore.pipeline.quarantine import Quarantine
+from swampstore.pipeline.verify.applying import Applying, Progress
+from swampstore.pipeline.verify.files import File, sorted_out
 from swampstore.pipeline.verify.mending import (
     Action,
+    Mender,
     Wanted,
-    mend_file,
-    mend_name,
-    wanted_content,
+    wanted_by_file,
+    wanted_by_name,
 )
+from swampstore.pipeline.verify.sources import Having, Sources, cache_of
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
 
 _UNITS = 5_000  # that are mended with one commit
+_NAMED = 3
+
+Units = Iterable[tuple[str, list[File]]]
+"""Data names, and single other files, that may want mending, with their files."""
 
 
 @dataclass
 class Mended:
-    """What was done, or would be: how often, and what is lost."""
+    """What was done, or would be: how often, what is lost, and where copies are.
+
+    `left` tells why something was not done.
+    """
 
     done: Counter[str] = field(default_factory=Counter)
     lost: list[tuple[str, str]] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    quarantine: str | None = None
 
     def note(self, actions: Iterable[Action]) -> None:
         """Count actions."""
@@ -46,72 +56,93 @@ class Mended:
 
 
 class Repair:
-    """Mends the files of one place; without an editor it only says what would be done."""
+    """Mends the files of one place; without an editor it only says what would be done.
+
+    `units` come from an examination, and `having` knows which objects it has read. Unless it
+    `gives_up`, what cannot be made whole stays.
+    """
 
     def __init__(
-        self, place: Place, seen: Examined, reading: Reading, editor: Editor | None
+        self, place: Place, units: Units, having: Having, editor: Editor | None, *, gives_up: bool
     ) -> None:
         self._place = place
-        self._seen = seen
-        self._reading = reading
+        self._units = units
+        self._having = having
         self._editor = editor
-        self._cache = _cache_of(place)
-        self.mended = Mended()
+        self._gives_up = gives_up
+        self._progress = Progress()
 
     def run(self) -> Mended:
-        """Mend all that was found, some thousand data names at a time."""
-        units = self._seen.units(self._place)
+        """Mend all that was found.
+
+        Raises RepairStoppedError if that was not possible: it tells how far the repair came.
+        """
+        mended = Mended()
+        with ExitStack() as stack:
+            store = self._editor.store if self._editor else stack.enter_context(self._place.open())
+            quarantine = Quarantine(store, self._place.names())
+            names = self._place.names(cache_of(self._place.target) or "/nonexistent")
+            sources = Sources(store, names, self._having, quarantine)
+            try:
+                for actions in self._batches(sources, quarantine):
+                    mended.note(actions)
+            except SwampstoreError as error:
+                raise self._stopped(error, quarantine) from error
+            except KeyboardInterrupt:
+                notice("%s", self._how_far(quarantine))
+                raise
+        mended.left = self._progress.left
+        mended.quarantine = quarantine.rel if self._progress.kept else None
+        return mended
+
+    def _batches(self, sources: Sources, quarantine: Quarantine) -> Iterator[list[Action]]:
+        """Yield what was done, or would be."""
+        units = iter(self._units)
         while batch := list(islice(units, _UNITS)):
-            names = {name: sorted_out(name, files) for name, files in batch}
-            others = [file for one in names.values() for file in one.others]
-            files = [one for name in names.values() for one in name.versions.values()]
-            source = self._source(wanted_content(files, others))
-            actions = [
-                action
-                for name, found in names.items()
-                if found.versions or found.latest
-                for action in mend_name(name, found.versions, found.latest, source.has)
-            ]
-            actions += [action for file in others for action in mend_file(file, source.has)]
-            if self._editor is not None:
-                known = {file.rel: file for _, unit in batch for file in unit}
-                Applying(self._editor, known, source).run(actions)
-            self.mended.note(actions)
-        return self.mended
+            actions = self._planned(batch, sources)
+            if self._editor is None:
+                yield actions
+                continue
+            known = {file.rel: file for _, files in batch for file in files}
+            before = len(self._progress.done)
+            Applying(self._editor, known, sources, quarantine, self._progress).run(actions)
+            yield self._progress.done[before:]
 
-    def _source(self, wanted: Iterable[Wanted]) -> Source:
-        """Find copies of content: other objects of the store, and files of the cache."""
-        needed = {*wanted}
-        return Source(
-            self._copies({one.sha256 for one in needed}),
-            {one: path for one in needed if (path := self._cached(one))},
+    def _planned(self, batch: Units, sources: Sources) -> list[Action]:
+        names = {name: sorted_out(name, files) for name, files in batch}
+        sources.look_for(self._wanted(batch))
+        mender = Mender(sources.find, gives_up=self._gives_up)
+        actions = [
+            action
+            for name, found in names.items()
+            if found.versions or found.latest
+            for action in mender.mend_name(name, found.versions, found.latest)
+        ]
+        others = (file for found in names.values() for file in found.others)
+        return actions + [action for file in others for action in mender.mend_file(file)]
+
+    @staticmethod
+    def _wanted(batch: Units) -> Iterator[Wanted]:
+        for name, files in batch:
+            versions, _, others = sorted_out(name, files)
+            yield from wanted_by_name(name, versions)
+            for file in others:
+                yield from wanted_by_file(file)
+
+    def _stopped(self, error: SwampstoreError, quarantine: Quarantine) -> RepairStoppedError:
+        stopped = RepairStoppedError(
+            f"the repair of {self._place} stopped: {error.message}. {self._how_far(quarantine)}",
+            hint=f"Run it again: it goes on from what is there. {error.hint or ''}".rstrip(),
         )
+        stopped.exit_status = error.exit_status
+        return stopped
 
-    def _copies(self, hashes: set[str]) -> dict[str, Copy]:
-        """Return an object for each content that some object of the store still has."""
-        found: dict[str, Copy] = {}
-        if hashes:
-            with self._place.open() as store:
-                for sha256, copy in self._reading.having(hashes, self._place.identity):
-                    if sha256 not in found and etag_of(store, copy.key) == copy.etag:
-                        found[sha256] = copy
-        return found
-
-    def _cached(self, wanted: Wanted) -> str | None:
-        if self._cache is None:
-            return None
-        path = self._place.names(self._cache).local(wanted.rel)
-        with contextlib.suppress(OSError), open(path, "rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == wanted.sha256:
-                return path
-        return None
-
-
-def _cache_of(place: Place) -> str | None:
-    """Return the cache of the repository that the place was found through."""
-    from swampstore import config as configuration
-
-    if not os.path.isdir(place.target):
-        return None
-    config = configuration.load(place.target, os.environ)
-    return config.base if config.remote else None
+    def _how_far(self, quarantine: Quarantine) -> str:
+        replaced = self._progress.replaced
+        if not replaced:
+            return "Nothing was replaced."
+        named = ", ".join(replaced[:_NAMED]) + (", ..." if len(replaced) > _NAMED else "")
+        return (
+            f"It had begun to write {len(replaced)} files ({named}); all that was there before is"
+            f" there, or one of {self._progress.kept} copies in {quarantine.rel}."
+        )

@@ -7,6 +7,7 @@ found once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from swampstore.layout import LATEST, METADATA, RAW
@@ -15,6 +16,8 @@ from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.files import File, detail_of, differ, file_of, sorted_out
 
 _ABOUT_CONTENT = frozenset({kinds.CHECKSUM_MISMATCH, kinds.SIZE_MISMATCH, kinds.MISSING_METADATA})
+# What a version looks like while it is being written.
+_HALF = frozenset({kinds.MISSING_METADATA, kinds.MISSING_CONTENT})
 
 
 class Found(NamedTuple):
@@ -35,10 +38,42 @@ def examined(unit: str, paths: Iterable[Path], outlook: Outlook) -> tuple[list[F
         file = file_of(path, outlook)
         if file is not None:
             files.append(file)
-            found += of_file(file)
-    if any(file.rel != unit for file in files):
+    is_name = any(file.rel != unit for file in files)
+    if is_name:
+        files = _in_context(unit, files)
+    for file in files:
+        found += of_file(file)
+    if is_name:
         found += of_name(unit, files)
     return files, found
+
+
+def _in_context(name: str, files: list[File]) -> list[File]:
+    """Return the files of a data name, with what the others say about what is wrong with each."""
+    versions, latest, _ = sorted_out(name, files)
+    told: dict[str, str] = {}
+    for version, parts in versions.items():
+        raw = parts.get(RAW)
+        is_of_other_size = raw is not None and raw.kind in (kinds.TRUNCATED, kinds.WRONG_SIZE)
+        if raw and is_of_other_size and _vouches(name, version, parts.get(METADATA), raw):
+            told[raw.rel] = kinds.WRONG_ENTRY
+    if latest is not None and latest.kind and _is_of_push(latest, versions):
+        told[latest.rel] = kinds.IN_FLIGHT
+    return [replace(file, kind=told.get(file.rel, file.kind)) for file in files] if told else files
+
+
+def _vouches(name: str, version: int, metadata: File | None, raw: File) -> bool:
+    """Whether the metadata of a version is what was committed, and says what the content is."""
+    if metadata is None or metadata.kind is not None or raw.hash is None:
+        return False
+    is_same = metadata.checksum == raw.hash and metadata.claimed_size in (None, raw.there)
+    return is_same and _kind_of_version(name, version, metadata, raw) is None
+
+
+def _is_of_push(latest: File, versions: Mapping[int, Mapping[str, File]]) -> bool:
+    """Whether a marker names a version that is being pushed; it is replaced before the commit."""
+    files = versions.get(latest.marker or 0, {}).values()
+    return latest.is_young and any(file.kind == kinds.IN_FLIGHT for file in files)
 
 
 def of_forbidden(path: Path, outlook: Outlook) -> Iterator[Found]:
@@ -83,10 +118,9 @@ def _of_version(name: str, version: int, parts: Mapping[str, File]) -> Iterator[
     # What is to be said about content is said about content.
     about = raw if kind in _ABOUT_CONTENT or metadata is None else metadata
     assert about is not None
-    is_young = any(file.is_young for file in parts.values())
-    detail = "" if is_young else _detail_of_version(kind, metadata)
-    told = kinds.IN_FLIGHT if is_young else kind
-    yield Found(told, about.rel, detail, about.there is not None)
+    if kind in _HALF and any(file.is_young and file.is_assumed for file in parts.values()):
+        kind = kinds.IN_FLIGHT
+    yield Found(kind, about.rel, _detail_of_version(kind, metadata), about.there is not None)
 
 
 def _kind_of_version(

@@ -22,6 +22,11 @@ class Selection(NamedTuple):
     sample: float = 1.0
     grace: timedelta = timedelta(hours=1)
 
+    @property
+    def is_all(self) -> bool:
+        """Whether everything is examined."""
+        return self.slice[1] == 1 and self.sample >= 1
+
     def has(self, rel: str) -> bool:
         """Whether a path is examined; all data of a model is, or none."""
         number, count = self.slice
