@@ -13,7 +13,7 @@ import io
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.errors import SwampstoreError
@@ -264,11 +264,10 @@ def _name_of(action: Action) -> str:
 def _replace(store: Store, key: str, body: BinaryIO, there: ObjectInfo | None) -> None:
     """Write an object in place of another one (None: of none); raise PreconditionFailedError."""
     able = store.capabilities
-    data: Any = body  # until the protocol takes files, too
     if there is None and able.conditional_create:
-        store.put_if_absent(key, data)
+        store.put_if_absent(key, body)
     elif there is not None and there.token is not None and able.conditional_update:
-        store.put_if_match(key, data, there.token)
+        store.put_if_match(key, body, there.token)
     else:
         _check(store, key, there)
         store.put(key, body)
