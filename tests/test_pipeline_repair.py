@@ -230,7 +230,8 @@ def test_a_repair_that_is_killed_anywhere_loses_nothing_and_the_next_one_finishe
             kills += 1
         site.revive()
         assert there <= site.contents(), kills
-        site.repair()
+        mended = site.repair()
+        assert not mended.left, kills
         assert wrong_at(site.place) == set()
         assert there <= site.contents(), kills
         gone = {rel("three", 2), rel("three", 2, "metadata.yaml")}

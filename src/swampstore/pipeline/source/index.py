@@ -23,6 +23,9 @@ from swampstore.sync.index_format import (
     decode_shard,
 )
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.sync.remote.documents import Found
+from swampstore.sync.remote.sighting import Sighting
+from swampstore.sync.remote.view import document, with_uncommitted
 
 if TYPE_CHECKING:
     import msgspec
@@ -139,9 +142,19 @@ def partition_in(rel: str) -> str | None:
 
 
 def read_document(place: Place, store: Store, rel: str) -> Document | str:
-    """Return a document of the index, or what is wrong with it."""
+    """Return a document of the index, or what is wrong with it.
+
+    A shard has what a commit took out of it that did not come to its end, as for every reader.
+    """
     try:
-        return _decoded(store.get(place.names().remote(rel)).data, rel)
+        info, data = store.get(place.names().remote(rel))
+        found = _decoded(data, rel)
+        partition = partition_in(rel)
+        if partition is None or not found.removed:
+            return found
+        meta, _ = read_meta(place, store)
+        sighting = Sighting(version=meta.version if meta else 0, meta=meta)
+        return document(with_uncommitted(partition, Found(found, info.etag), sighting))
     except ObjectNotFoundError:
         return "it is missing"
     except IndexDamagedError as error:
