@@ -176,6 +176,24 @@ def test_a_conditional_deletion_survives_a_connection_that_was_closed_while_idle
         s3.delete_if_match("a", "etag")
 
 
+def test_a_conditional_deletion_goes_through_the_proxy_that_everything_goes_through(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", server.url.replace("//", "//ana:secret@"))
+    server.reply = Answer(HTTPStatus.NO_CONTENT)
+    config = {"bucket": "swamp", "endpoint": "http://store.example", "accessKeyId": "k"}
+    store = store_config("s3", {**config, "secretAccessKey": "s"}, environ={}).open()
+    store.delete("a")
+    store.delete_if_match("a", "etag")
+    plain, conditional = server.requests
+    assert plain.target == "http://store.example/swamp/a"
+    assert conditional.target.startswith("http://store.example/swamp/a?")
+    sent = conditional.headers["proxy-authorization"]
+    assert sent == plain.headers["proxy-authorization"]
+
+
 @pytest.mark.parametrize(
     ("status", "code", "told"),
     [
