@@ -22,7 +22,6 @@ import pytest
 import swampstore
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.renumber import renumber
-from swampstore.artifacts.sweep import sweep
 from swampstore.config import update_marker
 from swampstore.doctor import examine
 from swampstore.layout import is_temp
@@ -69,12 +68,6 @@ def roll_back(repo: Repo) -> None:
     group.rollback()
 
 
-def leave_a_mess(repo: Repo) -> None:
-    name = Path(repo.tree.path(f"data/{MODEL}/state"))
-    (name / "77").mkdir()
-    (name / ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp").write_bytes(b"x")
-
-
 def let_time_pass(repo: Repo) -> None:
     later = repo.clock() + timedelta(days=3)
     repo.clock = lambda: later
@@ -107,7 +100,6 @@ def die_half_way(repo: Repo) -> None:
 
 
 PREPARATIONS: dict[str, Callable[[Repo], None]] = {
-    "sweep": leave_a_mess,
     "collect garbage": let_time_pass,
     "collect runs": record_a_run,
     "prune": define_one_model,
@@ -129,7 +121,6 @@ OPERATIONS: dict[str, Callable[[Repo], Any]] = {
     "renumber": lambda repo: renumber(repo.mutations, repo.ref(MODEL, "state"), {2: 3, 3: 4}),
     "commit": commit,
     "roll back": roll_back,
-    "sweep": lambda repo: sweep(repo.store, older_than=-10),
     "collect garbage": gc,
     "collect runs": run_gc,
     "prune": prune,
@@ -559,6 +550,7 @@ def test_only_one_package_changes_files_of_a_datastore() -> None:
             found[name] = made
     assert {"os.rename", "os.unlink", "os.open"} <= found.pop("files/disk.py")
     assert {"os.rename", "os.unlink", "os.mkdir", "os.open"} <= found.pop("files/tree.py")
+    assert {"os.link", "os.rename", "os.open"} <= found.pop("files/hold.py")
     assert found == {name: set(reasons) for name, reasons in ALLOWED.items()}
 
 

@@ -459,3 +459,17 @@ def test_a_push_in_the_middle_of_a_save_does_not_lose_its_mark(ana: Machine, bob
         repo.artifacts.save(MODEL, "state", b"2")
         assert other.sync.push().files == 3
     assert bob("sync").status == 0
+
+
+def test_what_comes_from_standard_input_is_numbered_past_what_others_saved(
+    ana: Machine, bob: Machine
+) -> None:
+    for machine in (ana, bob):
+        assert machine("sync").status == 0
+    assert ana("data", "put", "aws/ec2/i-1", "log", "--json-value", "1").status == 0
+    saved = bob("data", "put", "aws/ec2/i-1", "log", "-", "--json", stdin=b"late").json
+    assert saved["version"] == 2
+    with bob.open() as repo:
+        assert repo.dirty.peek().is_empty
+    assert ana("sync").status == 0
+    assert ana.get("aws/ec2/i-1", "log") == "late"

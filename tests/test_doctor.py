@@ -19,6 +19,7 @@ from swampstore.clock import Clock
 from swampstore.doctor import Finding, Report, examine, unusable
 from swampstore.doctor.findings import LISTED
 from swampstore.errors import ConfigError
+from swampstore.files import Hold
 from swampstore.layout import DataRef, ModelRef
 
 MODEL = "aws/ec2/i-1"
@@ -552,11 +553,12 @@ def test_what_interrupted_writes_left_behind_is_found_and_swept_up(
     assert (data / "latest").read_text() == "3"
 
 
-def test_versions_that_nobody_committed_are_found_and_swept_up(
-    repo: Repo, data: Path, clock: Clock
-) -> None:
-    repo.store.save(STATE, b"later", Draft(owner=Owner(ref="i-1")), deferred=True)
-    make_old(clock, *(data / "4").iterdir(), data / "4")
+@pytest.mark.usefixtures("data")
+def test_versions_that_nobody_committed_are_found_and_swept_up(repo: Repo) -> None:
+    group = Hold()
+    repo.store.save(STATE, b"later", Draft(owner=Owner(ref="i-1")), group=group)
+    assert failures(examine(repo)) == set()
+    group.release()
     assert failures(examine(repo)) == {"leftovers"}
     assert examine(repo, repair=True).ok
     assert repo.list_versions(MODEL, "state") == [1, 2, 3]

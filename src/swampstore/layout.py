@@ -24,6 +24,9 @@ LATEST = "latest"
 # Lies beside the metadata of a version that is written but not yet committed. Every client
 # already keeps names with this prefix out of any sync, so the mark stays on its machine.
 DEFERRED = "_catalog.db-deferred"
+# Lies in the directory of a version that is being written here, or waits for its commit: whoever
+# does that has it locked, and nobody does if they are dead.
+CLAIM = "_catalog.db-claim"
 # Lies in the directory of a version whose content came from the remote before its metadata did,
 # which tells it from the claim of somebody who is writing that version here.
 LANDING = "_catalog.db-landing"

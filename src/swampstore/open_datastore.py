@@ -7,7 +7,7 @@ be healed, which costs one look at a table that is nearly always empty.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -22,11 +22,10 @@ from swampstore.catalog.foreign import FOREIGN_CATALOG
 from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
-from swampstore.errors import (
-    SyncNotSupportedError,
-)
+from swampstore.errors import SwampstoreError, SyncNotSupportedError
 from swampstore.files import Announce, Tree, disk_errors
 from swampstore.layout import DataRef
+from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from swampstore.artifacts.ephemeral import EphemeralStore
@@ -76,6 +75,7 @@ class OpenDatastore:
             announce_write=self._mark_written if config.remote and not announce else None,
             prefix=config.namespace,
             durable=config.durable,
+            was_whole=self._was_whole,
         )
         self.catalog = Catalog(
             Database(f"{local}/{catalog}", durable=config.durable), config.namespace
@@ -97,7 +97,6 @@ class OpenDatastore:
             self.mutations,
             self.clock,
             prune_on_write=self.config.auto_gc,
-            was_whole=self._was_whole,
             key_prefix=self.config.key_prefix,
         )
 
@@ -284,6 +283,17 @@ class OpenDatastore:
         self.mutations.recover()
         if not self.catalog.is_populated:
             self.refresh(ref)
+        self._clear_dead(ref, self.catalog.deferred_versions(ref))
+
+    def _clear_dead(self, ref: DataRef, versions: Sequence[int]) -> bool:
+        """Undo versions whose group died before its commit; whether there were any."""
+        if not versions:
+            return False
+        try:
+            return bool(self.mutations.clear(ref, versions))
+        except SwampstoreError as error:
+            notice("%s", error.message)
+            return True
 
     def holder(self, ref: DataRef) -> Ephemeral | None:
         """Return the place for ephemeral data if it holds this name."""

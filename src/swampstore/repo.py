@@ -334,6 +334,8 @@ class Repo(OpenDatastore):
         if row is None and not self.catalog.is_populated:
             self.refresh(ref)
             row = find(self.catalog, ref)
+        if row is not None and row.deferred and self._clear_dead(ref, [row.version]):
+            return None
         return Artifact(row, self._content) if row else None
 
     def _latest(self, ref: DataRef) -> Artifact | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
@@ -40,7 +40,7 @@ class Artifacts:
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
 
-    def save(  # noqa: PLR0913 - a version has that many details, and defaults for all of them
+    def save(
         self,
         model: str | ModelRef,
         name: str,
@@ -52,15 +52,13 @@ class Artifacts:
         garbage_collection: int | str = DEFAULT_POLICY,
         streaming: bool = False,
         owner: Owner | None = None,
-        publishing: AbstractContextManager[object] | None = None,
     ) -> Artifact:
         """Save content as the next version of a data name and return it.
 
         Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
         streamed, whatever its size. The content type is guessed from that unless given. Without
         an owner, whoever owns the name goes on owning it; a model addressed by its name keeps
-        that name. Lifetime `ephemeral` keeps the data in memory only. `publishing` is entered when
-        a stream has ended, for as long as it takes to make the version visible.
+        that name. Lifetime `ephemeral` keeps the data in memory only.
         """
         ref = self._new(model, name)
         if isinstance(model, str) and "/" not in model:
@@ -82,8 +80,7 @@ class Artifacts:
             return self._repo.just_written(ref, self._repo.store.save(ref, data, draft))
         with self._repo.store.open_writer(ref, draft) as writer:
             writer.copy_from(stream)
-            with publishing or nullcontext():
-                return self._at(ref, writer.finalize())
+            return self._at(ref, writer.finalize())
 
     def save_file(
         self, model: str | ModelRef, name: str, path: str | os.PathLike[str], **details: Any

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
@@ -14,8 +15,8 @@ from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.store import ArtifactStore
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.artifacts.writer import VersionWriter
-from swampstore.errors import MetadataError
-from swampstore.files import Change
+from swampstore.errors import MetadataError, NotFoundError
+from swampstore.files import Change, Hold
 from swampstore.layout import DEFERRED, DataRef
 
 
@@ -30,14 +31,16 @@ class Deferral:
     """A group of versions that become latest together; use it in a `with` block.
 
     Leaving the block commits, an exception rolls back. Until then the versions can be read by
-    their number but are nobody's latest. After a kill they are swept away like any other claim,
-    unless the commit had begun: then it is finished by the next process.
+    their number but are nobody's latest. They are held for as long as this process lives: after a
+    kill, whoever meets them first clears them away, unless the commit had begun: then it is
+    finished by the next process.
     """
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
         self._writers: list[VersionWriter] = []
         self._saved: list[Receipt] = []
+        self._hold = Hold()
 
     @property
     def receipts(self) -> list[Receipt]:
@@ -49,19 +52,28 @@ class Deferral:
 
     def save(self, ref: DataRef, content: bytes, draft: Draft) -> Metadata:
         """Save bytes as a version that waits for the commit."""
-        metadata = self._store.save(ref, content, draft, deferred=True)
+        metadata = self._store.save(ref, content, draft, group=self._hold)
         self._saved.append(Receipt(ref, metadata.version))
         return metadata
 
     def open_writer(self, ref: DataRef, draft: Draft) -> VersionWriter:
         """Return a writer for a version that waits for the commit."""
-        writer = self._store.open_writer(ref, draft, deferred=True)
+        writer = self._store.open_writer(ref, draft, group=self._hold)
         self._writers.append(writer)
         return writer
 
     def adopt(self, receipts: Iterable[Receipt]) -> None:
-        """Take over versions that another process deferred."""
-        self._saved.extend(receipts)
+        """Take over versions that another process deferred, which must still live.
+
+        Raises NotFoundError if one of them is there no longer.
+        """
+        for ref, version in receipts:
+            if not claims.adopt(self._store.tree, ref, version, self._hold):
+                raise NotFoundError(
+                    f"{ref} version {version} does not wait to be committed any more",
+                    hint="Keep the group that saved it until another one has adopted it.",
+                )
+            self._saved.append(Receipt(ref, version))
 
     def commit(self) -> None:
         """Make every version the latest of its name."""
@@ -74,11 +86,13 @@ class Deferral:
         by_path = {ref.rel: sorted(versions[ref]) for ref in refs}
         mutations = self._store.mutations
         with mutations.changing_many(refs, "commit", versions=by_path) as changes:
+            self._hold.seal()  # from here on it is finished, by whoever knows the intent
             outcomes = [
                 self._commit_name(change, ref, sorted(versions[ref]))
                 for ref, change in zip(refs, changes, strict=True)
             ]
             mutations.record_all(outcomes)
+        self._hold.release()
         for outcome in outcomes:
             self._store.prune_after(outcome.ref, outcome.stored[-1].metadata)
 
@@ -95,6 +109,7 @@ class Deferral:
                 )
             stored.append(StoredVersion(metadata, deferred=False))
             change.remove(ref.file_rel(version, DEFERRED))
+            claims.settle(change, ref, version)
         if versions[-1] > marker:
             marker = point_latest(change, ref, versions[-1])
         return Outcome(ref, marker, stored)
@@ -105,6 +120,7 @@ class Deferral:
             writer.abort()
         for ref, version in self._take():
             self._store.delete_versions(ref, [version])
+        self._hold.release()
 
     def _take(self) -> list[Receipt]:
         receipts = self.receipts

@@ -104,7 +104,7 @@ class Mutations:
             try:
                 yield
             except BaseException:
-                self._try_to_heal(rels)
+                self._try_to_heal(rels, is_dead=False)
                 raise
 
     def decide(self, ref: DataRef, op: str, **details: Any) -> None:
@@ -155,15 +155,35 @@ class Mutations:
                 if held:
                     self._try_to_heal(rels)
 
-    def _try_to_heal(self, rels: Sequence[str]) -> None:
+    def clear(
+        self, ref: DataRef, versions: Iterable[int], before: float | None = None
+    ) -> list[int]:
+        """Remove versions that were begun by somebody who is dead; return which ones.
+
+        See `claims.abandoned` for `before`. Costs next to nothing if nobody is.
+        """
+        from swampstore.artifacts import claims
+        from swampstore.artifacts.versions import effective_marker
+
+        dead = [one for one in versions if claims.is_abandoned(self.tree, ref, one, before)]
+        if not dead:
+            return []
+        with self.receiving_many([ref], "clear") as (reception,):
+            gone = [one for one in dead if claims.clear(self.tree, reception, ref, one, before)]
+            reception.remove_empty_dir(ref.rel)
+            self.record(ref, removed=gone, marker=effective_marker(self.tree, ref))
+        return gone
+
+    def _try_to_heal(self, rels: Sequence[str], *, is_dead: bool = True) -> None:
         try:
-            self._heal(rels)
+            self._heal(rels, is_dead=is_dead)
         except DiskError as error:
             notice("%s", error.message)
 
-    def _heal(self, rels: Sequence[str]) -> bool:
+    def _heal(self, rels: Sequence[str], *, is_dead: bool = True) -> bool:
         """Heal these paths, whose locks are held; return whether nothing is left to heal.
 
+        `is_dead` tells that whoever left it cannot have tidied up anything.
         Raises DiskError, saying why, for a change that cannot be healed as things are.
         """
         for path, action in self.ledger.pending():
@@ -175,7 +195,7 @@ class Mutations:
             from swampstore.artifacts.recovery import recover
 
             try:
-                recover(self.tree, self.ledger, path, details)
+                recover(self.tree, self.ledger, path, details, is_dead=is_dead)
             except (SwampstoreError, OSError) as error:
                 raise DiskError(
                     f"an interrupted change of {path} cannot be healed yet: {error}",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Metadata, Owner, encode
 from swampstore.errors import MetadataError, OwnershipError, VersionClaimError
-from swampstore.files import Change, Tree
+from swampstore.files import Change, Hold, Tree
 from swampstore.layout import DEFERRED, METADATA, DataRef
 
 CLAIM_ATTEMPTS = 100
@@ -54,17 +55,23 @@ def owner_for(ref: DataRef, newest: Metadata | None, wanted: Owner | None) -> Ow
     )
 
 
-def claim_version(tree: Tree, change: Change, ref: DataRef, marker: int) -> int:
-    """Create the directory of the next free version; creating it is the claim."""
+def claim_version(tree: Tree, change: Change, ref: DataRef, marker: int, hold: Hold) -> int:
+    """Create the directory of the next free version, held by whoever has `hold`: the claim.
+
+    What the dead claimed is free.
+    """
     change.make_dir(ref.rel)
     candidate = marker + 1
     for attempt in range(CLAIM_ATTEMPTS):
         if attempt == _NEARBY:
             # Many claims stand above the marker; look instead of trying one by one.
             candidate = max(candidate, *on_disk.version_numbers(tree, ref)) + 1
-        if change.claim_dir(ref.version_rel(candidate)):
+        if claims.claim(change, ref, candidate, hold):
             return candidate
-        candidate += 1
+        if claims.clear(tree, change, ref, candidate):
+            change.make_dir(ref.rel)
+        else:
+            candidate += 1
     raise VersionClaimError(
         f"no free version of {ref} after {CLAIM_ATTEMPTS} attempts",
         hint="Other writers are claiming versions faster; try again.",
@@ -83,6 +90,8 @@ def publish(
     if deferred:
         change.write_new(ref.file_rel(version, DEFERRED), b"")
     change.write(ref.file_rel(version, METADATA), encode(metadata))
+    if not deferred:
+        claims.settle(change, ref, version)
     change.sync_dir(ref.version_rel(version))
     change.sync_dir(ref.rel)
     if deferred or version <= marker:

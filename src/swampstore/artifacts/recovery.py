@@ -10,6 +10,7 @@ import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.arriving import tidy_name
 from swampstore.artifacts.renumber import finish_moves
@@ -31,13 +32,18 @@ def ref_of(path: str) -> DataRef:
     return DataRef(ModelRef("/".join(parts[1:-2]), parts[-2]), parts[-1])
 
 
-def recover(tree: Tree, rows: Rows, path: str, details: Mapping[str, Any]) -> None:
-    """Bring one announced path to the state before or after its change. Its lock is held."""
+def recover(
+    tree: Tree, rows: Rows, path: str, details: Mapping[str, Any], *, is_dead: bool
+) -> None:
+    """Bring one announced path to the state before or after its change. Its lock is held.
+
+    `is_dead` tells that whoever changed it was killed, and has not tidied up anything.
+    """
     ref = ref_of(path)
     if details["op"] == "land":
         marker = _tidy_landing(tree, ref)
     else:
-        marker = _finish_or_undo(tree, ref, details)
+        marker = _finish_or_undo(tree, ref, details, is_dead=is_dead)
     rows.replace(ref, on_disk.stored_versions(tree, ref), marker)
 
 
@@ -55,7 +61,7 @@ def _tidy_landing(tree: Tree, ref: DataRef) -> int:
     return on_disk.effective_marker(tree, ref)
 
 
-def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any]) -> int:
+def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any], *, is_dead: bool) -> int:
     with tree.changing(ref.rel) as change:
         match details["op"]:
             case "append":
@@ -66,7 +72,16 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any]) -> int
                 _undo_half_rename(tree, change, ref, details)
             case "renumber":
                 finish_moves(tree, change, ref, details["moves"])
+        if is_dead:
+            _clear_claims(tree, change, ref)
         return repoint(tree, change, ref, down=details["op"] == "rename")
+
+
+def _clear_claims(tree: Tree, change: Change, ref: DataRef) -> None:
+    """Remove what the dead claimed; an empty directory may be all that they came to."""
+    for version in on_disk.version_numbers(tree, ref):
+        if not claims.clear(tree, change, ref, version):
+            change.remove_empty_dir(ref.version_rel(version))
 
 
 def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
@@ -83,6 +98,7 @@ def _cut_torn_append(tree: Tree, change: Change, ref: DataRef) -> None:
 def _finish_commit(change: Change, ref: DataRef, versions: Sequence[int]) -> None:
     for version in versions:
         change.remove(ref.file_rel(version, DEFERRED))
+        claims.settle(change, ref, version)
 
 
 def _undo_half_rename(tree: Tree, change: Change, ref: DataRef, details: Mapping[str, Any]) -> None:

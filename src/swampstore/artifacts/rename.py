@@ -21,7 +21,7 @@ from swampstore.errors import (
     NotFoundError,
     ValidationError,
 )
-from swampstore.files import Change
+from swampstore.files import Change, Hold
 from swampstore.layout import RAW, DataRef
 
 _CHUNK = 1 << 20
@@ -51,9 +51,12 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
         )
     copy_id = str(uuid.uuid4())
     details = {"with": [old.rel, new.rel], "old": old.rel, "new_name": new.name}
-    with store.mutations.changing_many([old, new], "rename", copy_id=copy_id, **details) as (
-        old_change,
-        new_change,
+    with (
+        Hold() as hold,
+        store.mutations.changing_many([old, new], "rename", copy_id=copy_id, **details) as (
+            old_change,
+            new_change,
+        ),
     ):
         latest, old_marker = _live(store, old)
         if latest is None:
@@ -63,8 +66,8 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
             raise AlreadyExistsError(
                 f"{new} exists already", hint="Delete it first, or choose another name."
             )
-        copied = _copy(store, new_change, latest, old, new, new_marker, copy_id)
-        tombstone = _bury(store, old_change, old, latest, old_marker, new)
+        copied = _copy(store, new_change, latest, old, new, new_marker, copy_id, hold)
+        tombstone = _bury(store, old_change, old, latest, old_marker, new, hold)
         store.mutations.record_all([_as_latest(old, tombstone), _as_latest(new, copied)])
     return Renamed(old, new, latest.version, copied.version)
 
@@ -83,8 +86,9 @@ def _copy(
     new: DataRef,
     marker: int,
     copy_id: str,
+    hold: Hold,
 ) -> Metadata:
-    version = claim_version(store.tree, change, new, marker)
+    version = claim_version(store.tree, change, new, marker, hold)
     try:
         size, checksum = _copy_content(
             store, change, old.file_rel(latest.version, RAW), new, version
@@ -130,12 +134,18 @@ def _copy_content(
 
 
 def _bury(
-    store: ArtifactStore, change: Change, old: DataRef, latest: Metadata, marker: int, new: DataRef
+    store: ArtifactStore,
+    change: Change,
+    old: DataRef,
+    latest: Metadata,
+    marker: int,
+    new: DataRef,
+    hold: Hold,
 ) -> Metadata:
     now = to_iso(store.clock())
     content = to_json_bytes({"renamedTo": new.name, "renamedAt": now})
     draft: Draft = tombstone_draft(latest, renamed_to=new.name).checked()
-    version = claim_version(store.tree, change, old, marker)
+    version = claim_version(store.tree, change, old, marker, hold)
     checksum = hashlib.sha256(content).hexdigest()
     tombstone = draft.metadata(old.name, version, latest.owner, now, len(content), checksum)
     try:

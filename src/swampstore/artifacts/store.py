@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from swampstore.artifacts.versions import StoredVersion
 from swampstore.artifacts.writer import VersionWriter
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
-from swampstore.files import Change
+from swampstore.files import Change, Hold
 from swampstore.layout import METADATA, RAW, DataRef, check_shareable
 from swampstore.notices import notice
 
@@ -43,9 +44,8 @@ class Deleted(NamedTuple):
 class ArtifactStore:
     """The versions of every data name of one repository, on disk.
 
-    `prune_on_write` enforces numeric version policies right after each save. `was_whole` tells of
-    the directory of a version without metadata that it was finished once, and damaged since.
-    `key_prefix` is what comes before every path where the versions are shared.
+    `prune_on_write` enforces numeric version policies right after each save. `key_prefix` is what
+    comes before every path where the versions are shared.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class ArtifactStore:
         clock: Clock,
         *,
         prune_on_write: bool = False,
-        was_whole: Callable[[str], bool] = lambda _: False,
         key_prefix: str = "",
     ) -> None:
         self._key_prefix = key_prefix
         self.mutations = mutations
         self.tree = mutations.tree
         self.clock = clock
-        self.was_whole = was_whole
         self._prune_on_write = prune_on_write
 
     def check_new(self, ref: DataRef) -> None:
@@ -69,20 +67,22 @@ class ArtifactStore:
         check_shareable(ref, self._key_prefix)
 
     def save(
-        self, ref: DataRef, content: bytes, draft: Draft, *, deferred: bool = False
+        self, ref: DataRef, content: bytes, draft: Draft, *, group: Hold | None = None
     ) -> Metadata:
         """Save bytes as the next version of a name and return its metadata.
 
+        As part of a `group` it waits for the commit, for as long as somebody has that hold.
         Raises ValidationError for a name or draft that cannot be, OwnershipError if the name is
         someone else's, DiskError if the disk refuses; the earlier versions stay as they were.
         """
         self.check_new(ref)
         draft = draft.checked()
         checksum = hashlib.sha256(content).hexdigest()
-        with self.mutations.changing(ref, "save") as change:
+        deferred = group is not None
+        with _holding(group) as hold, self.mutations.changing(ref, "save") as change:
             marker, newest = current(self.tree, ref)
             owner = owner_for(ref, newest, draft.owner)
-            version = claim_version(self.tree, change, ref, marker)
+            version = claim_version(self.tree, change, ref, marker, hold)
             now = to_iso(self.clock())
             metadata = draft.metadata(ref.name, version, owner, now, len(content), checksum)
             try:
@@ -97,17 +97,17 @@ class ArtifactStore:
             self.prune_after(ref, metadata)
         return metadata
 
-    def open_writer(self, ref: DataRef, draft: Draft, *, deferred: bool = False) -> VersionWriter:
+    def open_writer(
+        self, ref: DataRef, draft: Draft, *, group: Hold | None = None
+    ) -> VersionWriter:
         """Claim the next version and return a writer for its content, of any size.
 
         Nothing is visible until the writer is finalised; leaving its `with` block does that, an
-        exception there gives the claim up.
+        exception there gives the claim up. `group` is as for `save`.
         """
         self.check_new(ref)
-        writer = VersionWriter.claim(
-            self.mutations, self.clock, ref, draft.checked(), deferred=deferred
-        )
-        if not deferred:
+        writer = VersionWriter.claim(self.mutations, self.clock, ref, draft.checked(), group)
+        if group is None:
             writer.on_published = self.prune_after
         return writer
 
@@ -211,6 +211,11 @@ class ArtifactStore:
         except SwampstoreError as error:
             # The save itself is done; the next one, or `data gc`, prunes again.
             notice("old versions of %s stay for now: %s", ref, error.message)
+
+
+def _holding(group: Hold | None) -> AbstractContextManager[Hold]:
+    """Return the hold of a group, or one for as long as the block lasts."""
+    return Hold() if group is None else contextlib.nullcontext(group)
 
 
 def _missing_content(ref: DataRef, version: int) -> ContentMissingError:

@@ -14,7 +14,7 @@ from swampstore.artifacts.publish import claim_version, current, owner_for, publ
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, WriterClosedError
-from swampstore.files import disk_errors
+from swampstore.files import Hold, disk_errors
 from swampstore.layout import RAW, DataRef
 from swampstore.notices import notice
 
@@ -29,13 +29,14 @@ class VersionWriter:
     """
 
     def __init__(
-        self, mutations: Mutations, clock: Clock, ref: DataRef, draft: Draft, *, deferred: bool
+        self, mutations: Mutations, clock: Clock, ref: DataRef, draft: Draft, group: Hold | None
     ) -> None:
         self._mutations = mutations
         self._tree = mutations.tree
         self._clock = clock
         self._draft = draft
-        self._deferred = deferred
+        self._deferred = group is not None
+        self._hold = Hold() if group is None else group
         self._digest = hashlib.sha256()
         self._size = 0
         self._fd = -1
@@ -46,17 +47,21 @@ class VersionWriter:
 
     @classmethod
     def claim(
-        cls, mutations: Mutations, clock: Clock, ref: DataRef, draft: Draft, *, deferred: bool
+        cls, mutations: Mutations, clock: Clock, ref: DataRef, draft: Draft, group: Hold | None
     ) -> VersionWriter:
-        """Claim the next version of a name for writing."""
-        writer = cls(mutations, clock, ref, draft, deferred=deferred)
+        """Claim the next version of a name for writing, alone or as part of a group."""
+        writer = cls(mutations, clock, ref, draft, group)
         tree = mutations.tree
-        with mutations.changing(ref, "claim") as change:
-            marker, newest = current(tree, ref)
-            owner_for(ref, newest, draft.owner)
-            writer.version = claim_version(tree, change, ref, marker)
-            writer._fd = change.create(ref.file_rel(writer.version, RAW))
-            mutations.ledger.settle([ref.rel])
+        try:
+            with mutations.changing(ref, "claim") as change:
+                marker, newest = current(tree, ref)
+                owner_for(ref, newest, draft.owner)
+                writer.version = claim_version(tree, change, ref, marker, writer._hold)
+                writer._fd = change.create(ref.file_rel(writer.version, RAW))
+                mutations.ledger.settle([ref.rel])
+        except BaseException:
+            writer._let_go()
+            raise
         return writer
 
     @property
@@ -90,13 +95,17 @@ class VersionWriter:
             self._close()
             if self._written_outside:
                 self._hash_file()
-        return self._publish()
+        try:
+            return self._publish()
+        finally:
+            self._let_go()
 
     def abort(self) -> None:
         """Give the claim up; nothing was ever visible."""
         if self._fd >= 0:
             self._close()
             self._discard()
+            self._let_go()
 
     def _publish(self) -> Metadata:
         ref = self.ref
@@ -140,7 +149,7 @@ class VersionWriter:
                 change.discard_claim(self.ref.version_rel(self.version))
                 self._mutations.ledger.settle([self.ref.rel])
         except SwampstoreError as error:
-            # What led here matters more; the sweep removes the claim when it is old enough.
+            # What led here matters more; whoever meets the claim of nobody removes it.
             notice("the claim of %s stays for now: %s", self.ref, error.message)
 
     def _check_open(self) -> None:
@@ -149,6 +158,11 @@ class VersionWriter:
                 f"{self.ref} version {self.version} is not being written any more",
                 hint="Open a new writer for the next version.",
             )
+
+    def _let_go(self) -> None:
+        """Give up the hold, unless the group still needs it."""
+        if not self._deferred:
+            self._hold.release()
 
     def _close(self) -> None:
         os.close(self._fd)

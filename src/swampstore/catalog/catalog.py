@@ -37,6 +37,7 @@ VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version =
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
 ROWS_OF_NAME = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC"
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
+DEFERRED_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} AND deferred = 1"
 NAMES_OF_MODEL = (
     f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
     " ORDER BY data_name"
@@ -66,6 +67,7 @@ POINT_LOOKUPS = {
     "version": VERSION_BY_ADDRESS,
     "versions": VERSIONS_BY_ADDRESS,
     "version numbers": VERSION_NUMBERS,
+    "deferred versions": DEFERRED_NUMBERS,
     "names of a model": NAMES_OF_MODEL,
     "latest of a model": LATEST_OF_MODEL,
     "models by name": MODELS_BY_NAME,
@@ -257,6 +259,11 @@ class Catalog:
         """Return a name's versions, ascending."""
         key = self._key(ref)
         return self.rows.read(lambda db: [found for (found,) in db.execute(VERSION_NUMBERS, key)])
+
+    def deferred_versions(self, ref: DataRef) -> list[int]:
+        """Return a name's versions that wait for the commit of their group."""
+        key = self._key(ref)
+        return self.rows.read(lambda db: [found for (found,) in db.execute(DEFERRED_NUMBERS, key)])
 
     def names(self, model: ModelRef) -> list[str]:
         """Return the data names of a model, sorted."""

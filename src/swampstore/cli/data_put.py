@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from typing import TYPE_CHECKING, Any, BinaryIO
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -14,12 +16,15 @@ from swampstore.cli.describing import description
 from swampstore.cli.rendering import printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
+from swampstore.layout import check_data_name
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
 
 _APPEND_CHUNK = 8 << 20
+_CHUNK = 1 << 20
+_IN_MEMORY = 8 << 20
 STDIN = "-"
 
 
@@ -73,13 +78,16 @@ def put(
     if append and any(details.values()):
         raise click.UsageError("--append adds bytes only; the version keeps its details.")
     wanted = _details(**details)
-    with session.open_repo() as repo:
-        work = session.working(repo, [model])
-        if file == STDIN and not append:
-            artifact = _save_stdin(repo, model, name, {**wanted, "publishing": work})
-        else:
-            with work:
-                artifact = _save(repo, model, name, file, json_value, append, wanted)
+    with session.open_repo() as repo, ExitStack() as stack:
+        # However long it takes to come, nobody has to wait for it; and the number is chosen when
+        # it is known what others have saved meanwhile.
+        source = None
+        if file == STDIN:
+            repo.model(model)  # before anything is read in vain
+            check_data_name(name)
+            source = stack.enter_context(_read_stdin(repo))
+        with session.working(repo, [model]):
+            artifact = _save(repo, model, name, source or file, json_value, append, wanted)
         described = description(repo, artifact)
     session.show(
         described,
@@ -94,15 +102,21 @@ def _save(
     repo: Repo,
     model: str,
     name: str,
-    file: str | None,
+    file: str | BinaryIO | None,
     json_value: str | None,
     append: bool,
     wanted: dict[str, Any],
 ) -> Artifact:
     if append:
         return _append(repo, model, name, file, json_value)
-    if json_value is None:
-        return repo.artifacts.save_file(model, name, str(file), **wanted)
+    if isinstance(file, str):
+        return repo.artifacts.save_file(model, name, file, **wanted)
+    if file is not None:
+        from swampstore.artifacts.media_types import guess_content_type
+
+        wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
+        return repo.artifacts.save(model, name, file, **wanted)
+    assert json_value is not None
     wanted["content_type"] = wanted["content_type"] or "application/json"
     return repo.artifacts.save(model, name, _json_bytes(json_value), **wanted)
 
@@ -152,24 +166,33 @@ def _json_bytes(text: str) -> bytes:
         ) from error
 
 
-def _save_stdin(repo: Repo, model: str, name: str, wanted: dict[str, Any]) -> Artifact:
-    """Save what comes, however long it takes; nobody has to wait for it meanwhile."""
-    from swampstore.artifacts.media_types import guess_content_type
+def _read_stdin(repo: Repo) -> BinaryIO:
+    """Return all that comes, in memory or, if it is much, in a file without a name."""
+    import tempfile
 
-    wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
+    from swampstore.files import disk_errors
+
     # Without the buffer, which waits until it is full and may miss an interrupt meanwhile.
     source = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-    return repo.artifacts.save(model, name, source, **wanted)
+    directory = repo.config.local_dir
+    place = directory if os.path.isdir(directory) else None
+    with disk_errors(directory):
+        spool = tempfile.SpooledTemporaryFile(_IN_MEMORY, dir=place)  # noqa: SIM115 - the caller does
+        while chunk := source.read(_CHUNK):
+            spool.write(chunk)
+        spool.seek(0)
+    return cast("BinaryIO", spool)
 
 
 def _append(
-    repo: Repo, model: str, name: str, file: str | None, json_value: str | None
+    repo: Repo, model: str, name: str, file: str | BinaryIO | None, json_value: str | None
 ) -> Artifact:
     if json_value is not None:
         return repo.artifacts.append(model, name, _json_bytes(json_value))
-    if file == STDIN:
-        return _append_from(repo, model, name, sys.stdin.buffer)
-    with open(str(file), "rb") as source:
+    if not isinstance(file, str):
+        assert file is not None
+        return _append_from(repo, model, name, file)
+    with open(file, "rb") as source:
         return _append_from(repo, model, name, source)
 
 

@@ -33,7 +33,7 @@ SIZES = Check(
 LEFTOVERS = Check(
     "leftovers",
     "nothing was left behind by interrupted writes",
-    "{} thing(s) left behind by interrupted writes over a day ago",
+    "{} thing(s) left behind by interrupted writes",
     "Run `swampstore doctor --repair` or `swampstore data gc`.",
 )
 TIERS = Check(

@@ -35,17 +35,13 @@ class _Listing(NamedTuple):
 class DataWalk:
     """Walks `data/` in both tiers; memory holds the listings of one path from the top.
 
-    `before` is the time before which an unfinished write counts as abandoned, unless `was_whole`
-    tells of the directory of a version that it was finished once.
+    `before` is the time before which an unfinished write of nobody knows whom counts as abandoned.
     """
 
-    def __init__(
-        self, tree: Tree, before: float, complain: Complain, was_whole: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, tree: Tree, before: float, complain: Complain) -> None:
         self._tree = tree
         self._before = before
         self._complain = complain
-        self._was_whole = was_whole
 
     def names(self) -> Iterator[DataRef]:
         """Yield every data name; what is wrong around them is complained about on the way."""
@@ -99,9 +95,8 @@ class DataWalk:
             self._stranger(f"{rel}/{name}", "is a file where only directories belong")
 
     def _check_abandoned(self, rel: str, parts: tuple[str, ...]) -> None:
-        for place in self._tree.places(rel):
-            if leftover_at(place, parts, self._before) and not self._was_whole(rel):
-                self._complain(checks.LEFTOVERS, f"{place} was begun and never finished")
+        if leftover_at(self._tree, parts, self._before):
+            self._complain(checks.LEFTOVERS, f"{self._tree.path(rel)} was begun and never finished")
 
     def _stranger(self, rel: str, why: str) -> None:
         self._complain(checks.STRANGERS, f"{self._tree.path(rel)} {why}")

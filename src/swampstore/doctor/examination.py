@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from swampstore.artifacts.sweep import DEFAULT_AGE, sweep
+from swampstore.artifacts.claims import DEFAULT_AGE
+from swampstore.artifacts.sweep import sweep
 from swampstore.config import Config, read_marker
 from swampstore.doctor import checks
 from swampstore.doctor.catalog_view import look_at_catalog, set_catalog_aside
@@ -176,9 +177,8 @@ class _Examination:
 
     def _look_at_data(self, comparison: Comparison) -> None:
         before = self._repo.clock().timestamp() - DEFAULT_AGE
-        was_whole = self._repo.store.was_whole
         prefix = self._repo.config.key_prefix
-        for ref in DataWalk(self._tree, before, self._complain, was_whole).names():
+        for ref in DataWalk(self._tree, before, self._complain).names():
             if reason := why_no_key(f"{prefix}{ref.file_rel(1, METADATA)}"):
                 self._complain(checks.NAMES, f"{escaped(ref)}: {reason}")
             self._look_at_name(ref, comparison)

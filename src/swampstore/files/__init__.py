@@ -17,11 +17,13 @@ from swampstore.files.disk import (
     sync_dir,
     sync_filesystem,
 )
+from swampstore.files.hold import Hold, taking_over
 from swampstore.files.tree import Announce, Change, Reception, Tree
 
 __all__ = [
     "Announce",
     "Change",
+    "Hold",
     "Reception",
     "Tree",
     "disk_errors",
@@ -31,4 +33,5 @@ __all__ = [
     "replace_file",
     "sync_dir",
     "sync_filesystem",
+    "taking_over",
 ]

@@ -17,6 +17,7 @@ from swampstore.files.disk import (
     temp_beside,
     write_all,
 )
+from swampstore.files.hold import Hold
 from swampstore.layout import Routing, is_internal, is_temp
 
 Announce = Callable[[str], None]
@@ -29,6 +30,8 @@ class Tree:
     machine; they are the same directory in the default layout. `announce` is told every path,
     `prefix` (the namespace) in front, before it changes. With `announce_write`, that one is told
     instead, and `announce` only what is removed. `durable=False` leaves out every fsync.
+    `was_whole` tells of the directory of a version without metadata that it was finished once, and
+    damaged since.
     """
 
     def __init__(
@@ -41,11 +44,13 @@ class Tree:
         announce_write: Announce | None = None,
         prefix: str = "",
         durable: bool = True,
+        was_whole: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.base = base
         self.local = local
         self.routing = routing
         self.durable = durable
+        self.was_whole = was_whole
         self._announce_write = announce_write or announce
         self._announce_removal = announce if announce_write else None
         self._prefix = f"{prefix}/" if prefix else ""
@@ -103,6 +108,24 @@ class Tree:
             if self._announce_removal:
                 # A push that came in between has seen the old state, and settled the mark.
                 self._announce_write(f"{self._prefix}{rel}")
+
+    def drop_dir(self, above: str, rel: str) -> None:
+        """Let a directory below `above` vanish in one rename, then clean up; announces nothing.
+
+        Anything but a directory in its place is not ours, and stays.
+        """
+        for place in self.places(above):
+            path = f"{place}{rel.removeprefix(above)}"
+            if not os.path.isdir(path):
+                continue
+            doomed = temp_beside(path)
+            try:
+                os.rename(path, doomed)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if self.durable:
+                sync_dir(os.path.dirname(path))
+            remove_all(doomed)
 
     def announce_removal(self, rel: str) -> None:
         """Announce that something announced is about to be removed, not just written."""
@@ -211,6 +234,27 @@ class Change:
                 os.unlink(temp)
             raise
 
+    def claim_dir_held(self, rel: str, file: str, hold: Hold) -> bool:
+        """Create a directory like `claim_dir`, with a file in it that is held from then on."""
+        path = self._path(rel)
+        if self._tree.routing.may_split(self._rel):
+            self._make_dirs(os.path.dirname(path))
+        hold.prepare(os.path.dirname(path))
+        if not self.claim_dir(rel):
+            return False
+        hold.place(f"{path}/{file}")
+        return True
+
+    def remove_empty_dir(self, rel: str) -> None:
+        """Remove a directory if nothing is in it."""
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path(rel))
+
+    def drop(self, rel: str, file: str) -> None:
+        """Remove a file of a directory that means nothing any more, there or not."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._path(rel)}/{file}")
+
     def create(self, rel: str) -> int:
         """Create a new file and return its descriptor, which the caller writes and closes."""
         return self._create(self._path(rel))
@@ -266,22 +310,9 @@ class Change:
         self._sync_dir(os.path.dirname(path))
 
     def remove_tree(self, rel: str) -> None:
-        """Remove a directory and all below it: gone in one rename, then cleaned up.
-
-        Anything but a directory in its place is not ours, and stays.
-        """
+        """Remove a directory and all below it: gone in one rename, then cleaned up."""
         self._tree.announce_removal(rel)
-        for place in self._tree.places(self._rel):
-            path = f"{place}{rel.removeprefix(self._rel)}"
-            if not os.path.isdir(path):
-                continue
-            doomed = temp_beside(path)
-            try:
-                os.rename(path, doomed)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            self._sync_dir(os.path.dirname(path))
-            remove_all(doomed)
+        self._tree.drop_dir(self._rel, rel)
 
     def move_dir(self, old: str, new: str) -> None:
         """Rename a directory in every tier that has it; there, `new` is absent or empty."""
@@ -291,8 +322,12 @@ class Change:
                 os.rename(f"{place}{source}", f"{place}{target}")
 
     def discard_claim(self, rel: str) -> None:
-        """Remove a claimed directory, and the announced one if nothing else is in it."""
-        self.remove_tree(rel)
+        """Remove a claimed directory, and the announced one if nothing else is in it.
+
+        That is no removal which others should hear of: they never had it.
+        """
+        self._path(rel)
+        self._tree.drop_dir(self._rel, rel)
         for place in self._tree.places(self._rel):
             with contextlib.suppress(OSError):
                 os.rmdir(place)
@@ -344,6 +379,11 @@ class Reception:
         """Remove a file; it may be gone already."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(rel))
+
+    def discard_claim(self, rel: str) -> None:
+        """Remove a claimed directory whose owner is dead, in every tier."""
+        self._path(rel)
+        self._tree.drop_dir(self._rel, rel)
 
     def remove_empty_dir(self, rel: str) -> None:
         """Remove a directory if nothing is in it."""

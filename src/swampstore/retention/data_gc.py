@@ -76,8 +76,9 @@ class DataGc:
 
     def run(self) -> GcReport:
         """Remove what was planned, sweep up after dead writers, checkpoint the catalog."""
-        done, kept = _apply(self._repo, self.plan, self._now)
+        # First, because what the dead left in a name would keep the name from going.
         abandoned, failures = self._sweep(dry_run=False)
+        done, kept = _apply(self._repo, self.plan, self._now)
         return GcReport(
             GcPlan(done),
             dry_run=False,

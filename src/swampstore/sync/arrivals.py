@@ -10,6 +10,7 @@ import stat
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.arriving import Way, make_way, tidy
 from swampstore.artifacts.mutation import Outcome
@@ -101,12 +102,14 @@ class NameArrivals:
         ready = {
             version: arrivals
             for version, arrivals in sorted(self._versions.items())
-            if self._is_ready(version, arrivals)
+            if self._is_ready(reception, version, arrivals)
         }
+        is_complete = len(ready) == len(self._versions)
         for version, arrivals in ready.items():
             if staged := [arrival for arrival in arrivals if arrival.staged]:
-                self._store(reception, version, staged)
-        if self._marker and is_expected(self._tree, self._marker, over_link=True):
+                is_complete &= self._store(reception, version, staged)
+        # The marker of a version that has to wait would name nothing, and a repair would move it.
+        if is_complete and self._marker and is_expected(self._tree, self._marker, over_link=True):
             self._take(reception, self._marker)
         for version, arrivals in ready.items():
             if gone := [arrival for arrival in arrivals if not arrival.staged]:
@@ -114,22 +117,27 @@ class NameArrivals:
         if any(one.signature is None for one in self.landed):
             reception.remove_empty_dir(self.ref.rel)
 
-    def _is_ready(self, version: int, arrivals: Sequence[Arrival]) -> bool:
-        """Whether every file of a version is as expected; without its directory, there is none."""
-        if not os.path.lexists(self._tree.shared_path(self.ref.version_rel(version))):
+    def _is_ready(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> bool:
+        """Whether every file of a version is as expected; without its directory, there is none.
+
+        What the dead began is nothing.
+        """
+        is_there = os.path.lexists(self._tree.shared_path(self.ref.version_rel(version)))
+        if not is_there or claims.clear(self._tree, reception, self.ref, version):
             return all(arrival.expected is None for arrival in arrivals)
         return all(is_expected(self._tree, arrival) for arrival in arrivals)
 
     def _take(self, reception: Reception, arrival: Arrival) -> None:
         self.landed.append(take_place(self._tree, reception, arrival))
 
-    def _store(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> None:
+    def _store(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> bool:
+        """Let the files of a version in; False if somebody here is writing that version."""
         content = [arrival for arrival in arrivals if not _is_metadata(arrival)]
         metadata = next((arrival for arrival in arrivals if _is_metadata(arrival)), None)
         try:
             way = make_way(self._tree, reception, self.ref, version)
             if way is Way.TAKEN:
-                return
+                return False
             if way is Way.FRESH and content:
                 metadata = self._mark(reception, version, metadata)
             for arrival in content:
@@ -141,6 +149,7 @@ class NameArrivals:
             raise
         if metadata and way is Way.OPEN:
             tidy(self._tree, reception, self.ref, version)
+        return True
 
     def _mark(self, reception: Reception, version: int, metadata: Arrival | None) -> Arrival | None:
         """Mark a directory as no claim; the metadata itself does, if it waits for its content."""

@@ -111,8 +111,7 @@ def was_deleted(parts: Parts, version_rel: str, removals: Container[str]) -> boo
 
 def _is_finished(parts: Parts, version_rel: str) -> bool:
     """Whether a version is there as a whole, so that it can move; others are being written."""
-    is_described = os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
-    return is_described and is_content_here(parts.names, version_rel)
+    return _is_committed(parts, version_rel) and is_content_here(parts.names, version_rel)
 
 
 def remote_marker(parts: Parts, rel: str) -> int:
@@ -195,14 +194,17 @@ def repair_marker(parts: Parts, name_rel: str) -> None:
 
 def _may_be_latest(parts: Parts, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
-    is_here = [
-        os.path.lexists(parts.names.local(f"{version_rel}/{name}")) for name in (METADATA, DEFERRED)
-    ]
-    if is_here != [True, False]:
+    if not _is_committed(parts, version_rel):
         return False
     known = parts.base.get(f"{version_rel}/{RAW}")
     entry = Entry(known.size, known.modified, known.sha256) if known else None
     return is_complete(parts, version_rel, entry)
+
+
+def _is_committed(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is complete; somebody may still be writing one that is not."""
+    is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
+    return not is_deferred and os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
 
 
 def keep_copy(parts: Parts, rel: str, sha256: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from swampstore.artifacts import claims
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.recovery import ref_of, repoint
 from swampstore.artifacts.renumber import claim_numbers, move_versions, renumber
@@ -20,9 +21,10 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.rebuild import rebuild
 from swampstore.errors import CatalogError, DiskError, ValidationError
 from swampstore.files import Tree, disk_errors, sync_filesystem
+from swampstore.layout import DataRef
 from swampstore.sync.arrivals import Arrival, Landed, NameArrivals, is_expected, take_place
 from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.shapes import unit_of
+from swampstore.sync.shapes import unit_of, version_file
 
 __all__ = ["Arrival", "ArtifactLanding", "Landed", "Landing", "LandingError", "PlainLanding"]
 
@@ -54,6 +56,12 @@ class Landing(Protocol):
 
     def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
         """Make `latest` name the highest version that may be it: a local change, announced."""
+
+    def recover(self) -> None:
+        """Finish or undo what the dead left half done."""
+
+    def clear(self, rel: str) -> bool:
+        """Remove the version that a file is of, if it was begun by somebody who is dead."""
 
     def bulk_done(self) -> None:
         """Hear that everything of a sync has landed."""
@@ -145,6 +153,15 @@ class PlainLanding:
         with self._tree.changing(name_rel) as change:
             repoint(self._tree, change, ref_of(name_rel), down=True, without=without)
 
+    def clear(self, rel: str) -> bool:
+        """Remove the version that a file is of, if it was begun by somebody who is dead."""
+        ref, version = _version_of(rel)
+        with self._tree.receiving(ref.rel) as reception:
+            return claims.clear(self._tree, reception, ref, version)
+
+    def recover(self) -> None:
+        """Without intents there is nothing to finish."""
+
     def bulk_done(self) -> None:
         """Nothing waits for the end."""
 
@@ -203,6 +220,15 @@ class ArtifactLanding(PlainLanding):
         """Give local versions of a data name new numbers: a local change, which is announced."""
         renumber(self._mutations, ref_of(name_rel), moves)
 
+    def clear(self, rel: str) -> bool:
+        """Remove the version that a file is of, if it was begun by somebody who is dead."""
+        ref, version = _version_of(rel)
+        return bool(self._mutations.clear(ref, [version]))
+
+    def recover(self) -> None:
+        """Finish or undo what the dead left half done."""
+        self._mutations.recover()
+
     @contextlib.contextmanager
     def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:
         """Hold the locks of data names, if all of them are free."""
@@ -215,6 +241,12 @@ class ArtifactLanding(PlainLanding):
         with self._mutations.changing(ref, "repoint") as change:
             marker = repoint(self._tree, change, ref, down=True, without=without)
             self._mutations.record(ref, marker=marker)
+
+
+def _version_of(rel: str) -> tuple[DataRef, int]:
+    found = version_file(rel)
+    assert found is not None
+    return ref_of(found.name_rel), found.version
 
 
 def _by_name(tree: Tree, arrivals: Iterable[Arrival]) -> tuple[list[NameArrivals], list[Arrival]]:

@@ -13,7 +13,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
-from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, MANIFEST, METADATA, is_internal, is_temp
+from swampstore.layout import (
+    DATASTORE_SUBDIRS,
+    DEFERRED,
+    LANDING,
+    MANIFEST,
+    METADATA,
+    RAW,
+    is_internal,
+    is_temp,
+)
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
 from swampstore.sync.links import Links
@@ -48,6 +57,7 @@ class Scan:
     """The result of looking: what changed, what is gone for sure, what was left alone.
 
     `nameless` says of files why nothing on the remote can be called like them.
+    `unfinished` is content of versions that are still being written, or were when somebody died.
     """
 
     changed: list[Changed] = field(default_factory=list)
@@ -55,6 +65,7 @@ class Scan:
     deleted: list[Known] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     nameless: dict[str, str] = field(default_factory=dict)
+    unfinished: list[str] = field(default_factory=list)
     looked_at: int = 0
 
 
@@ -118,8 +129,8 @@ class LocalScan:
         scan.looked_at += 1
         if reason := self._why_not(rel, status):
             self._leave_out(rel, reason, scan)
-        elif version_file(rel) and os.path.lexists(f"{os.path.dirname(path)}/{DEFERRED}"):
-            return []
+        elif is_unfinished(self._names, rel):
+            scan.unfinished.append(rel)
         elif scope is None or scope.covers(rel) or goes_with_any_push(rel):
             self._compare([_File(rel, signature_of(status))], scan)
         return []
@@ -179,7 +190,9 @@ class LocalScan:
             directory = pending.pop()
             prefix = f"{directory}/" if directory else ""
             entries = self._entries(directory)
-            if DEFERRED in [entry.name for entry in entries]:
+            names = {entry.name for entry in entries}
+            if (RAW in names or DEFERRED in names) and is_unfinished(self._names, f"{prefix}{RAW}"):
+                scan.unfinished.append(f"{prefix}{RAW}")
                 continue  # a version that nobody may see before it is committed
             for entry in entries:
                 child = f"{prefix}{entry.name}"
@@ -277,6 +290,19 @@ def _files_at(path: str) -> Iterator[str]:
         return
     for where, _, files in os.walk(path):
         yield from (f"{where}/{name}" for name in files if not is_internal(f"x/{name}"))
+
+
+def is_unfinished(names: Names, rel: str) -> bool:
+    """Whether a path is a file of a version that is here and was not committed yet.
+
+    What arrived ahead of its metadata is none: a mark says so.
+    """
+    if version_file(rel) is None or rel.rpartition("/")[2] not in (RAW, METADATA):
+        return False
+    directory = os.path.dirname(names.local(rel))
+    if os.path.lexists(f"{directory}/{METADATA}"):
+        return os.path.lexists(f"{directory}/{DEFERRED}")
+    return os.path.lexists(directory) and not os.path.lexists(f"{directory}/{LANDING}")
 
 
 def was_here(base: Base, known: Known) -> bool:

@@ -19,7 +19,7 @@ from swampstore.sync.downloads import Download
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.links import Links
-from swampstore.sync.local_scan import is_covered, was_here
+from swampstore.sync.local_scan import is_covered, is_unfinished, was_here
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
@@ -192,6 +192,8 @@ class PullPlanner:
         if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
             return _State(Local.SAME, now)
         self._links.check(rel)
+        if (before is None or before.held is None) and is_unfinished(self._parts.names, rel):
+            return _State(Local.ABSENT)  # it lands as soon as nobody here is writing that version
         try:
             sha256, now = hash_file(path)
         except FileNotFoundError:

@@ -8,12 +8,14 @@ uploaded. A path that others changed as well is settled first (see `conflicts`).
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from swampstore.errors import SwampstoreError
-from swampstore.layout import RAW
+from swampstore.layout import CLAIM, RAW
+from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
@@ -107,8 +109,24 @@ class Push:
         walked = self._full or snapshot.bulk
         scan = self._look(rels, snapshot, walked=walked)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
+        self._leave_unfinished(prepared, scan)
         self._prepare(prepared, scan)
         return prepared
+
+    def _leave_unfinished(self, prepared: PreparedPush, scan: Scan) -> None:
+        """Clear away what the dead began; what others write stays marked until it is finished.
+
+        Our own writers mark it once more when they are done.
+        """
+        for rel in scan.unfinished:
+            is_ours = os.path.lexists(f"{os.path.dirname(self._parts.names.local(rel))}/{CLAIM}")
+            try:
+                is_gone = self._parts.landing.clear(rel)
+            except SwampstoreError as error:
+                notice("%s", error.message)
+                is_gone = False
+            if not is_gone and not is_ours:
+                prepared.vanished.add(rel)
 
     def plan(self) -> Plan:
         """Decide what a push would do, without doing any of it."""

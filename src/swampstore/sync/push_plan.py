@@ -115,6 +115,8 @@ class Planner:
         match decide(Local.CHANGED, change.sha256, known, entry):
             case Decision.PUSH if entry is not None and not self._is_same_version(rel):
                 self._clash(rel)
+            case Decision.PUSH if entry is not None and is_marker(rel):
+                self._marker(change, Upload(rel, known, noted))
             case Decision.PUSH:
                 self._upload(change, Upload(rel, known, noted))
             case Decision.ADOPT if entry is not None and noted and noted[0] != change.sha256:
@@ -151,7 +153,7 @@ class Planner:
         elif version_file(rel):
             self._clash(rel)
         elif is_marker(rel):
-            self._marker(change, entry)
+            self._marker(change, Upload(rel, described(rel, entry)))
         elif is_derived(rel):
             self._upload(change, Upload(rel, described(rel, entry)))
             self._plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
@@ -160,12 +162,14 @@ class Planner:
         else:
             self._plan.copies[rel] = (change, entry)
 
-    def _marker(self, change: Changed, entry: Entry) -> None:
-        """Let ours stand, unless the remote has higher versions, which are still to be pulled."""
-        name_rel = unit_of(change.rel)
+    def _marker(self, change: Changed, upload: Upload) -> None:
+        """Let ours stand, unless the remote has higher versions, which are still to be pulled.
+
+        So `latest` goes back only together with the versions that it went back from.
+        """
         ours = conflicts.local_marker(self._parts, change.rel)
-        if ours >= max(self._versions_to_stay(name_rel), default=0):
-            self._upload(change, Upload(change.rel, described(change.rel, entry)))
+        if ours >= max(self._versions_to_stay(unit_of(change.rel), METADATA), default=0):
+            self._upload(change, upload)
         else:
             self._plan.reread |= partitions_of([change.rel])
 
@@ -248,8 +252,13 @@ class Planner:
         if not clashing:
             plan.clashes.pop(name_rel, None)
 
-    def _versions_to_stay(self, name_rel: str) -> Iterable[int]:
-        rels = (rel for rel in self._view.entries_below(name_rel) if rel not in self._plan.removals)
+    def _versions_to_stay(self, name_rel: str, with_file: str = "") -> Iterable[int]:
+        """Return the versions that the remote will still have, or those that have a file."""
+        rels = (
+            rel
+            for rel in self._view.entries_below(name_rel)
+            if rel.endswith(with_file) and rel not in self._plan.removals
+        )
         return conflicts.taken_versions(rels).get(name_rel, set())
 
 

@@ -443,8 +443,12 @@ class SyncService:
 
     @contextlib.contextmanager
     def _alone(self, deadline: float | None = None) -> Iterator[None]:
-        """Hold the cache, so that one sync at a time runs on it; then the time starts to run."""
+        """Hold the cache, so that one sync at a time runs on it; then the time starts to run.
+
+        What the dead left half done is finished or undone first: neither may be shared.
+        """
         with self.holding_cache(deadline):
+            self._parts.landing.recover()
             self._store.deadline = Deadline(deadline)
             try:
                 yield

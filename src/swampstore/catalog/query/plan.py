@@ -89,7 +89,8 @@ def matcher(plan: Plan) -> Callable[[Record], bool] | None:
 
 def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozenset[str]) -> Plan:
     implicit_latest = not fields & _VERSION_FIELDS
-    conditions = [Sql("c.is_latest = 1", (), "bool")] if implicit_latest else []
+    # What waits for the commit of its group is there for those who know its number.
+    conditions = [Sql("c.is_latest = 1" if implicit_latest else "c.deferred = 0", (), "bool")]
     conditions.append(Sql("c.lifecycle = 'active'", (), "bool"))
     for part, sql in answered:
         conditions += [*_shortcut(part), sql]

@@ -1,0 +1,147 @@
+"""Files that are locked for as long as somebody lives who needs what they stand for.
+
+The operating system frees the lock when its process ends, however it ends. The file says on which
+running system that is so: elsewhere, across a network, a free lock proves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from functools import cache
+from types import TracebackType
+from typing import Self
+
+from swampstore.files.disk import temp_beside
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class Hold:
+    """A lock that any number of files share, which are links to one; hardly ever more.
+
+    Others may share it, and nobody can take it over meanwhile. It ends with the process, or when
+    it is released.
+    """
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._newest = ""
+        self._prepared = ""
+
+    def prepare(self, directory: str) -> None:
+        """Make a file ready, unless there is one, so that it is locked wherever it appears.
+
+        Media without such locks get none: there, age alone tells the dead.
+        """
+        if self._newest or self._prepared:
+            return
+        path = temp_beside(f"{directory}/")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.write(fd, running_system().encode())
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            return
+        self._fds.append(fd)
+        self._prepared = path
+
+    def place(self, path: str) -> None:
+        """Let a locked file appear at a path."""
+        if self._newest:
+            try:
+                os.link(self._newest, path)
+                self._newest = path
+            except OSError:  # it is gone, or has too many links, or the disk knows none
+                self._newest = ""
+                self.prepare(os.path.dirname(os.path.dirname(path)))
+        if self._prepared:
+            os.rename(self._prepared, path)
+            self._newest, self._prepared = path, ""
+
+    def join(self, path: str) -> bool:
+        """Share the lock of a file that somebody else made; False if it is being removed."""
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(fd), os.stat(path))
+        except OSError:
+            is_there = False
+        if not is_there or self._has(fd):
+            os.close(fd)
+        else:
+            self._fds.append(fd)
+        return is_there
+
+    def _has(self, fd: int) -> bool:
+        return any(os.path.sameopenfile(fd, one) for one in self._fds)
+
+    def seal(self) -> None:
+        """Let the lock prove nothing from now on: what was held is about to be finished."""
+        for fd in self._fds:
+            os.ftruncate(fd, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the lock up."""
+        for fd in self._fds:
+            os.close(fd)
+        if self._prepared:
+            with contextlib.suppress(OSError):
+                os.unlink(self._prepared)
+        self._fds, self._newest, self._prepared = [], "", ""
+
+
+@contextlib.contextmanager
+def taking_over(path: str) -> Iterator[bool | None]:
+    """Yield whether whoever held a file is dead, None if that cannot be told from the file.
+
+    Nobody can share or take over the lock of a dead one before the block ends.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:  # it is not there, or not ours to judge
+        yield None
+        return
+    try:
+        yield _is_free(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _is_free(fd: int, path: str) -> bool | None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(fd), os.stat(path)):
+            return False  # somebody else was faster, and another one has it now
+        return os.read(fd, 100).decode("ascii", "replace") == running_system() or None
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+
+
+@cache
+def running_system() -> str:
+    """Return what tells this running system from every other one."""
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:  # only Linux has it
+        import platform
+
+        return platform.node()
