@@ -74,6 +74,8 @@ class PreparedPush:
     deleted: dict[str, Known] = field(default_factory=dict)
     # Whether that was a deletion is for the next push to find out.
     vanished: set[str] = field(default_factory=set)
+    # Content of versions that another program is still writing.
+    begun: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
     told: list[Conflict] = field(default_factory=list)
     # Notes of what was to be removed, by pushes that were stopped.
@@ -126,7 +128,7 @@ class Push:
                 notice("%s", error.message)
                 is_gone = False
             if not is_gone and not is_ours:
-                prepared.vanished.add(rel)
+                prepared.begun.add(rel)
 
     def plan(self) -> Plan:
         """Decide what a push would do, without doing any of it."""
@@ -524,7 +526,7 @@ class Push:
 
     def _settle(self, prepared: PreparedPush) -> None:
         """Settle every mark that is not above something which is still to be pushed."""
-        waiting = {*prepared.failures, *prepared.vanished}
+        waiting = {*prepared.failures, *prepared.vanished, *prepared.begun}
         marks = {self._parts.names.mark(rel) for rel in waiting}
         kept = {above for mark in marks for above in with_parents(mark)}
         done = [mark for mark in prepared.settled if mark not in kept]
