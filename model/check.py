@@ -29,6 +29,7 @@ HOLDS = "holds"
 # What a violation is called here, and how spin's message about it reads.
 LOST = "a lost lock commits"
 SUCCESSOR = "a successor's lock is deleted"
+LIVE = "a live lock is lost"
 MISSING = "an acknowledged version is missing"
 TWICE = "two versions have one number"
 OVERLAP = "sessions and structural work overlap"
@@ -36,6 +37,7 @@ DEADLOCK = "deadlock"
 ENDLESS = "somebody never finishes"
 _MESSAGES = {
     LOST: r"assertion violated .*owner",
+    LIVE: r"assertion violated .*hits_live",
     SUCCESSOR: r"assertion violated .*holder",
     MISSING: r"assertion violated .*acknowledged",
     TWICE: r"assertion violated .*object",
@@ -99,6 +101,13 @@ VARIANTS = (
     Variant("commit", ("REFRESH_THEN_DELETE",), SUCCESSOR),
     Variant("commit", ("BLIND_COMMIT",), MISSING),
     Variant("commit", ("OVERWRITE_UPLOAD",), TWICE),
+    Variant("commit", ("FOREIGN",)),
+    Variant("commit", ("FOREIGN", "PUNCTUAL")),
+    Variant("commit", ("FOREIGN", "PUNCTUAL", "LEAVE_FREE"), LIVE),
+    Variant("commit", ("FOREIGN", "DELETE_WITHOUT_CAS"), SUCCESSOR),
+    Variant("commit", ("FOREIGN", "NO_VERIFY"), LOST),
+    Variant("commit", ("FOREIGN", "VERIFY_BEFORE_READ"), LOST),
+    Variant("commit", ("FOREIGN", "BLIND_COMMIT"), MISSING),
     Variant("structural"),
     Variant("structural", ("SLOW_SESSIONS",)),
     Variant("structural", ("TIMELY", "LIVENESS")),

@@ -3,7 +3,10 @@
  * A session takes the lock of the model, pulls, uploads its version under the next free number, takes
  * the global lock, commits and releases. See locks.pml for locks and for what goes wrong; in addition
  * one request of a commit may arrive late, after its sender has given it up, or, with -DFORCED, a user
- * forces the release of one lock.
+ * forces the release of one lock. With -DFOREIGN the third is a client of another kind, which takes the
+ * same locks again and again. What it takes for stale it deletes, so that whoever creates the lock next
+ * does not fence; with it (1) does not hold, but a lock that was missing before the index was read is
+ * missed. With -DPUNCTUAL as well, clocks are right and nobody crashes: then it deletes no live lock.
  */
 
 #define LOCKS 2
@@ -11,6 +14,8 @@
 #define GLOBAL 1
 #ifdef FORCED
 #define SLOW bit(1)
+#elif defined(PUNCTUAL)
+#define SLOW 0
 #else
 #define SLOW (bit(1) | bit(2) | bit(3))
 #endif
@@ -23,8 +28,12 @@ byte object[4];    /* by number: whose content was uploaded */
 byte committed[4]; /* by number: whose version the index names */
 byte acknowledged; /* bits of the clients that were told that their version is on the remote */
 
+#ifdef FOREIGN
+byte ownerless;    /* bits of those that read the index when a lock of theirs was missing */
+#endif
+
 byte late;         /* whose request is under way */
-#if defined(TIMELY) || defined(FORCED)
+#if defined(TIMELY) || defined(FORCED) || defined(FOREIGN)
 bool request_may_be_late = false;
 #else
 bool request_may_be_late = true;
@@ -34,7 +43,9 @@ bool request_may_be_late = true;
 
 /* The index is replaced by one that names the version as well. */
 inline apply(client) {
-#ifndef BLIND_COMMIT /* which would break this, too */
+#ifdef FOREIGN
+    assert(!(ownerless & bit(client)));                                  /* (1), as far as it holds */
+#elif !defined(BLIND_COMMIT) /* which would break this, too */
     assert(lock[MODEL].owner == client && lock[GLOBAL].owner == client); /* (1) */
 #endif
     assert(object[number[client]] == client);                            /* (3) */
@@ -88,8 +99,16 @@ inline upload() {
 }
 
 inline read_index() {
-    atomic { index_known = index_known | bit(me); see() }
+    atomic { index_known = index_known | bit(me); see(); count_locks() }
 }
+
+#ifdef FOREIGN
+inline count_locks() {
+    ownerless = (ownerless & ~bit(me)) | ((lock[MODEL].missing | lock[GLOBAL].missing) & bit(me))
+}
+#else
+inline count_locks() { skip }
+#endif
 
 inline verify_all() {
 #ifndef NO_VERIFY
@@ -187,6 +206,16 @@ out:
     } UNLESS_CRASHED
 }
 
+#ifdef FOREIGN
+proctype Foreign(byte me) {
+end:
+    do
+    :: acquire_as_others(MODEL); release_as_others(MODEL)
+    :: acquire_as_others(GLOBAL); release_as_others(GLOBAL)
+    od
+}
+#endif
+
 #ifdef FORCED
 bool force_may_be_used = true;
 #endif
@@ -205,7 +234,11 @@ inline force_release(key) {
 }
 
 active proctype World() {
+#ifdef FOREIGN
+    atomic { run Client(1); run Client(2); run Foreign(3) }
+#else
     atomic { run Client(1); run Client(2); run Client(3) }
+#endif
 end:
     do
     :: idles

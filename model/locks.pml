@@ -15,6 +15,8 @@
  *   - Clocks are wrong. The record of a client in SLOW may be taken for stale at any time, so what is
  *     proved does not rest on clocks, heartbeats or the length of a pause.
  *   - The answer to a conditional write is lost. Its sender reads the record again.
+ *   - With -DFOREIGN, client 3 is of another kind: it takes a lock only if there is no record, deletes
+ *     without a condition what it takes for stale, some time after it has looked, and fences nothing.
  *
  * Nobody can wait in vain when every lock can be stolen. With -DTIMELY clocks are right, one client
  * crashes at most, and only the locks of those that crashed or ended get stale: then spin finds out
@@ -23,12 +25,16 @@
 
 #define NOBODY 0
 #define ABANDONED 4 /* a nonce that nobody has: such a record is stale */
+#define FREE 5      /* with -DLEAVE_FREE: what is left of a lock that was given back */
 #define bit(client) (1 << (client))
 
 typedef Record {
     byte holder; /* the nonce in the record; NOBODY: the lock is free */
     byte known;  /* bits of those whose token is the current one */
     byte owner   /* for assertions only: whose acquisition was the last to be completed */
+#ifdef FOREIGN
+    ;byte missing /* for assertions only: bits of those whose record a client of another kind deleted */
+#endif
 }
 
 Record lock[LOCKS];
@@ -64,6 +70,9 @@ byte crashed;
 
 /* Write a record: create, refresh and take over all end like this. */
 inline put(key) {
+#ifdef FOREIGN
+    lock[key].missing = lock[key].missing & ~bit(me);
+#endif
     lock[key].holder = me;
     lock[key].known = bit(me)
 }
@@ -151,6 +160,15 @@ inline acquire(key) {
            :: skip /* the answer is lost */
            fi
        }
+#ifdef LEAVE_FREE
+    :: atomic { lock[key].holder == FREE -> lock[key].known = lock[key].known | bit(me) }
+       atomic {
+           if
+           :: lock[key].known & bit(me) -> put(key); lock[key].owner = me; break
+           :: else
+           fi
+       }
+#endif
     :: steal(key);
        if
        :: stole -> break
@@ -177,8 +195,9 @@ inline verify(key) {
     }
 }
 
-/* Give the lock back, on condition that it is still ours. Where a store cannot delete on condition, a
- * record that says "free" replaces ours on condition. Both are one step from our record to none. */
+/* Give the lock back, on condition that it is still ours. Where a store is not proven to delete on
+ * condition, a record that says "free" replaces ours on condition. Among clients that know it, both are
+ * one step from our record to none; -DLEAVE_FREE is what others see of it. */
 inline release(key) {
 #ifdef REFRESH_THEN_DELETE
     atomic {
@@ -198,7 +217,11 @@ inline release(key) {
 #else
     atomic {
         if
+#ifdef LEAVE_FREE
+        :: lock[key].holder == me -> lock[key].holder = FREE; lock[key].known = 0
+#else
         :: lock[key].holder == me -> remove(key)
+#endif
         :: else
         fi
     }
@@ -209,3 +232,40 @@ inline delete_blindly(key) {
     assert(lock[key].holder == me || lock[key].holder == NOBODY); /* (6) */
     remove(key)
 }
+
+#ifdef FOREIGN
+/* Clients of another kind ------------------------------------------------------------------------ */
+
+#ifdef PUNCTUAL
+bool hits_live; /* a deletion without a condition hits a lock whose holder is at work */
+#endif
+
+#define looks_stale(key) (lock[key].holder != me && (may_be_stale(key) || lock[key].holder == FREE))
+
+/* Take the lock if there is none; delete what looks stale, whatever is in its place by then. */
+inline acquire_as_others(key) {
+    do
+    :: atomic { lock[key].holder == NOBODY -> put(key); lock[key].owner = me; break }
+    :: looks_stale(key);
+       atomic { delete_as_others(key) }
+    od
+}
+
+/* Look whether it is still ours, then delete it. */
+inline release_as_others(key) {
+    if
+    :: lock[key].holder == me ->
+       atomic { delete_as_others(key) }
+    :: lock[key].holder != me
+    fi
+}
+
+inline delete_as_others(key) {
+#ifdef PUNCTUAL
+    hits_live = may_be_live(key) && lock[key].holder != me && lock[key].holder != FREE;
+    assert(!hits_live); /* (7) */
+#endif
+    lock[key].missing = lock[key].missing | (lock[key].holder == NOBODY -> 0 : bit(lock[key].holder));
+    remove(key)
+}
+#endif

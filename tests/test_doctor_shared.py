@@ -48,6 +48,7 @@ SHARED = [
     "remote_health",
     "remote_permissions",
     "conditional_writes",
+    "lock_records",
     "clock",
     "remote_index",
     "locks",
@@ -255,6 +256,28 @@ def test_a_remote_that_ignores_conditions_is_found(
     report = examine(repo)
     assert failures(report) == {"conditional_writes"}
     assert "conditional create" in finding(report, "conditional_writes").details[0]
+
+
+def test_a_remote_that_ignores_the_condition_of_a_deletion_leaves_records_and_that_is_told(
+    repo: Repo, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(self: DirectoryStore, key: str, token: str) -> None:
+        del token
+        self.delete(key)
+
+    served = DirectoryStore.capabilities._replace(own_conditions=False)
+    monkeypatch.setattr(DirectoryStore, "capabilities", served)
+    repo.locks.deletions.learn(proven=True)
+    monkeypatch.setattr(DirectoryStore, "delete_if_match", careless)
+    report = examine(repo)
+    assert report.ok
+    assert warnings(report) == {"lock_records"}
+    assert "other clients take it for a stale lock" in finding(report, "lock_records").message
+    with repo.locks.committing():
+        pass
+    assert (bucket / ".datastore.lock").exists()
+    monkeypatch.undo()
+    assert "lock_records" not in warnings(examine(repo))
 
 
 @pytest.mark.parametrize(("skew", "told"), [(95, "95 s ahead of"), (-95, "95 s behind")])

@@ -19,7 +19,10 @@ from tests.markdown_pages import ROOT, Page, table_rows
 MODEL = ROOT / "model"
 DECISION = "docs/decisions/0027-a-holder-that-lost-its-lock-cannot-commit.md"
 # They say what a model looks at; all other flags drop a rule of the protocol.
-_SETTINGS = {"FORCED", "TIMELY", "LIVENESS", "SLOW_SESSIONS", "ENDLESS_SESSIONS", "VERIFY_GATE"}
+_SETTINGS = {
+    *("FORCED", "TIMELY", "LIVENESS", "SLOW_SESSIONS", "ENDLESS_SESSIONS", "VERIFY_GATE"),
+    *("FOREIGN", "PUNCTUAL"),
+}
 
 
 @pytest.fixture(scope="module")

@@ -165,7 +165,10 @@ def _remote_state(repo: Repo, *, check: bool) -> dict[str, Any]:
         from swampstore.stores.probe import probe
 
         health = examine(repo.connection.store)
-        state["check"] = _check(health, probe(repo.connection.store) if health.healthy else None)
+        report = probe(repo.connection.store) if health.healthy else None
+        if report is not None:
+            repo.locks.deletions.learn(proven=report.proves_conditional_delete)
+        state["check"] = _check(health, report)
     return state
 
 

@@ -152,6 +152,16 @@ CONDITIONS = Check(
     "the remote failed {} proof(s): machines that share it can overwrite each other's work",
     "Use a server that honours If-Match and If-None-Match on writes.",
 )
+LOCK_RECORDS = Check(
+    "lock_records",
+    "a lock that is given back leaves nothing on the remote",
+    "the remote is not proven to delete on a condition, so a record stays of every lock that is"
+    " given back; other clients take it for a stale lock, warn about it, and may delete a lock that"
+    " is in its place by then",
+    "Whoever loses a lock to that notices before it commits, and tries again. If other clients use"
+    " this datastore, use a server that honours If-Match on deletions.",
+    advisory=True,
+)
 CLOCK = Check(
     "clock",
     "the clocks of this machine and the remote agree",
@@ -223,6 +233,7 @@ SHARED_CHECKS = (
     HEALTH,
     PERMISSIONS,
     CONDITIONS,
+    LOCK_RECORDS,
     CLOCK,
     INDEX,
     LOCKS,

@@ -26,7 +26,15 @@ def locks(manager: LockManager, *, repair: bool) -> Finding:
     return problems.finding(repair=repair)
 
 
+def records(manager: LockManager) -> Finding:
+    """Tell whether locks that are given back leave something that other clients stumble over."""
+    problems = Problems(checks.LOCK_RECORDS)
+    if not manager.deletions.are_proven():
+        problems.add(manager.store.identity)
+    return problems.finding()
+
+
 def _all_locks(manager: LockManager) -> list[LockState]:
     single = [manager.inspect(key(manager.namespace)) for key in (global_key, gate_key)]
-    of_models = [state for _, state in manager.locked_models()]
+    of_models = [state for _, state in manager.registered_models()]
     return [*(state for state in single if state is not None), *of_models]

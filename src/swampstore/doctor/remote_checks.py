@@ -13,6 +13,7 @@ from dataclasses import replace
 from swampstore.clock import Clock
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
+from swampstore.locks.deleting import Deletions
 from swampstore.stores import Store
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -126,10 +127,15 @@ class _Trial:
             self._delete()
 
 
-def conditions(store: Store) -> Finding:
-    """Let writers race for one object: exactly one of them may win."""
+def conditions(store: Store, deletions: Deletions) -> Finding:
+    """Let writers race for one object: exactly one of them may win.
+
+    What is seen of deletions on the way is remembered for locks.
+    """
     problems = Problems(checks.CONDITIONS)
-    for proof in probe(store, racers=_RACERS).findings:
+    report = probe(store, racers=_RACERS)
+    deletions.learn(proven=report.proves_conditional_delete)
+    for proof in report.findings:
         if proof.is_required and not proof.ok:
             problems.add(f"{proof.name}: {proof.problem}")
     return problems.finding()

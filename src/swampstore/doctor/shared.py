@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from swampstore.doctor import checks, index_checks, remote_checks, upload_checks
+from swampstore.doctor import checks, index_checks, lock_checks, remote_checks, upload_checks
 from swampstore.doctor.cache_checks import CacheChecks
 from swampstore.doctor.findings import Check, Finding
 from swampstore.doctor.index_checks import IndexCheck
-from swampstore.doctor.lock_checks import locks
 from swampstore.doctor.namespace_checks import contamination
 from swampstore.doctor.object_checks import ObjectCheck
 from swampstore.errors import SwampstoreError
@@ -64,9 +63,10 @@ class _RemoteExamination:
         )
         findings = [permitted]
         if permitted.passed:
-            findings.append(
-                _tried(checks.CONDITIONS, lambda: remote_checks.conditions(self._store))
-            )
+            findings += [
+                _tried(checks.CONDITIONS, self._conditions),
+                _tried(checks.LOCK_RECORDS, lambda: lock_checks.records(self._repo.locks)),
+            ]
         findings += [
             _tried(checks.CLOCK, lambda: remote_checks.clocks(self._store, self._repo.clock)),
             _tried(checks.INDEX, self._index),
@@ -80,6 +80,9 @@ class _RemoteExamination:
             findings.append(_tried(checks.CONTAMINATION, self._contamination))
         return findings
 
+    def _conditions(self) -> Finding:
+        return remote_checks.conditions(self._store, self._repo.locks.deletions)
+
     def _index(self) -> Finding:
         found = self._look_at_index()
         if found.passed or not self._repair:
@@ -88,7 +91,7 @@ class _RemoteExamination:
         return replace(found, repaired=is_healed, remedy=None if is_healed else found.remedy)
 
     def _locks(self) -> Finding:
-        return locks(self._repo.locks, repair=self._repair)
+        return lock_checks.locks(self._repo.locks, repair=self._repair)
 
     def _look_at_index(self) -> Finding:
         known = known_shards(self._names.cache_dir)
@@ -129,7 +132,7 @@ class _RemoteExamination:
 
 def examine_in_place(repo: Repo, *, repair: bool) -> list[Finding]:
     """Return the findings about a directory that several machines use in place."""
-    findings = [_tried(checks.LOCKS, lambda: locks(repo.locks, repair=repair))]
+    findings = [_tried(checks.LOCKS, lambda: lock_checks.locks(repo.locks, repair=repair))]
     if repo.config.namespace:
         findings.append(_tried(checks.CONTAMINATION, lambda: contamination(repo, repair=repair)))
     return findings

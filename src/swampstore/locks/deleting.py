@@ -42,9 +42,8 @@ class Deletions:
 
         If the store does not answer, nothing is proven, and somebody tries again later.
         """
-        capabilities = self._store.capabilities
-        if not capabilities.conditional_delete or capabilities.own_conditions:
-            return capabilities.conditional_delete
+        if not self._has_to_be_tried:
+            return self._store.capabilities.conditional_delete
         if not self.is_known:
             from swampstore.stores.probe import proves_conditional_delete
 
@@ -57,8 +56,7 @@ class Deletions:
     @property
     def is_known(self) -> bool:
         """Whether the store was tried, or need not be: then `are_proven` asks nobody."""
-        capabilities = self._store.capabilities
-        if not capabilities.conditional_delete or capabilities.own_conditions:
+        if not self._has_to_be_tried:
             return True
         if self._known is None:
             self._known = self._remembered()
@@ -67,10 +65,15 @@ class Deletions:
     def learn(self, *, proven: bool) -> None:
         """Remember what a trial of the store has shown."""
         self._known = proven
-        if self._memory is not None:
+        if self._memory is not None and self._has_to_be_tried:
             # Who cannot write it down tries the store once more.
             with contextlib.suppress(DiskError):
                 self._memory.apply(facts={_FACT: _PROVEN if proven else _REFUTED})
+
+    @property
+    def _has_to_be_tried(self) -> bool:
+        capabilities = self._store.capabilities
+        return capabilities.conditional_delete and not capabilities.own_conditions
 
     def _remembered(self) -> bool | None:
         said = self._memory.fact(_FACT) if self._memory is not None else None

@@ -242,6 +242,10 @@ class LockManager:
         found = self._registry.everywhere() if models is None else self._registry.of(models)
         return self._tidied(found)
 
+    def registered_models(self) -> list[tuple[ModelRef, LockState]]:
+        """Return which models sessions of swampstore tell to have locked: a cheap look."""
+        return self._tidied(self._registry.registered())
+
     def inspect(self, key: str) -> LockState | None:
         """Return the state of a lock, None if nobody holds it."""
         state = look(self.store, key, ttl=self.ttl)
