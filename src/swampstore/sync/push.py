@@ -23,7 +23,6 @@ from swampstore.sync.carriers import Carrier
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.errors import (
     IncompleteSyncError,
-    IndexDamagedError,
     IndexMovedError,
     SyncError,
 )
@@ -37,14 +36,8 @@ from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.remote import View
 from swampstore.sync.remote.merging import index_moved
-from swampstore.sync.removals import (
-    REMOVALS,
-    Note,
-    Remover,
-    new_note,
-    read_note,
-    removal_of,
-)
+from swampstore.sync.removal import Deletions
+from swampstore.sync.removals import Note, removal_of
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
 from swampstore.sync.signature import signature
@@ -103,6 +96,7 @@ class Push:
         self._began_ns = time.time_ns()
         self._local = LocalScan(parts.names, parts.base)
         self._carrier = carrier
+        self._deletions = Deletions(parts, deadline)
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
@@ -198,7 +192,8 @@ class Push:
         changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
         prepared.deleted = deleted = {known.rel: known for known in scan.deleted}
         prepared.skipped = list(scan.skipped)
-        prepared.unfinished = self._unfinished()
+        everything = self._full and self._scope is None
+        prepared.unfinished = self._deletions.unfinished(everything=everything)
         prepared.touched = [
             replace(known, held=now, recorded_ns=self._began_ns)
             for known, now in scan.touched
@@ -395,7 +390,7 @@ class Push:
         forgotten = [*removals, *plan.forgotten]
         note: Note | None = None
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
-            note = self._note([plan.removals[rel] for rel in removals])
+            note = self._deletions.note([removal_of(plan.removals[rel]) for rel in removals])
             # In one order, whoever was done first: the same files make the same documents.
             upserts = {one.rel: one.entry for one in sorted(uploaded)}
             try:
@@ -407,7 +402,7 @@ class Push:
                     look_again=lambda rels: self._check(one for one in uploaded if one.rel in rels),
                 )
             except IndexMovedError:
-                self._drop(note)
+                self._deletions.drop(note)
                 raise
             parts.base.apply(
                 known=known,
@@ -420,9 +415,9 @@ class Push:
         if plan.reread:
             parts.index.read_again(plan.reread)
         if note is not None:
-            parts.index.check_allowed()
-            self._undoom(note, self._remover().carry_out(note).is_settled)
-        self._finish(prepared)
+            self._deletions.carry_out(note)
+        if prepared.view is not None:
+            prepared.skipped += self._deletions.finish(prepared.unfinished)
         self._settle(prepared)
         if prepared.failures:
             raise IncompleteSyncError("push", prepared.failures)
@@ -462,67 +457,6 @@ class Push:
         """Return the files that are as they were; some may have been evicted meanwhile."""
         names = self._parts.names
         return [one for one in touched if signature(names.local(one.rel)) == one.held]
-
-    # Removing --------------------------------------------------------------------------------
-
-    def _remover(self) -> Remover:
-        parts = self._parts
-        limit = parts.limits.push_concurrency
-        return Remover(parts.store, parts.names, limit, self._deadline)
-
-    def _note(self, removals: Collection[Known]) -> Note | None:
-        """Write down which objects the commit leaves to be removed, here and on the remote."""
-        if not removals:
-            return None
-        rel = new_note()
-        self._parts.base.doom([rel, *(known.rel for known in removals)])
-        return self._remover().note(rel, [removal_of(known) for known in removals])
-
-    def _drop(self, note: Note | None) -> None:
-        """Remove the note of a commit that did not happen; one that stays says nothing wrong."""
-        if note is not None:
-            with contextlib.suppress(StoreError):
-                self._remover().drop(note)
-                self._undoom(note, is_settled=True)
-
-    def _undoom(self, note: Note, is_settled: bool) -> None:
-        if is_settled:
-            self._parts.base.undoom([note.rel, *(one.rel for one in note.objects)])
-
-    def _unfinished(self) -> set[str]:
-        """Return the notes that pushes of this cache have left, or with `full` all there are."""
-        parts = self._parts
-        found = {rel for rel in parts.base.doomed() if rel.startswith(REMOVALS)}
-        if self._full and self._scope is None:
-            root = parts.names.remote("")
-            listed = parts.store.list(parts.names.remote(REMOVALS))
-            found.update(info.key.removeprefix(root) for info in listed)
-        return found
-
-    def _finish(self, prepared: PreparedPush) -> None:
-        """Remove what pushes that were stopped have left; what fails is tried again later."""
-        parts = self._parts
-        if prepared.view is None or not prepared.unfinished:
-            return
-        parts.index.check_allowed()
-        for rel in sorted(prepared.unfinished):
-            try:
-                note = read_note(parts.store, parts.names, rel)
-                if note is None:
-                    parts.base.undoom([rel])
-                elif not self._remover().finish(note, parts.index).failures:
-                    # What could not be told now is for whoever comes across the note.
-                    self._undoom(note, is_settled=True)
-            except StoreError as error:
-                prepared.skipped.append(Skipped(rel, error.message))
-            except IndexDamagedError as error:
-                prepared.skipped.append(Skipped(rel, error.message))
-                parts.base.undoom([rel])
-        if not self._unfinished_here():
-            parts.base.undoom(parts.base.doomed())
-
-    def _unfinished_here(self) -> bool:
-        return any(rel.startswith(REMOVALS) for rel in self._parts.base.doomed())
 
     def _settle(self, prepared: PreparedPush) -> None:
         """Settle every mark that is not above something which is still to be pushed."""

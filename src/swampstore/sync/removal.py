@@ -1,15 +1,88 @@
-"""Taking paths off a remote although this cache never held them."""
+"""Removing what commits take out of the index, here and now or after somebody was stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Collection, Mapping
 
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.errors import IndexMovedError
+from swampstore.stores.errors import ObjectNotFoundError, StoreError
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.removals import Removal, Remover, new_note
+from swampstore.sync.removals import REMOVALS, Note, Removal, Removed, Remover, new_note, read_note
+from swampstore.sync.report import Skipped
 from swampstore.sync.workers import Deadline
+
+
+class Deletions:
+    """The removals of one cache: noted on the remote, and in the base, until they are done."""
+
+    def __init__(self, parts: Parts, deadline: Deadline) -> None:
+        self._parts = parts
+        limit = parts.limits.push_concurrency
+        self._remover = Remover(parts.store, parts.names, limit, deadline)
+
+    def note(self, wanted: Collection[Removal]) -> Note | None:
+        """Write down which objects the commit that follows leaves to be removed."""
+        if not wanted:
+            return None
+        rel = new_note()
+        # Before it is there: one that is not is forgotten, one that nobody knows of is not found.
+        self._parts.base.doom([rel, *(one.rel for one in wanted)])
+        return self._remover.note(rel, wanted)
+
+    def drop(self, note: Note | None) -> None:
+        """Remove the note of a commit that did not happen; one that stays says nothing wrong."""
+        if note is not None:
+            with contextlib.suppress(StoreError):
+                self._remover.drop(note)
+                self._forget(note)
+
+    def carry_out(self, note: Note) -> Removed:
+        """Remove what the commit took out; what fails is tried again by the next push."""
+        self._parts.index.check_allowed()
+        removed = self._remover.carry_out(note)
+        if removed.is_settled:
+            self._forget(note)
+        return removed
+
+    def unfinished(self, *, everything: bool) -> set[str]:
+        """Return the notes that this cache has left, or all there are, which costs a listing."""
+        parts = self._parts
+        found = {rel for rel in parts.base.doomed() if rel.startswith(REMOVALS)}
+        if everything:
+            root = parts.names.remote("")
+            listed = parts.store.list(parts.names.remote(REMOVALS))
+            found.update(info.key.removeprefix(root) for info in listed)
+        return found
+
+    def finish(self, rels: Collection[str]) -> list[Skipped]:
+        """Finish what somebody was stopped at; return the notes that could not be."""
+        base, skipped = self._parts.base, []
+        if rels:
+            self._parts.index.check_allowed()
+        for rel in sorted(rels):
+            try:
+                self._finish(rel)
+            except StoreError as error:
+                skipped.append(Skipped(rel, error.message))
+            except IndexDamagedError as error:
+                skipped.append(Skipped(rel, error.message))
+                base.undoom([rel])
+        if rels and not self.unfinished(everything=False):
+            base.undoom(base.doomed())
+        return skipped
+
+    def _finish(self, rel: str) -> None:
+        note = read_note(self._parts.store, self._parts.names, rel)
+        if note is None:
+            self._parts.base.undoom([rel])
+        elif not self._remover.finish(note, self._parts.index).failures:
+            # What could not be told now is for whoever comes across the note.
+            self._forget(note)
+
+    def _forget(self, note: Note) -> None:
+        self._parts.base.undoom([note.rel, *(one.rel for one in note.objects)])
 
 
 def remove_from_remote(parts: Parts, tokens: Mapping[str, str | None], deadline: Deadline) -> None:
@@ -24,25 +97,19 @@ def remove_from_remote(parts: Parts, tokens: Mapping[str, str | None], deadline:
         return
     view = parts.index.view({partition_of(rel) for rel in tokens})
     wanted, rels = _meant(parts, tokens)
-    remover = Remover(parts.store, parts.names, parts.limits.push_concurrency, deadline)
+    deletions = Deletions(parts, deadline)
     named = [rel for rel in rels if view.raw(rel) is not None]
-    rel = new_note()
-    parts.base.doom([rel, *rels])
-    note = remover.note(rel, wanted)
+    note = deletions.note(wanted)
     if named or view.is_unfinished:
         try:
             committed = parts.index.commit(view, {}, named)
         except IndexMovedError:
-            remover.drop(note)
-            parts.base.undoom([rel, *rels])
+            deletions.drop(note)
             raise
         parts.base.apply(forgotten=rels, shards=committed.shards, facts=committed.facts)
-    parts.index.check_allowed()
-    removed = remover.carry_out(note)
-    if removed.is_settled:
-        parts.base.undoom([rel, *rels])
-    for error in removed.failures:
-        raise error
+    if note is not None:
+        for error in deletions.carry_out(note).failures:
+            raise error
 
 
 def _meant(parts: Parts, tokens: Mapping[str, str | None]) -> tuple[list[Removal], list[str]]:
