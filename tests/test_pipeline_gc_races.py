@@ -18,16 +18,17 @@ from swampstore.locks.inspection import inspect
 from swampstore.locks.keys import global_key, model_key
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.collecting import collection, sweeping
-from swampstore.pipeline.collecting import doomed as removing
 from swampstore.pipeline.collecting.collection import Collection
-from swampstore.pipeline.collecting.doomed import doomed, write_down
+from swampstore.pipeline.collecting.doomed import remover_of
 from swampstore.pipeline.collecting.going import Going
 from swampstore.pipeline.collecting.judging import Due, Verdict, judge
 from swampstore.pipeline.collecting.marks import Marks, marks_of
 from swampstore.pipeline.editing import Editor, committer
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
+from swampstore.sync import removals as removing
 from swampstore.sync.index_format import Entry
+from swampstore.sync.removals import REMOVALS, Remover
 from swampstore.sync.workers import Deadline, Done, in_parallel
 from tests.forked import in_child
 from tests.garbage import (
@@ -52,7 +53,7 @@ R = TypeVar("R")
 
 def records(bucket: Path) -> list[str]:
     """Return the records of objects that are to be removed."""
-    return [rel for rel in listing(bucket) if "/doomed/" in rel]
+    return [rel for rel in listing(bucket) if rel.startswith(REMOVALS)]
 
 
 # Stopped ---------------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def test_a_collection_that_is_killed_is_finished_by_the_next(
         if moment == "before the commit":
             monkeypatch.setattr(Editor, "commit", kill)
         elif moment == "after it":
-            monkeypatch.setattr(sweeping, "remove", kill)
+            monkeypatch.setattr(Remover, "carry_out", kill)
         else:
             survivors = {"marker gone": 4, "one left": 1}[moment]
             die_when_left(going, survivors, bucket, monkeypatch)
@@ -130,7 +131,7 @@ def test_what_took_the_place_of_a_doomed_object_stays(
     clock = Clock(bucket)
 
     def collect() -> None:
-        monkeypatch.setattr(sweeping, "remove", kill)
+        monkeypatch.setattr(Remover, "carry_out", kill)
         clock.collect(grace=AT_ONCE)
 
     assert in_child(collect)
@@ -145,15 +146,15 @@ def test_a_marker_that_cannot_be_deleted_keeps_its_versions(
 ) -> None:
     save(ana, "state", "1", lifetime="1h")
     clock = Clock(bucket)
-    remove = removing._remove
+    remove = Remover._remove_noted
 
-    def refuse(editor: Editor, one: removing.Doomed) -> bool:
+    def refuse(remover: Remover, one: removing.Removal) -> bool:
         if one.rel.endswith("/latest"):
             raise StorePermissionError("not yours", hint="")
-        return remove(editor, one)
+        return remove(remover, one)
 
     with monkeypatch.context() as patched:
-        patched.setattr(removing, "_remove", refuse)
+        patched.setattr(Remover, "_remove_noted", refuse)
         collected = clock.collect(grace=AT_ONCE)
     assert collected.warnings == ["not yours"]
     assert data_in(bucket) == {*version("state", 1), "state/latest"}
@@ -167,15 +168,18 @@ def test_a_collection_that_has_lost_its_lock_deletes_no_more(
     clock = Clock(bucket)
     delete = DirectoryStore.delete_if_match
 
-    def lost(_: object) -> None:
-        raise LockLostError("somebody has taken it over", hint="")
+    deleted: list[str] = []
+
+    def check(_: object) -> None:
+        if deleted:
+            raise LockLostError("somebody has taken it over", hint="")
+
+    def delete_and_lose(self: DirectoryStore, key: str, token: str) -> None:
+        delete(self, key, token)
+        deleted.extend([key] if key.startswith("data/") else [])
 
     with monkeypatch.context() as patched:
-
-        def delete_and_lose(self: DirectoryStore, key: str, token: str) -> None:
-            patched.setattr(LockManager, "check", lost)
-            delete(self, key, token)
-
+        patched.setattr(LockManager, "check", check)
         patched.setattr(DirectoryStore, "delete_if_match", delete_and_lose)
         patched.setattr(removing, "in_parallel", one_by_one)
         with pytest.raises(LockLostError):
@@ -362,7 +366,8 @@ def test_a_record_of_doomed_objects_removes_nothing_but_data(ana: Machine, bucke
     clock = Clock(bucket)
     with committer(clock.place) as editor:
         rels = ["_index/_meta.json", f"data/{MODEL}/state/1/raw"]
-        write_down(editor, [doomed(rel, editor.store.head(rel)) for rel in rels])
+        wanted = [removing.Removal(rel, editor.store.head(rel).size) for rel in rels]
+        remover_of(editor).note(removing.new_note(), wanted)
     before = listing(bucket)
 
     assert clock.collect().finished == 0

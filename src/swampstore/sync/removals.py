@@ -272,8 +272,10 @@ class Remover:
                 work, chosen, self._concurrency, self._deadline
             ):
                 count += bool(is_removed)
-                if error is not None:
+                if isinstance(error, StoreError):
                     failures.append(error)
+                elif error is not None:
+                    raise error
                 elif is_removed is None:
                     is_settled = False
             if failures:

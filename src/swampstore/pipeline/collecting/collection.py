@@ -49,9 +49,8 @@ class Collection:
     def run(self, tell: Progress = no_progress) -> None:
         """Finish what was left, mark, and sweep what was marked long enough ago."""
         with committer(self.place) as editor:
-            done = finish(editor)
-            self.finished = done.objects
-            self.warnings += done.failures
+            self.finished, failures = finish(editor)
+            self.warnings += failures
             before = read_marks(editor.store, editor.names)
             marks = marks_of(self._garbage, before.marks, self._now)
             due = list(self._mark(before, marks))

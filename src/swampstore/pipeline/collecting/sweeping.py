@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from swampstore.artifacts.versions import parse_marker
 from swampstore.layout import METADATA, check_segment
-from swampstore.pipeline.collecting.doomed import Doomed, doomed, remove, write_down
+from swampstore.pipeline.collecting.doomed import doomed, remover_of
 from swampstore.pipeline.collecting.going import files_of_name
 from swampstore.pipeline.collecting.judging import CHANGED, Due, Sight, Verdict, judge
 from swampstore.pipeline.editing import Editor
@@ -20,6 +19,7 @@ from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.remote import View
+from swampstore.sync.removals import new_note
 
 LOCKED = "somebody has its model locked"
 DAMAGED = "the index says nothing about it that can be understood"
@@ -68,31 +68,21 @@ class Sweeper:
 
     def _remove(self, view: View, going: Mapping[str, ObjectInfo | None]) -> bool:
         """Remove paths from the index and their objects; False if the index does not take it."""
-        editor = self._editor
-        objects = [doomed(rel, info) for rel, info in going.items() if info is not None]
-        record = write_down(editor, objects)
-        # A commit writes shards before it proves that it may.
-        editor.check()
+        editor, remover = self._editor, remover_of(self._editor)
+        objects = [
+            one
+            for rel, info in going.items()
+            if info is not None and (one := doomed(editor, rel, info, view.entry(rel)))
+        ]
+        note = remover.note(new_note(), objects)
         try:
             editor.commit({}, going, view=view)
         except IndexMovedError:  # by a client that does not know the lock
-            self._put_back(view, objects)
-            editor.store.delete(record)
+            remover.drop(note)
             return False
-        self.failures += remove(editor, objects, record).failures
+        editor.check()
+        self.failures += [error.message for error in remover.carry_out(note).failures]
         return True
-
-    def _put_back(self, view: View, objects: Iterable[Doomed]) -> None:
-        """Put back what a commit took out of some shards before another one did not take it."""
-        editor = self._editor
-        named = [one.rel for one in objects if view.raw(one.rel) is not None]
-        now = editor.view(named)
-        lost = {}
-        for rel in named:
-            entry = view.entry(rel)
-            if entry is not None and now.raw(rel) is None and self._is_there(rel):
-                lost[rel] = replace(entry, like=view.raw(rel))
-        editor.commit(lost, view=now)
 
     def _verdict(self, due: Due, sight: Sight | str) -> Verdict:
         if isinstance(sight, str):

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock, to_iso
+from swampstore.pipeline.collecting.doomed import finish
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
@@ -57,7 +58,7 @@ from swampstore.sync.index_format import (
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.merging import index_moved, new_write_id
-from swampstore.sync.removals import Notes, Remover, read_notes
+from swampstore.sync.removals import Notes, read_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,12 +137,7 @@ class Rebuilding:
         """Finish deletions that were stopped; return the notes of what is left of them."""
         editor = self._editor
         if editor is not None:
-            limit = self._place.config.limits.push_concurrency
-            with editor.locks.committing() as guard:
-                for note in read_notes(editor.store, editor.names).notes:
-                    guard()
-                    remover = Remover(editor.store, editor.names, limit, check=editor.locks.check)
-                    remover.finish(note, editor.index)
+            finish(editor)
         with self._place.open() as store:
             return read_notes(store, self._place.names())
 
