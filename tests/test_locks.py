@@ -346,6 +346,22 @@ def test_h41_an_attempt_that_failed_leaves_nothing_behind(store: MovableStore) -
     assert is_free(store)
 
 
+def test_h41_a_lock_that_is_written_after_it_was_given_up_is_not_waited_for_by_its_process(
+    store: MovableStore,
+) -> None:
+    fences: list[bool] = []
+    lock = new_lock(store, KEY)
+    with store.offline(), pytest.raises(StoreUnreachableError):
+        lock.acquire(soon())
+    late = _written_by(lock)
+    lock.release()
+    store.delete(KEY)
+    store.put_if_absent(KEY, late)
+    with held(store, on_steal=lambda: fences.append(True)):
+        assert fences == [True]
+    assert is_free(store)
+
+
 def _written_by(lock: StoreLock) -> bytes:
     """Return what an attempt wrote, or would have written."""
     assert lock._record is not None

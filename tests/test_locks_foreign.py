@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.errors import EXIT_LOCK_TIMEOUT
 from swampstore.layout import ModelRef
 from swampstore.locks import lock as lock_module
 from swampstore.locks.deleting import Deletions
@@ -24,9 +25,11 @@ from swampstore.locks.keys import gate_key, global_key, model_key
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager
 from swampstore.locks.process import new_record
+from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Store
+from swampstore.sync.partitions import MONOLITH_KEY
 from tests.fault_proxy import Request
 from tests.http_server import Answer
 from tests.locking import KEY, ONE, TWO, Aside, MovableStore, eventually, held, manager, record_of
@@ -329,6 +332,21 @@ def test_lock_status_shows_the_lock_of_another_client_on_a_model_that_nobody_kno
     assert (shown["model"], shown["holder"]) == ("brand/new/one", "bob@elsewhere")
 
 
+def test_migrating_the_index_waits_for_the_lock_of_another_client(
+    ana: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWAMP_LOCK_TIMEOUT_MS", "300")
+    with DirectoryStore(str(bucket), durable=False) as store:
+        theirs = OldLock(store, "data/brand/new/one/.lock")
+        theirs.acquire()
+        outcome = ana("datastore", "migrate-index")
+        assert outcome.status == EXIT_LOCK_TIMEOUT
+        assert "bob@elsewhere" in outcome.err
+        theirs.release()
+        assert ana("datastore", "migrate-index").status == 0
+        assert lock_keys(store) == []
+
+
 # Signals -----------------------------------------------------------------------------------------
 
 
@@ -391,8 +409,8 @@ class HeldAnswer:
         return answer
 
 
-@pytest.mark.parametrize("key", [KEY, GLOBAL])
-def test_a_signal_before_the_answer_to_the_write_of_a_lock_leaves_none(
+@pytest.mark.parametrize("key", [KEY, GLOBAL, MONOLITH_KEY])
+def test_a_signal_before_the_answer_to_the_write_of_a_lock_or_of_the_index_leaves_no_lock(
     key: str, ana: Machine, s3_remote: ProxiedRemote, tmp_path: Path
 ) -> None:
     ana.use_remote("s3", s3_remote.config)
@@ -413,6 +431,7 @@ def test_a_signal_before_the_answer_to_the_write_of_a_lock_leaves_none(
         process.communicate(timeout=30)
     assert process.returncode == 143
     assert lock_keys(s3_remote.open()) == []
+    assert ana("sync").status == 0
 
 
 def _is_pending(pid: int, number: signal.Signals) -> bool:

@@ -280,6 +280,8 @@ class StoreLock:
             except LockLostError as error:
                 if self.is_held:
                     notice("%s", error.message)
+                elif self._record is not None:
+                    _ABANDONED.add(self._record.nonce)  # it may still be written
             except SwampstoreError as error:
                 if self.is_held:
                     notice("the lock %s stays until it is stale: %s", self.key, error.message)
