@@ -577,6 +577,20 @@ def test_what_is_left_of_a_version_is_no_leftover_and_comes_back_from_the_remote
     assert (failures(examine(repo)), warnings(examine(repo))) == (set(), set())
 
 
+@pytest.mark.parametrize("damage", ["missing", "another content"])
+def test_a_repair_keeps_content_that_the_remote_does_not_have(
+    repo: Repo, cache: Path, bucket: Path, damage: str
+) -> None:
+    left, remote = cache / f"{STATE}/1", bucket / f"{STATE}/1/raw"
+    content = (left / "raw").read_bytes()
+    (left / "metadata.yaml").unlink()
+    remote.unlink()
+    if damage != "missing":
+        remote.write_bytes(b"?" * len(content))
+    examine(repo, repair=True)
+    assert (left / "raw").read_bytes() == content
+
+
 def test_what_was_deleted_and_not_pushed_yet_is_not_missed(repo: Repo) -> None:
     repo.artifacts.delete(MODEL, "state", version=1)
     report = examine(repo)

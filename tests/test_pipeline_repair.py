@@ -318,6 +318,30 @@ def test_what_somebody_writes_during_a_repair_stays_with_its_whole_name(
     assert site.bucket.get(rel("one", 2)).startswith(b"two 1")
 
 
+def test_what_is_left_of_a_deletion_stays_deleted_and_a_repair_removes_it(site: Site) -> None:
+    gone = [rel("two", 3), rel("two", 3, "metadata.yaml")]
+    named = rel("two", 2)  # the commit of its deletion did not happen
+    with site.place.open() as store:
+        objects = [
+            {"rel": info.key, "size": info.size, "token": info.token}
+            for info in map(store.head, [*gone, named])
+        ]
+    site.bucket.put_document("_control/removals/1.json", {"version": 1, "objects": objects})
+    site.bucket.commit(f"data/{MODEL}/two/latest", b"2")
+    for one in gone:
+        site.bucket.edit(one, lambda entries, one=one: entries.pop(one))  # type: ignore[misc]
+    assert wrong_at(site.place) == {(kinds.UNREMOVED, one) for one in gone}
+    before = site.bucket.payload()
+    rotate(site.bucket, ROTATED["content of two versions"])
+
+    assert site.repair().done == {"restore": 2, "remove": 2}
+    assert site.bucket.payload() == {
+        path: data for path, data in before.items() if path not in gone
+    }
+    assert wrong_at(site.place) == set()
+    assert not list((site.bucket.root / "_control").glob("removals/*"))
+
+
 # Damage at random ------------------------------------------------------------------------------
 
 

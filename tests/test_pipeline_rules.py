@@ -35,6 +35,7 @@ from swampstore.pipeline.verify.rules import examined
 from swampstore.pipeline.verify.selection import Selection
 from swampstore.sync.index_format import decode_entry
 from swampstore.sync.partitions import partition_of
+from swampstore.sync.removals import Note, Notes, Removal
 from tests.staging import metadata_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -443,6 +444,18 @@ def test_an_object_that_nobody_names_is_adopted_when_it_is_old(place: Place) -> 
     assert planned(plan(place), [evidence(RAW, seen(7, None, at=NOW))]).fate == "waiting"
     keeps_out = plan(place, adopts=False)
     assert planned(keeps_out, [evidence(RAW, seen(7, None))]) == Planned(RAW, "waiting")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_is_left_of_a_deletion_is_not_adopted(place: Place, is_lost: bool) -> None:
+    note = Note("_control/removals/1.json", (Removal(RAW, 7, DIGEST),), NOW)
+    outlook = SHARDED._replace(notes=Notes.of([note]), is_assumed=is_lost)
+    there = evidence(RAW, seen(7, Content(DIGEST, 7)))
+    assert planned(plan(place, outlook), [there]) == Planned(RAW, "waiting")
+    _, found = examined(NAME, [there], outlook)
+    assert [one.kind for one in found] == [kinds.UNREMOVED]
+    another = evidence(RAW, seen(7, Content("other", 7)))
+    assert planned(plan(place, outlook), [another]).fate != "waiting"
 
 
 def test_an_entry_of_a_lost_document_is_taken_from_one_that_is_proven_right(place: Place) -> None:

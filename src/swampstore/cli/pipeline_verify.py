@@ -128,6 +128,7 @@ def _repair_text(verified: Verified) -> list[str]:
         "adopt": "files entered into the index",
         "write": "markers written",
         "quarantine": "objects moved to quarantine",
+        "remove": "objects of deletions removed",
         "forget": "entries without an object taken out",
     }
     done = [

@@ -1,12 +1,13 @@
 """The cache of a remote: its bookkeeping, what is missing from it, what waits in it.
 
-None of this asks the remote anything.
+Only a repair asks the remote anything.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from swampstore.clock import to_iso
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors
 from swampstore.layout import RAW, is_temp
 from swampstore.notices import notice
 from swampstore.sync.base import BASE
@@ -102,18 +104,30 @@ class CacheChecks:
             absent.repaired = absent.count - sum(1 for _ in self._absent(view))
 
     def _clear_the_way(self, rel: str, view: BaseView) -> None:
-        """Remove what is left of a version, if it is as on the remote: a pull would spare it."""
+        """Remove what is left of a version, if the remote has the same: a pull would spare it."""
         version_rel = os.path.dirname(rel)
         raw = f"{version_rel}/{RAW}"
         try:
             if os.listdir(self._names.local(version_rel)) != [RAW]:
                 return
-            if hash_file(self._names.local(raw))[0] == view.sha256(raw):
+            sha256 = hash_file(self._names.local(raw))[0]
+            if sha256 == view.sha256(raw) and self._is_on_remote(raw, sha256):
                 with self._repo.tree.receiving(os.path.dirname(version_rel)) as reception:
                     reception.remove(raw)
                     reception.remove_empty_dir(version_rel)
         except FileNotFoundError:
             return
+
+    def _is_on_remote(self, rel: str, sha256: str) -> bool:
+        """Whether the remote has this content; it is read, since ours may be the last that is."""
+        try:
+            with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
+                key = self._names.remote(rel)
+                self._repo.connection.store.download(key, file.fileno(), sha256=sha256)
+        except SwampstoreError as error:
+            notice("%s stays as it is: %s", self._names.local(rel), error.message)
+            return False
+        return True
 
     def _pull(self) -> bool:
         remote = self._repo.config.remote

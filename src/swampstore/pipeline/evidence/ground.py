@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from swampstore.pipeline.evidence.gathering import Places
@@ -15,6 +15,7 @@ from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import Meta, decode_meta
 from swampstore.sync.partitions import MONOLITH_KEY
 from swampstore.sync.remote.documents import Documents
+from swampstore.sync.removals import Notes, read_notes
 
 _CONCURRENCY = 10
 
@@ -26,7 +27,7 @@ class Ground:
     `version` is 0 if there is no index: in a directory that is used in place, and where nothing
     was pushed yet. Without `meta` there is none that can be used; it `is_damaged` if there is one
     all the same. `token` is the condition for replacing it. `shards` are those that are there,
-    `now` is the time by the clock of the store.
+    `now` is the time by the clock of the store. `notes` tell what deletions have still to remove.
     """
 
     place: Place
@@ -39,6 +40,7 @@ class Ground:
     monolith: ObjectInfo | None = None
     shards: tuple[tuple[str, ObjectInfo], ...] = ()
     summaries: tuple[Summary, ...] = ()
+    notes: Notes = field(default_factory=Notes)
 
     @property
     def listed(self) -> frozenset[str]:
@@ -88,7 +90,8 @@ class Ground:
     def outlook(self, grace: timedelta) -> Outlook:
         """Return how evidence is to be understood; what is younger may be of a push."""
         there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
-        return Outlook(self.version, self.is_assumed, self.damaged, there, self.now - grace)
+        since = self.now - grace
+        return Outlook(self.version, self.is_assumed, self.damaged, there, since, self.notes)
 
     @property
     def expected(self) -> Total:
@@ -108,7 +111,7 @@ class Ground:
 def look(place: Place, store: Store) -> Ground:
     """Look at the documents of a place; entries are not read, except to tell its version.
 
-    Raises NewerFormatError.
+    Raises NewerFormatError, IndexDamagedError if a note of a deletion cannot be understood.
     """
     if not place.indexed:
         return Ground(place, store.clock())
@@ -128,6 +131,7 @@ def look(place: Place, store: Store) -> Ground:
         token=fetched.info.token if fetched else None,
         monolith=monolith,
         shards=shards,
+        notes=read_notes(store, place.names()),
     )
 
 

@@ -15,8 +15,10 @@ import msgspec
 
 from swampstore.layout import is_internal
 from swampstore.pipeline.source.objects import Content
+from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.names import is_safe
 from swampstore.sync.partitions import partition_of
+from swampstore.sync.removals import Notes
 from swampstore.sync.shapes import unit_of
 
 if TYPE_CHECKING:
@@ -194,7 +196,8 @@ class Outlook(NamedTuple):
 
     `version` is that of the index. Whatever is there belongs to the place if it `is_assumed`, else
     what is of one of the `damaged` partitions, and with `shards` all that is of no such partition.
-    What was written after `since` may belong to a push that is going on.
+    What was written after `since` may belong to a push that is going on. `notes` tell what is left
+    of deletions.
     """
 
     version: int
@@ -202,6 +205,7 @@ class Outlook(NamedTuple):
     damaged: frozenset[str]
     shards: frozenset[str] | None
     since: datetime
+    notes: Notes = Notes()
 
     def truth(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         """Yield the entries of the documents that count.
@@ -216,6 +220,14 @@ class Outlook(NamedTuple):
         if self.is_assumed or home in self.damaged:
             return True
         return self.shards is not None and home not in self.shards
+
+    def removes(self, path: Path) -> bool:
+        """Whether the object of a path, which no entry names, is left of a deletion."""
+        seen = path.seen
+        if seen is None or not self.notes.mention(path.rel):
+            return False
+        info = ObjectInfo(path.rel, seen.size, seen.etag, None, seen.last_modified)
+        return self.notes.name(path.rel, info, path.content.sha256 if path.content else None)
 
 
 class Entry(NamedTuple):
@@ -243,7 +255,8 @@ def believed(path: Path, outlook: Outlook) -> Entry | None:
         best = next((one for one in claims if one.partition in (None, home)), claims[0])
         return Entry(best, strays)
     seen = path.seen
-    if seen is not None and not seen.internal and outlook.assumes(home):
+    is_data = seen is not None and not seen.internal
+    if seen is not None and is_data and outlook.assumes(home) and not outlook.removes(path):
         return Entry(Claim(None, seen.size), is_assumed=True)
     return None
 

@@ -143,7 +143,7 @@ class Plan:
         if seen is None:
             return None
         is_old = self.adopts and seen.last_modified <= self.outlook.since
-        return ADOPTED if is_old else WAITING
+        return ADOPTED if is_old and not self.outlook.removes(path) else WAITING
 
     def _fate_of_entry(self, entry: Entry, seen: Seen | None) -> str:
         claim = entry.claim

@@ -43,7 +43,9 @@ _KIND = 2
 _WITH_FILES = f"{FOUND}, unit string, files binary"
 # If objects are being removed, some of these are.
 _LOOKED_AT_AGAIN = 200
-_NOT_MENDED = frozenset({kinds.IN_FLIGHT, kinds.BEHIND_LATEST, *kinds.OF_DOCUMENTS})
+_NOT_MENDED = frozenset(
+    {kinds.IN_FLIGHT, kinds.BEHIND_LATEST, kinds.UNREMOVED, *kinds.OF_DOCUMENTS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ def is_settled(seen: Examined) -> bool:
                 ground.monolith and ground.monolith.etag,
             ):
                 return False
-            orphans = seen.of(ground.place).where(f.col("kind") == kinds.ORPHAN)
+            unnamed = f.col("kind").isin(kinds.ORPHAN, kinds.UNREMOVED)
+            orphans = seen.of(ground.place).where(unnamed)
             if not all(etag_of(store, row["key"]) for row in orphans.take(_LOOKED_AT_AGAIN)):
                 return False
     return True

@@ -108,7 +108,8 @@ def file_of(path: Path, outlook: Outlook) -> File | None:
         is_misplaced=entry is not None and entry.is_misplaced,
         is_assumed=entry is not None and entry.is_assumed,
     )
-    kind = _kind(file)
+    is_leftover = entry is None and outlook.removes(path) and not file.is_young
+    kind = kinds.UNREMOVED if is_leftover else _kind(file)
     return file if kind is None else replace(file, kind=kind)
 
 

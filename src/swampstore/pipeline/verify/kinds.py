@@ -38,6 +38,7 @@ CORRUPT = "corrupt"
 TRUNCATED = "truncated"
 WRONG_SIZE = "wrong-size"
 UNREADABLE = "unreadable"
+UNREMOVED = "unremoved"
 # Versions.
 UNDECODABLE_METADATA = "undecodable-metadata"
 FOREIGN_METADATA = "foreign-metadata"
@@ -74,6 +75,7 @@ KINDS: Mapping[str, Kind] = {
     TRUNCATED: Kind("error", "the object is shorter than the index says"),
     WRONG_SIZE: Kind("error", "the object is longer than the index says"),
     UNREADABLE: Kind("error", "the object cannot be read"),
+    UNREMOVED: Kind("warning", "an object is left of a deletion that was not finished"),
     UNDECODABLE_METADATA: Kind("error", "the metadata of a version cannot be understood"),
     FOREIGN_METADATA: Kind("error", "metadata describes another name or version"),
     CHECKSUM_MISMATCH: Kind("error", "the content is not what its metadata says"),

@@ -14,6 +14,7 @@ from swampstore.notices import notice
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.quarantine import Quarantine
+from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.applying import Applying, Progress
 from swampstore.pipeline.verify.files import File, sorted_out
 from swampstore.pipeline.verify.mending import (
@@ -24,6 +25,7 @@ from swampstore.pipeline.verify.mending import (
     wanted_by_name,
 )
 from swampstore.pipeline.verify.sources import Having, Sources, cache_of
+from swampstore.sync.removals import Remover, read_notes
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
@@ -86,6 +88,8 @@ class Repair:
             try:
                 for actions in self._batches(sources, quarantine):
                     mended.note(actions)
+                if self._editor is not None:
+                    mended.done += Counter(remove=finish_removals(self._editor))
             except SwampstoreError as error:
                 raise self._stopped(error, quarantine) from error
             except KeyboardInterrupt:
@@ -97,7 +101,7 @@ class Repair:
 
     def _batches(self, sources: Sources, quarantine: Quarantine) -> Iterator[list[Action]]:
         """Yield what was done, or would be."""
-        units = iter(self._units)
+        units = ((unit, _without_leftovers(files)) for unit, files in self._units)
         while batch := list(islice(units, _UNITS)):
             actions = self._planned(batch, sources)
             if self._editor is None:
@@ -146,3 +150,25 @@ class Repair:
             f"It had begun to write {len(replaced)} files ({named}); all that was there before is"
             f" there, or one of {self._progress.kept} copies in {quarantine.rel}."
         )
+
+
+def _without_leftovers(files: list[File]) -> list[File]:
+    """Return the files that are to stay: what is left of a deletion is not mended."""
+    return [file for file in files if file.kind != kinds.UNREMOVED]
+
+
+def finish_removals(editor: Editor) -> int:
+    """Remove what deletions have left behind, each object if it is still the one that was meant.
+
+    Returns how many were removed. What cannot be removed stays noted.
+    """
+    notes = read_notes(editor.store, editor.names).notes
+    if not notes:
+        return 0
+    limit = editor.place.config.limits.push_concurrency
+    remover = Remover(editor.store, editor.names, limit, check=editor.locks.check)
+    with editor.locks.committing():
+        done = [remover.finish(note, editor.index) for note in notes]
+    for failure in (failure for one in done for failure in one.failures):
+        notice("what a deletion has left stays for now: %s", failure.message)
+    return sum(one.objects for one in done)
