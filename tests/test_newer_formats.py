@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import closing
@@ -12,15 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.config import update_marker
+from swampstore.config import FORMAT_VERSION, update_marker
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.layout import Routing
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.collecting.marks import MARKS, Mark, read_marks, write_marks
 from swampstore.pipeline.reindex.shards import read_shard
+from swampstore.pipeline.running import spark_errors
+from swampstore.repo import upgrade_repo
 from swampstore.stores.memory import MemoryStore
+from swampstore.sync.index_format import decode_shard
 from swampstore.sync.names import Names
+from swampstore.sync.removals import REMOVALS, read_notes
 from tests.machines import Machine
 
 MODEL = "aws/ec2/i-1"
@@ -205,6 +210,18 @@ def test_setup_does_not_join_a_remote_of_a_newer_release(
     assert place.remote() == before
 
 
+def test_an_upgrade_never_lowers_the_version_of_a_repository(repo_dir: Path) -> None:
+    marker = repo_dir / ".swamp.yaml"
+    update_marker(str(repo_dir), {"swampVersion": "20991231.1"})
+    before = marker.read_bytes()
+    with pytest.raises(NewerFormatError, match=r"\.swamp\.yaml"):
+        upgrade_repo(repo_dir)
+    assert marker.read_bytes() == before
+    update_marker(str(repo_dir), {"swampVersion": "20240101.9"})
+    upgrade_repo(repo_dir).close()
+    assert FORMAT_VERSION in marker.read_text()
+
+
 def test_a_version_that_is_no_whole_number_is_damage_and_nothing_newer() -> None:
     for version in (True, "7", 7.0, None, [7], 0, -1):
         refuse_newer("shard", version, "x")
@@ -221,6 +238,30 @@ def test_marks_of_garbage_of_a_newer_release_stay() -> None:
     store.put(MARKS, json.dumps(document | {"version": 2}).encode())
     with pytest.raises(NewerFormatError, match=MARKS):
         read_marks(store, names)
+
+
+def test_a_task_of_spark_that_meets_a_newer_release_says_so() -> None:
+    from pyspark.errors import PythonException
+
+    trace = f"Traceback (most recent call last):\n  File x\n{_task_error()}"
+    newer = pytest.raises(NewerFormatError, match=r"_index/a\.json was written by a newer version")
+    with newer, spark_errors():
+        raise PythonException(trace)
+
+
+def _task_error() -> str:
+    try:
+        decode_shard(b'{"version":7,"entries":{}}', "a")
+    except NewerFormatError as error:
+        return "".join(traceback.format_exception_only(error))
+    raise AssertionError
+
+
+def test_a_note_of_a_newer_release_about_removals_is_left_to_it() -> None:
+    store, names = MemoryStore(), Names("/nowhere", "", Routing())
+    store.put(f"{REMOVALS}a.json", b'{"version": 2, "objects": "elsewhere"}')
+    with pytest.raises(NewerFormatError, match=REMOVALS):
+        read_notes(store, names)
 
 
 def test_a_shard_of_a_newer_release_is_not_planned_anew() -> None:

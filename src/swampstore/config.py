@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from swampstore.datastore_address import FILESYSTEM, Address, scheme_of, wrong_setting
+from swampstore.datastore_address import FILESYSTEM, Address, prefix_of, scheme_of, wrong_setting
 from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -25,6 +25,7 @@ from swampstore.errors import (
     YamlError,
 )
 from swampstore.files import disk_errors, read_file, sync_dir
+from swampstore.formats import refuse_later
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
@@ -81,12 +82,7 @@ class RemoteSettings:
     @property
     def prefix(self) -> str:
         """What comes before every key of a bucket, without slashes around it; not checked."""
-        if self.kind == "file":
-            return ""
-        from urllib.parse import unquote, urlsplit
-
-        told = self.config.get("prefix") or unquote(urlsplit(self.target).path)
-        return str(told).strip("/")
+        return prefix_of(self.target, self.config)
 
     @property
     def is_google(self) -> bool:
@@ -450,7 +446,12 @@ def initialise(directory: str, repo_id: str, now_iso: str) -> str:
 
 
 def upgrade(repo_dir: str, now_iso: str) -> None:
-    """Say in `.swamp.yaml` that the repository is of our format version, since `now_iso`."""
+    """Say in `.swamp.yaml` that the repository is of our format version, since `now_iso`.
+
+    Raises NewerFormatError if it is of a later one already.
+    """
+    found = read_marker(repo_dir).get("swampVersion")
+    refuse_later(found, FORMAT_VERSION, f"{repo_dir}/{MARKER}")
     update_marker(repo_dir, {"swampVersion": FORMAT_VERSION, "upgradedAt": now_iso})
 
 

@@ -88,6 +88,16 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower() if is_url(url) else url
 
 
+def prefix_of(target: str, members: Mapping[str, Any]) -> str:
+    """Return what comes before every key of a store, without slashes around it; not checked."""
+    if scheme_of(target) == "file":
+        return ""
+    from urllib.parse import unquote, urlsplit
+
+    told = unquote(urlsplit(target).path) if is_url(target) else members.get("prefix", "")
+    return str(told).strip("/")
+
+
 def read_members(text: str, source: str) -> dict[str, Any]:
     """Read the members of a store, written as a JSON object; raise ConfigError naming `source`."""
     import json

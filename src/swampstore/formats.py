@@ -12,6 +12,7 @@ from swampstore.errors import NewerFormatError
 # Every client can hold numbers up to here, also one that counts in floating point; databases can
 # add them up. Whatever has a higher one is damaged.
 LARGEST_NUMBER = 2**53 - 1
+UPDATE = "Update swampstore on this machine. Nothing was changed."
 # The version of each format that this release writes.
 NEWEST = {
     # Documents of a remote.
@@ -21,6 +22,7 @@ NEWEST = {
     "manifest": 1,
     "gc marks": 1,
     "gc doomed": 1,
+    "removals": 1,
     # Files of a cache.
     "sidecar": 2,
     "journal": 1,
@@ -41,5 +43,21 @@ def refuse_newer(kind: str, version: object, what: str) -> None:
         raise NewerFormatError(
             f"{what} was written by a newer version of swampstore: its format is {shown},"
             f" this release knows up to {NEWEST[kind]}",
-            hint="Update swampstore on this machine. Nothing was changed.",
+            hint=UPDATE,
         )
+
+
+def refuse_later(version: object, known: str, what: str) -> None:
+    """Raise NewerFormatError if a version such as 20260814.1 is later than the one we know."""
+    if isinstance(version, str) and _parts(version) > _parts(known):
+        raise NewerFormatError(
+            f"{what} was written by a newer version: its format is {version[:40]}, this release"
+            f" knows up to {known}",
+            hint=UPDATE,
+        )
+
+
+def _parts(version: str) -> list[int]:
+    parts = version.split(".")
+    is_dated = all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
+    return [int(part) for part in parts] if is_dated else []

@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from swampstore.errors import SwampstoreError
+from swampstore.errors import NewerFormatError, SwampstoreError
+from swampstore.formats import UPDATE
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.sync.report import Progress, Step
 
@@ -264,8 +265,12 @@ def spark_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
+        cause = _cause(error)
+        kind, _, told = cause.partition(": ")
+        if kind.endswith(NewerFormatError.__name__):
+            raise NewerFormatError(told, hint=UPDATE) from error
         raise SparkJobError(
-            f"a Spark job failed: {_cause(error)}",
+            f"a Spark job failed: {cause}",
             hint="What was done is kept; run it again to go on. The log of Spark tells more.",
         ) from error
 

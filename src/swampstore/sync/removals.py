@@ -26,6 +26,7 @@ import msgspec
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
+from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.base import Known
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from swampstore.sync.remote import RemoteIndex
 
 REMOVALS = "_control/removals/"
-_VERSION = 1
 # After so long, what is as old as its note, to the second, is not the upload of a push any more.
 _SURELY_OLD = timedelta(days=1)
 
@@ -49,7 +49,7 @@ class Removal(msgspec.Struct, frozen=True):
     """An object that is to be removed: this very one, and none that takes its place."""
 
     rel: str
-    size: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
     sha256: str | None = None
     token: str | None = None
 
@@ -144,18 +144,14 @@ def new_note() -> str:
 def read_note(store: Store, names: Names, rel: str) -> Note | None:
     """Return a note, None if it is gone.
 
-    Raises IndexDamagedError if it cannot be understood, or was written by a newer version.
+    Raises IndexDamagedError if it cannot be understood, and NewerFormatError.
     """
     try:
         info, data = store.get(names.remote(rel))
     except ObjectNotFoundError:
         return None
     try:
-        if _version.decode(data).version > _VERSION:
-            raise IndexDamagedError(
-                f"{rel} was written by a newer version of swampstore",
-                hint="Use a newer release with this remote; nothing was touched.",
-            )
+        refuse_newer("removals", _version.decode(data).version, rel)
         found = _document.decode(data).objects
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise IndexDamagedError(
@@ -209,7 +205,7 @@ class Remover:
                 raise error
             objects += [found] if found is not None else []
         objects.sort(key=lambda one: one.rel)
-        note = {"version": _VERSION, "objects": objects}
+        note = {"version": NEWEST["removals"], "objects": objects}
         self._store.put(self._names.remote(rel), _encode(note))
         # Nobody asks how old this one is: what it names was there before, and the lock is held.
         return Note(rel, tuple(objects), datetime.max.replace(tzinfo=UTC))
