@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -32,6 +33,7 @@ from swampstore.stores.memory import MemoryStore
 from swampstore.stores.probe import probe, proves_conditional_delete
 from swampstore.stores.protocol import Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
+from swampstore.stores.signed_requests import SignedRequests
 from tests.gcs_server import GcsServer
 from tests.http_server import Answer, Request, Server
 
@@ -174,6 +176,19 @@ def test_a_conditional_deletion_survives_a_connection_that_was_closed_while_idle
     s3.delete_if_match("a", "etag")
     with pytest.raises(StoreUnreachableError):
         s3.delete_if_match("a", "etag")
+
+
+def test_a_conditional_deletion_does_not_depend_on_the_certificates_of_python(
+    server: Scripted, s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def distrusting(*_: object) -> bytes:
+        raise ssl.SSLCertVerificationError("unable to get local issuer certificate")
+
+    monkeypatch.setattr(SignedRequests, "send", distrusting)
+    server.reply = Answer(HTTPStatus.NO_CONTENT)
+    s3.delete_if_match("a", "etag")
+    [request] = server.requests
+    assert (request.target, request.headers["if-match"]) == ("/swamp/a", '"etag"')
 
 
 def test_a_conditional_deletion_goes_through_the_proxy_that_everything_goes_through(

@@ -57,7 +57,7 @@ class AzureConfig:
             prefix=fields.prefix(),
             endpoint=fields.url("endpoint"),
             limits=fields.limits(environ, "SWAMP_AZURE_REQUEST_TIMEOUT_MS"),
-            account_key=fields.text("accountKey") or environ.get("AZURE_STORAGE_ACCOUNT_KEY", ""),
+            account_key=fields.text("accountKey") or _key_from(environ),
             ask_cli=_should_ask_cli(environ),
         )
 
@@ -82,6 +82,7 @@ class AzureConfig:
             remedies=_REMEDIES,
             # With a token it could not; but a token, unlike a key, does not sign headers.
             signs=bool(self.account_key),
+            signs_headers=bool(self.account_key),
             largest=5000 << 20,
         )
         return open_bucket(self._client, bucket)
@@ -105,6 +106,12 @@ class AzureConfig:
             client_options=client_options(self.limits, self.endpoint, extra),
             retry_config=retries,
         )
+
+
+def _key_from(environ: Mapping[str, str]) -> str:
+    """Return the key that the client would find by itself."""
+    names = ("ACCOUNT_KEY", "ACCESS_KEY", "MASTER_KEY")
+    return next(filter(None, (environ.get(f"AZURE_STORAGE_{name}") for name in names)), "")
 
 
 def _should_ask_cli(environ: Mapping[str, str]) -> bool:

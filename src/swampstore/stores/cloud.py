@@ -20,9 +20,9 @@ class Bucket:
 
     `condition` names the member of an object's description that conditional writes go by.
     `clock_url` answers anybody with a Date header, even if only to refuse. `signs` says that the
-    client can sign URLs with what it has, so that we can send requests that it does not know.
-    `largest` is how many bytes it takes in one request.
-    `repeats_tokens` is told by `Capabilities`.
+    client can sign URLs with what it has, so that we can send requests that it does not know,
+    `signs_headers` that the service refuses headers that were not signed. `largest` is how many
+    bytes it takes in one request. `repeats_tokens` is told by `Capabilities`.
     """
 
     identity: str
@@ -33,3 +33,4 @@ class Bucket:
     signs: bool
     largest: int
     repeats_tokens: bool = False
+    signs_headers: bool = False
