@@ -414,13 +414,15 @@ def test_whoever_wants_to_be_offline_is_and_that_is_no_failure(
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_command_gives_its_locks_back(
-    ana: Machine, bucket: Path, number: signal.Signals, status: int
+    ana: Machine, bucket: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     with ana.open() as repo:
         repo.artifacts.save(MODEL, "log", b"one\n", streaming=True)
-    command = [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "log", "--append"]
+    source = tmp_path / "source"
+    os.mkfifo(source)  # nobody ever writes to it
+    command = [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "log", str(source)]
     with subprocess.Popen(
-        command, env=ana.environ, stdin=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--append"], env=ana.environ, stderr=subprocess.PIPE
     ) as process:
         end = time.monotonic() + 20
         while not (bucket / LOCK).exists():
