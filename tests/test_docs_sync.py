@@ -61,7 +61,7 @@ def test_every_column_of_what_is_known_is_described() -> None:
 
 def test_every_file_that_sync_keeps_in_a_cache_is_described() -> None:
     described = _named("In the cache")
-    assert {dirty.LOCK, journal.JOURNAL, sidecar.SIDECAR} <= described
+    assert {dirty.LOCK, journal.JOURNAL, layout.SIDECAR} <= described
 
 
 def test_everything_that_never_crosses_is_named() -> None:

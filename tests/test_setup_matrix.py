@@ -7,6 +7,7 @@ was read back from where it went.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import uuid
@@ -20,7 +21,8 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import Address
 from swampstore.datastore_setup import set_up_datastore
-from swampstore.errors import DiskError, SwampstoreError, ValidationError
+from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
+from swampstore.layout import SIDECAR
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreMissingError
@@ -460,6 +462,26 @@ def test_unfinished_versions_and_links_are_told_of_once(
     assert told[OUTPUT].startswith("a link")
     assert told[f"{OUTPUT}.fifo"].startswith("no regular file")
     assert (half / "raw").exists()
+
+
+def test_a_cache_with_unpushed_work_of_another_program_is_not_set_aside(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    there = place("file")
+    ana.save("state", "one")
+    ana.move(there)
+    cache = ana.cache
+    ana.move(Address("filesystem"))
+    (cache / "_catalog.db-base").unlink()
+    marks = {"localDirty": True, "dirtyPaths": [f"{STATE}/1"], "bulkInvalidated": False}
+    sidecar = {"version": 2, "remoteIndexETag": "", "lastVerifiedAt": "", **marks}
+    (cache / SIDECAR).write_text(json.dumps(sidecar))
+    with pytest.raises(AlreadyExistsError, match=f"{STATE}/1"):
+        ana.move(there)
+    assert ana.texts("state") == ["one"]
+    (cache / SIDECAR).write_text(json.dumps({**sidecar, "localDirty": False, "dirtyPaths": []}))
+    ana.move(there)
+    assert ana.texts("state") == ["one"]
 
 
 @pytest.mark.parametrize("target", ["path", "file"])

@@ -30,12 +30,11 @@ from hypothesis.stateful import (
 )
 
 from swampstore.errors import DiskError, LockTimeoutError
-from swampstore.layout import is_internal
+from swampstore.layout import SIDECAR, is_internal
 from swampstore.sync import dirty
 from swampstore.sync import sidecar as sidecar_module
 from swampstore.sync.dirty import LOCK, DirtyTracker, Snapshot
 from swampstore.sync.journal import EVERYTHING, JOURNAL, Marks, Record
-from swampstore.sync.sidecar import SIDECAR
 from tests import old_client
 from tests.old_client import OldClient
 from tests.test_many_processes import run_all

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from swampstore.sync.sidecar import MAX_PATHS, SIDECAR, Sidecar, SidecarState, decode, encode
+from swampstore.layout import SIDECAR
+from swampstore.sync.sidecar import MAX_PATHS, Sidecar, SidecarState, decode, encode
 
 ETAG = "remoteIndexETag"
 CLEAN: dict[str, Any] = {

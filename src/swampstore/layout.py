@@ -31,6 +31,11 @@ CLAIM = "_catalog.db-claim"
 # which tells it from the claim of somebody who is writing that version here.
 LANDING = "_catalog.db-landing"
 
+# What every client of a cache reads and writes about its unpushed changes. The member is in it for
+# as long as only our own writes follow one another.
+SIDECAR = ".datastore-sync-state.json"
+SIDECAR_CHAIN = "swampstoreChain"
+
 DATASTORE_SUBDIRS = (
     "auto-definitions",
     "definitions-evaluated",
@@ -66,7 +71,7 @@ _TEMP = re.compile(r"\.[0-9a-f-]{36}\.tmp")
 LARGEST_VERSION = 10**18 - 1
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _INTERNAL_ROOT_FILES = frozenset(
-    {".datastore-index.json", ".push-queue.json", ".datastore.lock", ".datastore-sync-state.json"}
+    {".datastore-index.json", ".push-queue.json", ".datastore.lock", SIDECAR}
 )
 _INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
 

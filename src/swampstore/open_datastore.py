@@ -7,7 +7,7 @@ be healed, which costs one look at a table that is nearly always empty.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
@@ -23,13 +23,14 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError, SyncNotSupportedError
-from swampstore.files import Announce, Tree, disk_errors
-from swampstore.layout import DataRef
+from swampstore.files import Announce, Tree, disk_errors, read_file
+from swampstore.layout import SIDECAR, SIDECAR_CHAIN, DataRef
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from swampstore.artifacts.ephemeral import EphemeralStore
     from swampstore.artifacts.store import ArtifactStore
+    from swampstore.catalog.keeping_up import KeepingUp
     from swampstore.locks.manager import LockManager
     from swampstore.sessions import Session
     from swampstore.sync.dirty import DirtyTracker
@@ -47,6 +48,39 @@ class Ephemeral(NamedTuple):
 
     store: EphemeralStore
     catalog: Catalog
+
+
+class SidecarLook:
+    """What another program on the same cache is changing, as far as it tells in the sidecar.
+
+    Costs a look at one file, unless that was changed, and loads nothing of sync, unless another
+    program has written it.
+    """
+
+    def __init__(self, cache_dir: str, fingerprint_member: str) -> None:
+        self._path = f"{cache_dir}/{SIDECAR}"
+        self._member = fingerprint_member
+        self._look: tuple[int, ...] = ()
+        self._marks: tuple[str, ...] = ()
+
+    def foreign_marks(self) -> tuple[str, ...]:
+        """Return the paths; "*" stands for everything."""
+        try:
+            found = os.stat(self._path)
+            look = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if look != self._look:
+                self._marks = self._read(read_file(self._path) or b"")
+                self._look = look
+        except OSError:
+            return ()
+        return self._marks
+
+    def _read(self, data: bytes) -> tuple[str, ...]:
+        if SIDECAR_CHAIN.encode() in data:
+            return ()
+        from swampstore.sync.sidecar import decode
+
+        return decode(data, self._member).foreign_marks
 
 
 class OpenDatastore:
@@ -87,6 +121,7 @@ class OpenDatastore:
         fetch = self._hydrate if config.remote else None
         on_use = self._note_use if config.remote and config.remote.cache_limit else None
         self._content = DiskContent(self.tree, self.refresh, fetch, on_use)
+        self._keeping_up = self._keep_up(f"{local}/{catalog}")
 
     @cached_property
     def store(self) -> ArtifactStore:
@@ -129,12 +164,17 @@ class OpenDatastore:
         """Which paths of the cache wait to be pushed. Every change is marked here beforehand."""
         from swampstore.sync.dirty import DirtyTracker
 
-        google = self.config.remote is not None and self.config.remote.is_google
         return DirtyTracker(
             self.config.base,
             durable=self.config.durable,
-            fingerprint_member="remoteIndexGeneration" if google else "remoteIndexETag",
+            fingerprint_member=self._fingerprint_member,
+            on_foreign=self._hear_of_foreign_marks,
         )
+
+    @property
+    def _fingerprint_member(self) -> str:
+        google = self.config.remote is not None and self.config.remote.is_google
+        return "remoteIndexGeneration" if google else "remoteIndexETag"
 
     def _mark_written(self, rel: str) -> None:
         self._check_session(rel)
@@ -246,6 +286,25 @@ class OpenDatastore:
     def __repr__(self) -> str:
         return f"<Repo {self.config.repo_dir}>"
 
+    def _keep_up(self, catalog: str) -> KeepingUp | None:
+        """Return what keeps the catalog up with others on the same cache, None without one."""
+        if self.config.remote is None:
+            return None
+        from swampstore.catalog.keeping_up import KeepingUp
+
+        return KeepingUp(
+            self.catalog,
+            self.tree,
+            place=catalog,
+            cache_dir=self.config.base,
+            refresh=self.refresh,
+            foreign_marks=SidecarLook(self.config.base, self._fingerprint_member).foreign_marks,
+        )
+
+    def _hear_of_foreign_marks(self, marks: Iterable[str]) -> None:
+        if self._keeping_up:
+            self._keeping_up.note_foreign(marks)
+
     # Catalog -------------------------------------------------------------------------------
 
     def refresh(self, ref: DataRef) -> None:
@@ -275,13 +334,19 @@ class OpenDatastore:
 
     def _ready(self, *, complete: bool = False) -> None:
         self.mutations.recover()
+        if self._keeping_up:
+            self._keeping_up.catch_up_with_all()
         if complete and not self.catalog.is_populated:
             self.rebuild_catalog()
 
     def _ready_for(self, ref: DataRef) -> None:
         """Heal, and make sure that the rows of one name can be trusted; never walks further."""
         self.mutations.recover()
-        if not self.catalog.is_populated:
+        if self._keeping_up:
+            self._keeping_up.catch_up()
+        if not self.catalog.is_populated or (
+            self._keeping_up and self._keeping_up.are_versions_outdated(ref)
+        ):
             self.refresh(ref)
         self._clear_dead(ref, self.catalog.deferred_versions(ref))
 

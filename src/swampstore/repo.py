@@ -207,7 +207,7 @@ class Repo(OpenDatastore):
                 return found
             raise other.not_found(model, name, version)
         ref = self.ref(model, name)
-        artifact = self._lookup(ref, lambda catalog, ref: catalog.version(ref, version))
+        artifact = self._lookup(ref, lambda catalog, ref: catalog.version(ref, version), version)
         if artifact is None:
             raise self._not_found(ref, version)
         return artifact
@@ -324,19 +324,33 @@ class Repo(OpenDatastore):
         )
 
     def _lookup(
-        self, ref: DataRef, find: Callable[[Catalog, DataRef], Row | None]
+        self,
+        ref: DataRef,
+        find: Callable[[Catalog, DataRef], Row | None],
+        version: int | None = None,
     ) -> Artifact | None:
         if held := self.holder(ref):
             row = find(held.catalog, ref)
             return Artifact(row, held.store.content) if row else None
         self.mutations.recover()
+        if self._keeping_up:
+            self._keeping_up.catch_up()
         row = find(self.catalog, ref)
-        if row is None and not self.catalog.is_populated:
+        if self._is_outdated(ref, version, row):
             self.refresh(ref)
             row = find(self.catalog, ref)
         if row is not None and row.deferred and self._clear_dead(ref, [row.version]):
             return None
         return Artifact(row, self._content) if row else None
+
+    def _is_outdated(self, ref: DataRef, version: int | None, row: Row | None) -> bool:
+        if row is None and not self.catalog.is_populated:
+            return True
+        if self._keeping_up is None:
+            return False
+        if version is None:
+            return self._keeping_up.is_outdated(ref, row)
+        return self._keeping_up.is_version_outdated(ref, version, row)
 
     def _latest(self, ref: DataRef) -> Artifact | None:
         for _ in range(MAX_RENAME_HOPS + 1):

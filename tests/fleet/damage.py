@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from swampstore.layout import SIDECAR
 from swampstore.open_datastore import CATALOG
 from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
-from swampstore.sync.sidecar import SIDECAR
 
 if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet

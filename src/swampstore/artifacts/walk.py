@@ -21,6 +21,20 @@ def data_names(tree: Tree, complain: Complain) -> Iterator[DataRef]:
     yield from _below(tree, (), complain)
 
 
+def names_at(tree: Tree, path: str) -> Iterator[DataRef]:
+    """Yield the data names that a path is in, and those below it; what is unreadable is left."""
+    parts = tuple(path.split("/")[1:])
+    for end in range(3, len(parts)):
+        rel = "/".join(("data", *parts[:end]))
+        if any(_versions(tree, rel, _children(tree, rel, _ignore))):
+            yield DataRef(ModelRef("/".join(parts[: end - 2]), parts[end - 2]), parts[end - 1])
+    yield from _below(tree, parts, _ignore)
+
+
+def _ignore(_place: str, _error: OSError) -> None:
+    """Leave it to whoever walks everything."""
+
+
 def _below(tree: Tree, parts: tuple[str, ...], complain: Complain) -> Iterator[DataRef]:
     rel = "/".join(("data", *parts))
     children = _children(tree, rel, complain)

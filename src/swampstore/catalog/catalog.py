@@ -78,6 +78,7 @@ _PAGE = 1000
 _POPULATED = "populated"
 _CHANGES = "changes"
 _EXPORTED = "exported"
+_SEEN = "seen"
 _COUNT_CHANGE = (
     "INSERT INTO catalog_meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1"
 )
@@ -89,6 +90,8 @@ class Catalog:
     def __init__(self, rows: Rows, namespace: str = "") -> None:
         self.rows = rows
         self.namespace = namespace
+        # Hears the paths of names before and after they change, for others who describe them.
+        self.on_change: Callable[[Iterable[str]], None] = lambda _: None
 
     def close(self) -> None:
         """Release the file."""
@@ -100,6 +103,7 @@ class Catalog:
         """Remember durably what is about to be done to which path, before anything is."""
         sql = "INSERT OR REPLACE INTO intent VALUES (?, ?)"
         self.rows.write(lambda db: db.executemany(sql, list(actions.items())), flush=True)
+        self.on_change(actions)
 
     def pending(self) -> list[tuple[str, str]]:
         """Return (path, action) of every change that was announced and not finished."""
@@ -120,6 +124,7 @@ class Catalog:
             db.executemany("DELETE FROM intent WHERE path = ?", finished)
 
         self.change(work)
+        self.on_change([outcome.ref.rel for outcome in outcomes])
 
     def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
         """Make the rows of a name exactly those of `stored` and drop its intent."""
@@ -130,6 +135,7 @@ class Catalog:
             db.execute("DELETE FROM intent WHERE path = ?", (ref.rel,))
 
         self.change(work)
+        self.on_change([ref.rel])
 
     def store(
         self, ref: DataRef, stored: Sequence[StoredVersion], removed: Sequence[int], marker: int
@@ -364,6 +370,22 @@ class Catalog:
     def note_export(self, changes: int, moment: datetime) -> None:
         """Remember that the rows were exported as they were after so many changes."""
         self._set_meta(_EXPORTED, f"{changes} {to_iso(moment)}")
+
+    @property
+    def seen_elsewhere(self) -> str:
+        """How far what others changed was read, as `note_seen_elsewhere` was told."""
+        return self._meta(_SEEN) or ""
+
+    def note_seen_elsewhere(self, seen: str) -> None:
+        """Remember how far what others changed was read."""
+        self._set_meta(_SEEN, seen)
+
+    def agrees(self, ref: DataRef, stored: Sequence[StoredVersion], removed: Sequence[int]) -> bool:
+        """Whether the rows say this of some versions, whichever of them is the latest."""
+        if any(self.version(ref, version) for version in removed):
+            return False
+        rows = [(self._row(ref, one), self.version(ref, one.metadata.version)) for one in stored]
+        return all(known and known._replace(is_latest=0) == row for row, known in rows)
 
     def has_at_most(self, count: int) -> bool:
         """Whether the namespace has no more rows than that; counts no further."""

@@ -212,6 +212,11 @@ def _warnings(config: Config, plan: MovePlan, reverse: bool) -> Iterator[str]:
     if config.remote is not None and plan.directories:
         where = f"under {config.namespace}/" if reverse else "outside of the namespace"
         yield f"the objects {where} stay on the remote; `swampstore sync` pushes the moved files"
+        if not reverse:
+            yield (
+                "other clients that use this namespace may move those objects into it, and remove"
+                " them where they are: run `swampstore sync` before one of them does"
+            )
     if reverse:
         yield "the namespace is still set; `swampstore datastore namespace unset` ends it"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from swampstore.artifacts import claims
@@ -167,19 +167,23 @@ class NameArrivals:
 
     def outcome(self) -> Outcome:
         """Return what the catalog must know, read from the files as they are now."""
-        stored, removed = [], []
-        for version in sorted(self._described):
-            try:
-                metadata = on_disk.read_metadata(self._tree, self.ref, version)
-            except MetadataError as error:
-                notice("%s", error.message)
-                metadata = None
-            if metadata is None:
-                removed.append(version)
-            else:
-                deferred = on_disk.is_deferred(self._tree, self.ref, version)
-                stored.append(StoredVersion(metadata, deferred))
-        return Outcome(self.ref, on_disk.effective_marker(self._tree, self.ref), stored, removed)
+        return outcome_of(self._tree, self.ref, self._described)
+
+
+def outcome_of(tree: Tree, ref: DataRef, versions: Iterable[int]) -> Outcome:
+    """Return what the catalog must know of some versions, read from the files as they are now."""
+    stored, removed = [], []
+    for version in sorted(versions):
+        try:
+            metadata = on_disk.read_metadata(tree, ref, version)
+        except MetadataError as error:
+            notice("%s", error.message)
+            metadata = None
+        if metadata is None:
+            removed.append(version)
+        else:
+            stored.append(StoredVersion(metadata, on_disk.is_deferred(tree, ref, version)))
+    return Outcome(ref, on_disk.effective_marker(tree, ref), stored, removed)
 
 
 def _is_metadata(arrival: Arrival) -> bool:

@@ -13,11 +13,12 @@ import fcntl
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from swampstore.errors import DiskError, LockTimeoutError
 from swampstore.files import disk_errors
+from swampstore.layout import SIDECAR
 from swampstore.notices import notice
 from swampstore.sync.journal import (
     EVERYTHING,
@@ -28,7 +29,7 @@ from swampstore.sync.journal import (
     path_of,
     removal,
 )
-from swampstore.sync.sidecar import SIDECAR, Sidecar, SidecarState
+from swampstore.sync.sidecar import Sidecar, SidecarState
 
 LOCK = f"{JOURNAL}-lock"
 _TIMEOUT = 60.0
@@ -63,17 +64,24 @@ class DirtyTracker:
 
     Any number of these, in any number of processes and threads, may work on one directory.
     `durable=False` leaves out every fsync. `fingerprint_member` is the name under which clients
-    of this kind of remote keep the fingerprint of its index.
+    of this kind of remote keep the fingerprint of its index. `on_foreign` hears of marks that
+    another program has left, before they become ours; "*" stands for everything.
     """
 
     def __init__(
-        self, cache_dir: str, *, durable: bool = True, fingerprint_member: str = "remoteIndexETag"
+        self,
+        cache_dir: str,
+        *,
+        durable: bool = True,
+        fingerprint_member: str = "remoteIndexETag",
+        on_foreign: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> None:
         self._cache_dir = os.path.abspath(cache_dir)
         self._journal = Journal(f"{self._cache_dir}/{JOURNAL}", durable=durable)
         self._sidecar = Sidecar(f"{self._cache_dir}/{SIDECAR}", fingerprint_member)
         self._lock = f"{self._cache_dir}/{LOCK}"
         self._view = _View((), Snapshot())
+        self._on_foreign = on_foreign
 
     # Marking -------------------------------------------------------------------------------
 
@@ -115,6 +123,8 @@ class DirtyTracker:
         """
         if state.chain is not None:
             return state
+        if foreign := state.foreign_marks:
+            self._on_foreign(foreign)
         self._journal.note(self._marks_in(state))
         return _marked(state, self._journal.marks.marked())
 

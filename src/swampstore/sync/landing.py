@@ -22,9 +22,16 @@ from swampstore.catalog.rebuild import rebuild
 from swampstore.errors import CatalogError, DiskError, ValidationError
 from swampstore.files import Tree, disk_errors, sync_filesystem
 from swampstore.layout import DataRef
-from swampstore.sync.arrivals import Arrival, Landed, NameArrivals, is_expected, take_place
+from swampstore.sync.arrivals import (
+    Arrival,
+    Landed,
+    NameArrivals,
+    is_expected,
+    outcome_of,
+    take_place,
+)
 from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.shapes import unit_of, version_file
+from swampstore.sync.shapes import is_marker, unit_of, version_file
 
 __all__ = ["Arrival", "ArtifactLanding", "Landed", "Landing", "LandingError", "PlainLanding"]
 
@@ -62,6 +69,9 @@ class Landing(Protocol):
 
     def clear(self, rel: str) -> bool:
         """Remove the version that a file is of, if it was begun by somebody who is dead."""
+
+    def observe(self, rels: Iterable[str]) -> None:
+        """Hear of files that somebody else may have changed: the catalog must know of them."""
 
     def bulk_done(self) -> None:
         """Hear that everything of a sync has landed."""
@@ -162,6 +172,9 @@ class PlainLanding:
     def recover(self) -> None:
         """Without intents there is nothing to finish."""
 
+    def observe(self, rels: Iterable[str]) -> None:
+        """Without a catalog there is nobody who wants to know."""
+
     def bulk_done(self) -> None:
         """Nothing waits for the end."""
 
@@ -228,6 +241,30 @@ class ArtifactLanding(PlainLanding):
     def recover(self) -> None:
         """Finish or undo what the dead left half done."""
         self._mutations.recover()
+
+    def observe(self, rels: Iterable[str]) -> None:
+        """Bring the rows of these files' versions up to date, where they are not."""
+        if not self._catalog.is_populated:
+            return
+        versions: dict[str, set[int]] = {}
+        for rel in rels:
+            found = version_file(rel)
+            if found is not None:
+                versions.setdefault(found.name_rel, set()).add(found.version)
+            elif is_marker(rel):
+                versions.setdefault(unit_of(rel), set())
+        for name_rel, numbers in versions.items():
+            self._observe(ref_of(name_rel), numbers)
+
+    def _observe(self, ref: DataRef, versions: set[int]) -> None:
+        with self._mutations.holding(ref):
+            now = outcome_of(self._tree, ref, versions)
+            latest = self._catalog.latest(ref)
+            if (latest.version if latest else 0) != now.marker or not self._catalog.agrees(
+                ref, now.stored, now.removed
+            ):
+                self._catalog.store(ref, now.stored, now.removed, now.marker)
+                self._catalog.on_change([ref.rel])
 
     @contextlib.contextmanager
     def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:

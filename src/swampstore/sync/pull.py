@@ -49,6 +49,9 @@ class Pull:
         work = self._planner.plan()
         self._parts.base.drop_shards(work.undone)
         self._parts.base.apply(known=work.known, forgotten=work.forgotten)
+        # Others may have brought it here, or removed it: the base was told, the catalog was not.
+        here = [one.rel for one in work.known if one.held is not None]
+        self._parts.landing.observe([*here, *work.forgotten])
         transfer = Transfer(
             self._parts,
             work,

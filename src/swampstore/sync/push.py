@@ -104,6 +104,9 @@ class Push:
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
         scan = self._look(rels, snapshot, walked=walked)
+        # Not all of it need be ours: other programs may work on the same cache.
+        found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
+        self._parts.landing.observe(found)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         self._leave_unfinished(prepared, scan)
         self._prepare(prepared, scan)

@@ -16,8 +16,8 @@ from typing import Any, TypeGuard
 
 from swampstore.files import read_file, replace_file
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
+from swampstore.layout import SIDECAR, SIDECAR_CHAIN
 
-SIDECAR = ".datastore-sync-state.json"
 # Other clients stop listing paths here, and walk everything instead.
 MAX_PATHS = 200
 
@@ -25,7 +25,7 @@ MAX_PATHS = 200
 # journal. The member others have for this makes them delete remote files they never held.
 _OVERFLOW = "swampstoreOverflow"
 # The same value for as long as only our own writes follow one another.
-_CHAIN = "swampstoreChain"
+_CHAIN = SIDECAR_CHAIN
 _ORDER = (
     "lastVerifiedAt",
     "localDirty",
@@ -66,6 +66,13 @@ class SidecarState:
         if self.bulk_invalidated:
             return not self.has_overflowed
         return self.local_dirty and not self.dirty_paths
+
+    @property
+    def foreign_marks(self) -> tuple[str, ...]:
+        """What another program has marked, if one wrote this last; "*" stands for everything."""
+        if self.chain is not None or self == SidecarState():
+            return ()
+        return ("*",) if self.must_walk else self.dirty_paths
 
     @property
     def is_clean(self) -> bool:

@@ -15,14 +15,16 @@ import shutil
 from dataclasses import replace
 
 from swampstore.config import Config
-from swampstore.errors import SwampstoreError
-from swampstore.files import disk_errors
-from swampstore.layout import is_internal
+from swampstore.errors import AlreadyExistsError, SwampstoreError
+from swampstore.files import disk_errors, read_file
+from swampstore.layout import SIDECAR, is_internal
 from swampstore.stores.registry import store_config
 from swampstore.sync.base_view import owner_of
+from swampstore.sync.sidecar import decode
 
 _STAGED = ".setup"
 _OLD = ".old"
+_NAMED = 3
 
 
 def staged_caches(cache_dir: str) -> list[str]:
@@ -82,9 +84,28 @@ class StagedCache:
             return False
 
     def config(self) -> Config:
-        """Return the new settings, with the place where their cache is to be made."""
+        """Return the new settings, with the place where their cache is to be made.
+
+        Raises AlreadyExistsError if another program has work in that place that nobody has pushed.
+        """
         self._is_beside = not self._can_be_made_in_place()
+        if self._is_beside and self._here.base != self._there.base:
+            self._check_nothing_is_left_behind()
         return replace(self._there, base=self._path) if self._is_beside else self._there
+
+    def _check_nothing_is_left_behind(self) -> None:
+        cache = self._there.base
+        data = read_file(f"{cache}/{SIDECAR}")
+        states = [decode(data, member) for member in ("remoteIndexETag", "remoteIndexGeneration")]
+        marked = {mark for state in states for mark in state.foreign_marks}
+        if marked:
+            named = ", ".join(sorted(marked)[:_NAMED]) if "*" not in marked else "perhaps all of it"
+            raise AlreadyExistsError(
+                f"another program uses {cache}, and changed or deleted there what was never"
+                f" pushed: {named}",
+                hint="Push it with that program, then do this again. To give that work up, move"
+                " the directory away.",
+            )
 
     def _can_be_made_in_place(self) -> bool:
         """Whether what is in the cache is on its way to the same remote, or nothing at all.
