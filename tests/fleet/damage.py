@@ -14,6 +14,7 @@ from swampstore.layout import SIDECAR
 from swampstore.open_datastore import CATALOG
 from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
+from tests.fleet.world import REPO_ID
 
 if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet
@@ -41,6 +42,7 @@ def _on_machine(
             else:
                 path.unlink()
         fleet.oracle.doubt_deletions(machine.number if ids is not None else None, ids or ())
+        fleet.oracle.doubt_appended(ids if ids is not None else fleet.oracle.versions)
         return bool(found)
 
     return damage
@@ -117,7 +119,6 @@ def _objects(fleet: Fleet) -> list[str]:
     return found
 
 
-REPO_ID = "5f1f7a10-0000-4000-8000-000000000001"
 KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
     "damage_base": _on_machine(_base),
     "damage_catalog": _on_machine(_catalog),

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -123,10 +123,11 @@ class Fleet:
 
     def run(self) -> None:
         for step in self.script.steps:
-            self.result.steps += 1
             if step.op == SETTLE:
                 self.settle()
-            elif step.op in damage.KINDS:
+                continue
+            self.result.steps += 1
+            if step.op in damage.KINDS:
                 self.world.drain()
                 self._finish()
                 if damage.KINDS[step.op](self, step.machine, step.args):
@@ -205,26 +206,34 @@ class Fleet:
         self.result.rests += 1
 
     def _sync_until_quiet(self) -> None:
-        said = ""
-        for round_ in range(_ROUNDS):
-            is_quiet = True
-            for machine in self.machines:
-                full = machine.needs_full and round_ == 0
-                outcome = machine.now(partial(self._sync, machine, full=full))
-                self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
-                if outcome.ending == "defect":
-                    self._count("sync", outcome)
-                if outcome.ending == "failed":
-                    is_quiet, said = False, f"{machine.name}: {outcome.error}"
-                elif outcome.result:
-                    is_quiet, said = False, f"{machine.name} changed {outcome.result}"
-            if is_quiet:
+        """Let one after the other sync until nothing changes, once around."""
+        quiet, said = 0, ""
+        for turn in range(_ROUNDS * len(self.machines)):
+            machine = self.machines[turn % len(self.machines)]
+            full = machine.needs_full and turn < len(self.machines)
+            outcome = self._now(machine, partial(self._sync, machine, full=full))
+            self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
+            if outcome.ending == "failed":
+                quiet, said = 0, f"{machine.name}: {outcome.error}"
+            elif outcome.result:
+                quiet, said = 0, f"{machine.name} changed {outcome.result}"
+            else:
+                quiet += 1
+            if quiet == len(self.machines):
                 break
         else:
             raise Violation("no rest", f"after {_ROUNDS} rounds: {said}")
         for machine in self.machines:
             machine.needs_full = False
-            machine.actor.outcome = None
+
+    def _now(self, machine: Machine, job: Callable[[], Any]) -> Outcome:
+        """Do one more operation of a machine, undisturbed."""
+        self.result.steps += 1
+        outcome: Outcome = machine.now(job)
+        machine.actor.outcome = None
+        if outcome.ending == "defect":
+            self._count("rest", outcome)
+        return outcome
 
     def _sync(self, machine: Machine, *, full: bool) -> int:
         if full:
@@ -233,11 +242,9 @@ class Fleet:
         return changes
 
     def _look(self, machine: Machine) -> tuple[str, list[Found]]:
-        outcome = machine.now(lambda: _seen(machine))
-        machine.actor.outcome = None
+        outcome = self._now(machine, lambda: _seen(machine))
         if outcome.ending != "done":
-            notes = "".join(getattr(outcome.error, "__notes__", []))
-            raise Violation("unreadable", f"{machine.name}: {outcome.error} {notes}")
+            raise Violation("unreadable", f"{machine.name}: {outcome.error}")
         found, written, rebuilt = outcome.result
         if written != rebuilt:
             differ = set(written) ^ set(rebuilt)
@@ -249,7 +256,7 @@ class Fleet:
         directory = self.directory / f"fresh{self._fresh}"
         fresh = Machine(self.world, 90 + self._fresh, directory, self.settings, 0.0)
         try:
-            outcome = fresh.now(lambda: self._sync(fresh, full=False))
+            outcome = self._now(fresh, lambda: self._sync(fresh, full=False))
             if outcome.ending != "done":
                 raise Violation("unreadable", f"a fresh machine: {outcome.error}")
             found = self._look(fresh)[1]

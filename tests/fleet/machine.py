@@ -12,9 +12,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
 from tests.fleet.oracle import Found, look
 from tests.fleet.seams import clock, close_connections
-from tests.fleet.world import Actor, Fault, World
-
-REPO_ID = "5f1f7a10-0000-4000-8000-000000000001"
+from tests.fleet.world import REPO_ID, Actor, Fault, World
 
 
 class Machine:

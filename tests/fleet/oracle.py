@@ -149,6 +149,13 @@ class Oracle:
             if machine is None or one.deleted_by == machine or one.id in held:
                 one.state = State.UNSURE
 
+    def doubt_appended(self, seen: Iterable[str]) -> None:
+        """Who lost its base cannot tell a version before something was appended from a new one."""
+        for id_ in seen:
+            known = self.versions.get(id_)
+            if known is not None and known.work and self.works[known.work].pieces:
+                known.is_contested = True
+
     # What must hold ----------------------------------------------------------------------------
 
     def check(self, who: str, found: list[Found]) -> None:

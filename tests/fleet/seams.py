@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.fleet.bucket import BUCKETS, FleetStore
-from tests.fleet.world import Actor, Heart, current
+from tests.fleet.world import REPO_ID, Actor, Heart, current
 
 _CHANGES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "link", "symlink")
 _AFTERWARDS = ("ftruncate", "truncate", "utime")
@@ -67,7 +67,9 @@ def _changing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _told(actor: Actor, name: str, args: tuple[Any, ...]) -> str:
-    return f"{name} {' '.join(map(str, args))}" if actor.world.trace is not None else name
+    if actor.world.trace is None:
+        return name
+    return f"{name} {' '.join(str(one).partition(REPO_ID)[2] or str(one) for one in args)}"
 
 
 def _opening(real: Callable[..., int]) -> Callable[..., int]:
@@ -269,6 +271,7 @@ def _patch_sqlite() -> None:
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.locks import heartbeat, lock, manager, process
+    from swampstore.stores import registry
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
     from swampstore.sync import uploads, workers
@@ -287,6 +290,7 @@ def _patch_swampstore() -> None:
     )
     defaults = RetryPolicy.__init__.__defaults__ or ()
     _patch(RetryPolicy.__init__, __defaults__=(*defaults[:-2], time.sleep, _uniform))
+    _patch(registry, _store_type=lambda _: MemoryConfig)
     _patch(MemoryConfig, open=lambda config: FleetStore(BUCKETS[config.name]))
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)

@@ -69,7 +69,7 @@ def _simpler(step: Step) -> list[Step]:
             found += [replace(step, faults=[one]) for one in step.faults]
     if step.overlaps:
         found.append(replace(step, overlaps=False))
-    work = step.args.get("work", [])
+    work = step.args.get("work") or []
     if len(work) > 1:
         found += [replace(step, args={**step.args, "work": [one]}) for one in work]
     if step.op == "session" and not step.args["all"] and not step.faults and len(work) == 1:

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from swampstore.errors import SwampstoreError
 
+# All repositories of a fleet are copies of one.
+REPO_ID = "5f1f7a10-0000-4000-8000-000000000001"
 STORE = "s"
 DISK = "d"
 # What may befall a request, a change of the disk, and a write of bytes.
