@@ -42,6 +42,7 @@ def _on_machine(
             else:
                 path.unlink()
         fleet.oracle.doubt_deletions(machine.number if ids is not None else None, ids or ())
+        fleet.oracle.baseless.add(machine.number)
         fleet.oracle.doubt_appended(ids if ids is not None else fleet.oracle.versions)
         return bool(found)
 
@@ -84,6 +85,7 @@ def _on_remote(
         for key in chosen:
             del fleet.bucket.objects[key]
         fleet.oracle.doubt_deletions(None)
+        fleet.oracle.is_index_lost = True
         for machine in fleet.machines:
             machine.needs_full = True
         return True

@@ -164,6 +164,8 @@ class Fleet:
             if outcome is None or not actor.is_idle:
                 continue
             actor.outcome = None
+            if outcome.ending != "done":
+                self.oracle.stopped.add(actor.number)
             self._count(actor.op, outcome)
             self.world.tell(f"{actor.name} {actor.op}: {outcome.ending} {outcome.error or ''}")
             requests, changes = self.result.points.get(actor.op, (0, 0))

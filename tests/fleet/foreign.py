@@ -125,7 +125,7 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
             f"{where}latest": str(number).encode(),
         }
         _push(peer, index, files, old=bool(args.get("old")))
-        fleet.oracle.saved(id_, model, name, tag)
+        fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)
 
     _locked(fleet, FleetStore(fleet.bucket), work)
 

@@ -8,6 +8,7 @@ returned without an error is certain; what failed or was killed may be there or 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -60,6 +61,7 @@ class Version:
     work: str
     state: State
     is_tombstone: bool = False
+    maker: int = -1
     deleted_by: int | None = None
     appended: set[bytes] = field(default_factory=set)
     is_contested: bool = False
@@ -89,7 +91,10 @@ class Oracle:
         self.works: dict[str, Work] = {}
         self.versions: dict[str, Version] = {}
         self.renames: set[tuple[str, str]] = set()
-        self.is_damaged = False
+        # Since all were at rest: was an index lost, and who was stopped in the middle of a step?
+        self.is_index_lost = False
+        self.stopped: set[int] = set()
+        self.baseless: set[int] = set()
         self._number = 0
 
     # What machines tell ----------------------------------------------------------------------
@@ -109,8 +114,10 @@ class Oracle:
         self.works[work].pieces.add(piece)
         return piece
 
-    def saved(self, id_: str, model: str, name: str, work: str, *, tombstone: bool = False) -> None:
-        self.versions[id_] = Version(id_, model, name, work, State.THERE, tombstone)
+    def saved(
+        self, id_: str, model: str, name: str, work: str, by: int, *, tombstone: bool = False
+    ) -> None:
+        self.versions[id_] = Version(id_, model, name, work, State.THERE, tombstone, by)
 
     def appending(self, id_: str) -> None:
         if id_ in self.versions:
@@ -129,7 +136,10 @@ class Oracle:
 
     def deleted(self, ids: Iterable[str]) -> None:
         for one in self._known(ids):
-            one.state = State.GONE
+            # Where the index is made anew, what others still have counts as new; and without its
+            # base a machine cannot tell that what the remote has is what was deleted.
+            is_vain = self.is_index_lost or one.deleted_by in self.baseless
+            one.state = State.UNSURE if is_vain else State.GONE
 
     def _known(self, ids: Iterable[str]) -> Iterable[Version]:
         for id_ in ids:
@@ -195,23 +205,34 @@ class Oracle:
                     raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
         if len(copies) > 1 and not version.is_contested:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
-        if version.state is State.GONE and copies and not version.is_contested:
+        if version.state is State.GONE and copies and not self._may_come_back(version):
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
+
+    def _may_come_back(self, version: Version) -> bool:
+        """Whether somebody cannot know that what it has was deleted by others.
+
+        Something was appended to it meanwhile; or whoever made it was stopped, perhaps after others
+        had got it and before that could be noted.
+        """
+        by_others = version.deleted_by not in {None, version.maker}
+        return version.is_contested or (by_others and version.maker in self.stopped)
 
     def resolve(self, found: list[Found]) -> None:
         """All agree: what was in doubt is certain now, and the same for ever."""
         seen = {one.id: one for one in found}
+        copies = Counter(one.id for one in found)
         for id_, one in seen.items():
             known = self.versions.get(id_)
             if known is None or known.state is not State.THERE:
                 self.versions[id_] = Version(
                     id_, one.model, one.name, one.work, State.THERE, one.is_tombstone
                 )
-            self.versions[id_].is_contested = False
+            # Two that appended to one version have two versions since, for ever.
+            self.versions[id_].is_contested = copies[id_] > 1
             self.versions[id_].appended = {
                 piece
                 for piece in self.versions[id_].appended
-                if one.content is not None and piece in one.content
+                if copies[id_] == 1 and one.content is not None and piece in one.content
             }
         for version in self.versions.values():
             if version.id not in seen:
@@ -220,6 +241,9 @@ class Oracle:
             if version.state is State.GONE:
                 version.is_contested = False
         self.renames.clear()
+        self.stopped.clear()
+        self.baseless.clear()
+        self.is_index_lost = False
 
 
 def _check_latest(who: str, found: list[Found]) -> None:

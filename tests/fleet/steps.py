@@ -62,7 +62,7 @@ def save(tell: Tell, args: Args) -> None:
         streaming=bool(args.get("appendable")),
         garbage_collection=KEEP,
     )
-    tell.oracle.saved(made.id, model, name, tag)
+    tell.oracle.saved(made.id, model, name, tag, tell.machine.number)
 
 
 def session(tell: Tell, args: Args) -> None:
@@ -95,7 +95,7 @@ def group(tell: Tell, args: Args) -> None:
             ref = DataRef(ModelRef.parse(model), name)
             made.append((deferral.save(ref, content, draft).id, model, name, tag))
     for one in made:
-        tell.oracle.saved(*one)
+        tell.oracle.saved(*one, tell.machine.number)
 
 
 def delete_one(tell: Tell, args: Args) -> None:
@@ -131,7 +131,8 @@ def rename(tell: Tell, args: Args) -> None:
     for name in (old, new):
         for one in tell.versions(model, name):
             if one.id not in before:
-                tell.oracle.saved(one.id, model, name, one.work, tombstone=one.is_tombstone)
+                number, tombstone = tell.machine.number, one.is_tombstone
+                tell.oracle.saved(one.id, model, name, one.work, number, tombstone=tombstone)
 
 
 def collect(tell: Tell, args: Args) -> None:
