@@ -273,6 +273,7 @@ def look(repo: Repo, *, contents: bool) -> list[Found]:
         for model in MODELS
         for name in NAMES
         for one in reversed(repo.versions(model, name))
+        if not one.row.deferred
     ]
 
 

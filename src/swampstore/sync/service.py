@@ -401,6 +401,8 @@ class SyncService:
         was not deleted: nobody deleted anything.
         """
         base = self._parts.base
+        if self._is_base_lost():
+            self._parts.tracker.mark(None)
         before = (base.fact("index_version"), base.fact("commit_seq"), base.fact("origin"))
         state = self._parts.index.refresh()
         if base.count() and (not state.exists or _is_another(state, *before)):
@@ -408,6 +410,12 @@ class SyncService:
             self._parts.tracker.mark(None)
             return not state.exists
         return False
+
+    def _is_base_lost(self) -> bool:
+        """Whether the cache was synced, and nothing tells any more what others deleted since."""
+        if self._parts.base.fact("verified_at") is not None or self._parts.base.count():
+            return False
+        return bool(self._parts.tracker.state().last_verified_at)
 
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
         if not self._parts.index.is_unchanged(scope):

@@ -202,7 +202,7 @@ class MonolithCommit:
             shards=shards.etags,
             monolith=mono.etag if shards.is_whole else None,
             extra=ground.meta.extra if ground.meta else {},
-            origin=(ground.meta and ground.meta.origin) or self._watch.origin(),
+            origin=self._watch.origin(ground.meta),
         )
         data = encode_meta(meta, new_write_id())
         try:

@@ -257,7 +257,7 @@ class ShardCommit:
     def _next_meta(self, ground: Sighting, shards: Mapping[str, _Shard]) -> Meta:
         meta = ground.meta
         assert meta is not None
-        origin = meta.origin or self._watch.origin()
+        origin = self._watch.origin(meta)
         if ground.is_healed and not ground.is_exact:
             origin = new_write_id()  # nobody may take what is missing for deleted
         etags = dict(meta.shards)

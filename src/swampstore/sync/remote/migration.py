@@ -83,7 +83,7 @@ class Migration:
         if touched is None:
             return None
         extra = sighting.meta.extra if sighting.meta else {}
-        origin = (sighting.meta and sighting.meta.origin) or self._watch.origin()
+        origin = self._watch.origin(sighting.meta)
         if found.doc is None and not sighting.is_exact:
             origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(

@@ -126,9 +126,14 @@ class Watch:
             answer = self._ask(None)
         return self._interpret(answer)
 
-    def origin(self) -> str:
-        """Return the origin for a `_meta.json` without one: the first, or one of other clients."""
-        return self._base.fact(ORIGIN) or new_write_id()
+    def origin(self, meta: Meta | None) -> str | None:
+        """Return the origin for the `_meta.json` that comes after this one.
+
+        Other clients leave it out. Then whoever knows it writes it again, and nobody else makes one
+        up: by another origin, caches would forget what they know, their deletions included.
+        """
+        known = (meta and meta.origin) or self._base.fact(ORIGIN)
+        return known or (new_write_id() if meta is None else None)
 
     def begin_anew(self, sighting: Sighting) -> Sighting:
         """Give the remote another origin, before an index that had to be guessed is written.
