@@ -571,7 +571,7 @@ OLD_SIDECAR = {
         b"{ not json",
         json.dumps(OLD_SIDECAR).encode(),
         json.dumps({**OLD_SIDECAR, "localDirty": True}).encode(),
-        json.dumps({**OLD_SIDECAR, "version": 9}).encode(),
+        json.dumps({**OLD_SIDECAR, "version": "9"}).encode(),
     ],
     ids=["missing", "corrupt", "clean v1", "dirty v1", "unknown"],
 )

@@ -154,10 +154,12 @@ class RemoteIndex:
 
     def _refuse_newer_copies(self, sighting: Sighting, partitions: set[str]) -> None:
         """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
-        told = sighting.meta.shards if sighting.meta else {}
+        if sighting.meta is None:
+            return  # whoever writes shards then reads all of them
         known = self._base.shard_etags()
-        seen = {one: etag for one, etag in told.items() if known.get(one) == etag}
-        self._documents.refuse_newer({one: seen.get(one) for one in partitions})
+        seen = {one: etag for one, etag in sighting.meta.shards.items() if known.get(one) == etag}
+        there = partitions.intersection(sighting.meta.partitions)
+        self._documents.refuse_newer({one: seen.get(one) for one in there})
 
     def _shards(
         self, sighting: Sighting, partitions: set[str], additions: set[str]
