@@ -7,6 +7,7 @@ Those that need a misbehaving server are among the tests of bad input and of the
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -32,8 +33,11 @@ from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.obstore_errors import translate
 from swampstore.stores.protocol import Written
 from swampstore.stores.s3 import S3Config
+from swampstore.sync.downloads import Staging
+from swampstore.sync.landing import PlainLanding
 from swampstore.sync.report import Step
 from swampstore.testing.store import AWKWARD_KEYS
+from tests.broken_store import Killed
 from tests.fault_proxy import Reset, Slow, Status
 from tests.machines import Machine as CommandMachine
 from tests.old_client import SIDECAR, OldPeer
@@ -635,3 +639,44 @@ def test_a_remote_that_was_emptied_and_filled_by_a_partial_cache_deletes_nothing
         part.pull()
         assert set(part.files()) == set(rels)
         assert set(remote_files(whole.store)) == set(rels)
+
+
+def test_what_a_pull_that_was_killed_had_fetched_is_not_fetched_again(
+    memory_remote: Remote, tmp_path: Path
+) -> None:
+    with Machine(tmp_path / "a", memory_remote.open()) as a:
+        for number in range(20):
+            a.write(f"files/{number}", b"content %d" % number)
+        a.push()
+    with Machine(tmp_path / "b", memory_remote.open()) as b:
+        with pytest.MonkeyPatch.context() as patch:
+            # Killed: nothing tidies up, and the locks of a process go with it.
+            patch.setattr(Staging, "__exit__", _die)
+            patch.setattr(PlainLanding, "land", _die)
+            with pytest.raises(Killed):
+                b.pull()
+        b.cost()
+        assert b.pull().files == 20
+        assert b.cost().requests.get("download", 0) == 0
+        assert b.files() == {f"files/{number}": b"content %d" % number for number in range(20)}
+
+
+def test_what_somebody_is_still_fetching_or_never_finished_is_left_alone(tmp_path: Path) -> None:
+    whole = hashlib.sha256(b"whole").hexdigest()
+    with Staging(str(tmp_path)) as alive, Staging(str(tmp_path)) as reader:
+        Path(alive.new_path(whole)).write_bytes(b"whole")
+        assert not reader.take_left(whole, f"{tmp_path}/taken")
+    dead = Staging(str(tmp_path))
+    (tmp_path / Path(dead.path).name).mkdir()
+    Path(dead.new_path(whole)).write_bytes(b"who")
+    Path(dead.new_path(whole)).write_bytes(b"whole")
+    with Staging(str(tmp_path)) as reader:
+        assert reader.take_left(whole, f"{tmp_path}/taken")
+        assert not reader.take_left(whole, f"{tmp_path}/again")
+    assert (tmp_path / "taken").read_bytes() == b"whole"
+
+
+def _die(staging: object, *_arguments: object) -> None:
+    if isinstance(staging, Staging) and staging._lock is not None:
+        os.close(staging._lock)
+    raise Killed

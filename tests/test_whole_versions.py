@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.machines import Machine, contents
+from tests.remotes import Remote
+from tests.sync_harness import Machine as Host
 from tests.sync_harness import remote_index
 
 if TYPE_CHECKING:
@@ -132,3 +134,19 @@ def test_a_clashing_version_without_content_gets_no_new_number(ana: Machine, bob
     assert f"{HOME}/1" in [one["path"] for one in done["skipped"]]
     assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
     assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["1", "latest"]
+
+
+def test_an_index_that_is_made_from_objects_leaves_half_a_version_out(
+    memory_remote: Remote, tmp_path: Path
+) -> None:
+    store = memory_remote.open()
+    for rel in ("1/raw", "1/metadata.yaml", "2/metadata.yaml", "latest"):
+        store.put(f"{HOME}/{rel}", b"1")
+    with Host(tmp_path / "host", memory_remote.open()) as host:
+        host.pull()
+        assert sorted(host.files()) == [
+            f"{HOME}/{rel}" for rel in ("1/metadata.yaml", "1/raw", "latest")
+        ]
+        host.write("files/notes", b"x")
+        host.push()
+        assert f"{HOME}/2/metadata.yaml" not in remote_index(store).entries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import shutil
@@ -13,8 +14,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from swampstore.files import disk_errors, remove_old_temps
+from swampstore.layout import is_temp
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.errors import SyncError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
 from swampstore.sync.signature import hash_file
@@ -55,7 +58,8 @@ Brought = Fetched | Dangling
 class Staging:
     """A directory for files that are still arriving; a killed process leaves it.
 
-    It is inside another one: the cache, or somebody else's staging directory.
+    It is inside another one: the cache, or somebody else's staging directory. As long as its owner
+    lives, it is locked; what the dead left in the same place can be taken from there.
     """
 
     def __init__(self, parent: str) -> None:
@@ -63,14 +67,34 @@ class Staging:
         self.path = f"{parent}/.{uuid.uuid4()}.tmp"
         self._numbers = itertools.count()
         self._of_thread = threading.local()
+        self._lock: int | None = None
+        self._left: dict[str, list[str]] | None = None
+        self._guard = threading.Lock()
 
     def __enter__(self) -> Self:
         with disk_errors(self._parent):
             os.makedirs(self.path)
+            self._lock = _locked(self.path, wait=True)
         return self
 
-    def new_path(self) -> str:
-        """Return a path for one more file.
+    def take_left(self, sha256: str | None, path: str) -> bool:
+        """Move a finished file that the dead left, and that has this content, to a path."""
+        if sha256 is None:
+            return False
+        with self._guard:
+            if self._left is None:
+                self._left = _left_by_the_dead(self._parent)
+            candidates = self._left.get(sha256, [])
+        while candidates:
+            with contextlib.suppress(OSError, IndexError, SyncError):
+                os.rename(candidates.pop(), path)
+                if hash_file(path)[0] == sha256:
+                    return True
+                os.unlink(path)  # its download was not finished
+        return False
+
+    def new_path(self, sha256: str | None = None) -> str:
+        """Return a path for one more file, which tells what it will hold.
 
         Threads have directories of their own: in one they would wait for each other.
         """
@@ -80,7 +104,7 @@ class Staging:
             with disk_errors(self._parent):
                 os.makedirs(directory)
             self._of_thread.directory = directory
-        return f"{directory}/{next(self._numbers)}"
+        return f"{directory}/{next(self._numbers)}{f'-{sha256}' if sha256 else ''}"
 
     def __exit__(
         self,
@@ -89,6 +113,42 @@ class Staging:
         trace: TracebackType | None,
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+def _locked(path: str, *, wait: bool = False) -> int | None:
+    """Lock a directory for as long as this process lives; None if somebody else has it.
+
+    `wait` for others who only find out whether it is locked.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _left_by_the_dead(parent: str) -> dict[str, list[str]]:
+    """Return the files in staging directories whose owners are dead, by what they should hold."""
+    found: dict[str, list[str]] = {}
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            if not is_temp(entry.name) or not entry.is_dir(follow_symlinks=False):
+                continue
+            with contextlib.suppress(OSError):
+                lock = _locked(entry.path)
+                if lock is None:
+                    continue
+                os.close(lock)
+                for directory, _, names in os.walk(entry.path):
+                    for name in names:
+                        _, dash, sha256 = name.partition("-")
+                        if dash:
+                            found.setdefault(sha256, []).append(f"{directory}/{name}")
+    return found
 
 
 def sweep_staging(names: Names, now: float) -> None:
@@ -107,8 +167,11 @@ class Downloader:
 
     def fetch(self, download: Download) -> Brought:
         """Fetch one object and verify its size and hash; raise CorruptObjectError."""
-        path = self._staging.new_path()
         rel, entry = download
+        path = self._staging.new_path(entry.sha256)
+        if self._staging.take_left(entry.sha256, path):
+            assert entry.sha256 is not None
+            return Fetched(rel, path, entry.sha256, entry.size, None)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from swampstore.clock import to_iso
-from swampstore.layout import MANIFEST
+from swampstore.layout import MANIFEST, METADATA, RAW
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import IndexDamagedError
@@ -31,6 +31,7 @@ from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.sighting import Sighting
 from swampstore.sync.remote.view import document
 from swampstore.sync.removals import Notes, read_notes
+from swampstore.sync.shapes import version_file
 
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
@@ -196,14 +197,28 @@ class Recovery:
             if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
         }
         ours = self._base.noted_uploads(listed)
+        half = self._half_uploaded(listed)
         return {
             rel: info
             for rel, info in listed.items()
             if rel not in ours
+            and rel not in half
             and not notes.name(rel, info, _sha256(info, known.get(rel)))
             and rel.partition("/")[0] not in foreign
             and self._names.why_not(rel) is None
         }
+
+    def _half_uploaded(self, listed: Mapping[str, ObjectInfo]) -> set[str]:
+        """Return metadata that no index is known to have named, and whose content is not there."""
+        found = {
+            rel
+            for rel in listed
+            if rel.endswith(f"/{METADATA}")
+            and version_file(rel)
+            and (raw := f"{rel.rpartition('/')[0]}/{RAW}") not in listed
+            and self._names.why_not(raw) is None
+        }
+        return found - self._base.get_many(found).keys()
 
     def _told(
         self,
