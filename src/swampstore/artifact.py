@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from swampstore.artifacts.content import LARGEST_PARSED, ContentSource, parse_content
 from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
-from swampstore.errors import DiskError, ValidationError
+from swampstore.errors import ContentDamagedError, DiskError, ValidationError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 
@@ -114,8 +114,12 @@ class Artifact:
         return self._source.metadata(self.ref, self.version)
 
     def open(self) -> BinaryIO:
-        """Open the bytes for reading; the caller closes the file."""
-        return self._source.open(self.ref, self.version)
+        """Open the bytes for reading; the caller closes the file.
+
+        They are compared with their hash on the way: at the end, reading raises
+        ContentDamagedError if they are not what was saved.
+        """
+        return self._source.open(self.ref, self.version, self.row.checksum)
 
     def bytes(self) -> bytes:
         """Return the bytes."""
@@ -159,8 +163,8 @@ class Artifact:
             )
             return None, None
         try:
-            data = self._source.read(self.ref, self.version)
-        except (DiskError, ValidationError) as error:
+            data = self._source.read(self.ref, self.version, self.row.checksum)
+        except (DiskError, ValidationError, ContentDamagedError) as error:
             notice("%s", error.message)
             return None, None
         return (None, None) if data is None else parse_content(self.content_type, data)

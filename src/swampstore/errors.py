@@ -141,6 +141,16 @@ class ContentMissingError(NotFoundError):
     code = "content_missing"
 
 
+class ContentDamagedError(SwampstoreError):
+    """The content of a version is not what was saved; `is_there` if the remote has a good copy."""
+
+    code = "content_damaged"
+
+    def __init__(self, message: str, *, hint: str | None = None, is_there: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.is_there = is_there
+
+
 class DiskError(SwampstoreError, OSError):
     """The file system refused: full, read-only, no permission, something in the way."""
 

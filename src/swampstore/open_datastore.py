@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from swampstore.artifact import Artifact
+from swampstore.artifacts.checked import There
 from swampstore.artifacts.content import ContentSource, DiskContent
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.name_locks import NameLocks
@@ -120,7 +121,7 @@ class OpenDatastore:
         self._session: Session | None = None
         fetch = self._hydrate if config.remote else None
         on_use = self._note_use if config.remote and config.remote.cache_limit else None
-        self._content = DiskContent(self.tree, self.refresh, fetch, on_use)
+        self._content = DiskContent(self.tree, self.refresh, fetch, on_use, self.known_there)
         self._keeping_up = self._keep_up(f"{local}/{catalog}")
 
     @cached_property
@@ -141,6 +142,14 @@ class OpenDatastore:
         from swampstore.sync.base_view import was_whole
 
         return was_whole(self.config.base, version_rel)
+
+    def known_there(self, rel: str) -> There | None:
+        """Return what the remote has of a path, as far as that is known here; asks nobody."""
+        if self.config.remote is None:
+            return None
+        from swampstore.sync.base_view import known_content
+
+        return known_content(self.config.base, rel)
 
     @property
     def ephemeral(self) -> Ephemeral | None:

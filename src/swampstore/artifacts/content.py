@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from swampstore.artifacts.checked import CheckedFile, LookThere, vouch
 from swampstore.artifacts.media_types import is_json, is_text
 from swampstore.errors import ContentMissingError
 from swampstore.files import Tree, disk_errors
@@ -23,10 +25,13 @@ LARGEST_PARSED = 64 << 20
 class ContentSource(Protocol):
     """Where the bytes and the metadata of versions come from."""
 
-    def open(self, ref: DataRef, version: int) -> BinaryIO:
-        """Open a version's bytes; raise ContentMissingError if they are not here."""
+    def open(self, ref: DataRef, version: int, checksum: str = "") -> BinaryIO:
+        """Open a version's bytes; raise ContentMissingError if they are not here.
 
-    def read(self, ref: DataRef, version: int) -> bytes | None:
+        `checksum` is the hash that they should have, as far as is known.
+        """
+
+    def read(self, ref: DataRef, version: int, checksum: str = "") -> bytes | None:
         """Return a version's bytes, None if they are not here."""
 
     def path(self, ref: DataRef, version: int) -> str:
@@ -41,7 +46,7 @@ class DiskContent:
 
     `fetch` brings a file that is only on the remote, and says whether it did; what is opened is
     fetched first, what is only looked at (by a query, say) is not. `on_use` hears of what is
-    opened.
+    opened, `there` tells what the remote has.
     """
 
     def __init__(
@@ -50,37 +55,45 @@ class DiskContent:
         on_gone: Callable[[DataRef], None],
         fetch: Callable[[str], bool] | None = None,
         on_use: Callable[[str], None] | None = None,
+        there: LookThere = lambda _: None,
     ) -> None:
         self._tree = tree
         self._on_gone = on_gone
         self._fetch = fetch
         self._on_use = on_use
+        self._there = there
 
-    def open(self, ref: DataRef, version: int) -> BinaryIO:
-        """Open a version's file."""
-        file = self._open(ref, version)
+    def open(self, ref: DataRef, version: int, checksum: str = "") -> BinaryIO:
+        """Open a version's file, which is compared with its hash while it is read."""
+        file = self._open(ref, version, checksum)
         rel = ref.file_rel(version, RAW)
         if file is None and self._fetch and self._fetch(rel):
-            file = self._open(ref, version)
+            file = self._open(ref, version, checksum)
         if file is None:
             raise self._missing(ref, version)
         if self._on_use:
             self._on_use(rel)
         return file
 
-    def read(self, ref: DataRef, version: int) -> bytes | None:
-        """Return what a version's file holds."""
-        file = self._open(ref, version)
+    def read(self, ref: DataRef, version: int, checksum: str = "") -> bytes | None:
+        """Return what a version's file holds; raise ContentDamagedError if that was not saved."""
+        file = self._open(ref, version, checksum)
         if file is None:
             return None
         with file:
             return file.read()
 
-    def _open(self, ref: DataRef, version: int) -> BinaryIO | None:
+    def _open(self, ref: DataRef, version: int, checksum: str) -> BinaryIO | None:
         path = self._tree.check_inside(ref.file_rel(version, RAW))
+
+        def judge(digest: str, size: int) -> bool:
+            if digest == checksum:
+                return True
+            return vouch(self._tree, ref, version, digest, size, self._there)
+
         with disk_errors(path):
             try:
-                return open(path, "rb")
+                return CheckedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), judge)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
@@ -122,12 +135,14 @@ class MemoryContent:
     def __init__(self) -> None:
         self.stored: dict[tuple[DataRef, int], tuple[Metadata, bytes]] = {}
 
-    def open(self, ref: DataRef, version: int) -> BinaryIO:
+    def open(self, ref: DataRef, version: int, checksum: str = "") -> BinaryIO:
         """Open a version's bytes."""
+        del checksum
         return io.BytesIO(self._get(ref, version)[1])
 
-    def read(self, ref: DataRef, version: int) -> bytes:
+    def read(self, ref: DataRef, version: int, checksum: str = "") -> bytes:
         """Return a version's bytes."""
+        del checksum
         return self._get(ref, version)[1]
 
     def path(self, ref: DataRef, version: int) -> str:

@@ -9,6 +9,7 @@ import uuid
 from dataclasses import replace
 from typing import NamedTuple
 
+from swampstore.artifacts.checked import damaged
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import claim_version, current, publish
@@ -93,6 +94,7 @@ def _copy(
         size, checksum = _copy_content(
             store, change, old.file_rel(latest.version, RAW), new, version
         )
+        _check_saved(store, old, latest, checksum)
         metadata = replace(
             latest,
             id=copy_id,
@@ -107,6 +109,12 @@ def _copy(
         change.discard_claim(new.version_rel(version))
         raise
     return metadata
+
+
+def _check_saved(store: ArtifactStore, old: DataRef, latest: Metadata, checksum: str) -> None:
+    """Let no copy vouch for content that was damaged before."""
+    if latest.checksum and checksum != latest.checksum and not latest.streaming:
+        raise damaged(store.tree, old, latest.version, is_there=False)
 
 
 def _copy_content(

@@ -67,7 +67,7 @@ def get(
                 lambda: f"Wrote {size_text(artifact.size)} to {printable(output)}.",
             )
         elif session.json:
-            content = {} if no_content else {"content": _json_content(artifact)}
+            content = {} if no_content else _content_members(artifact)
             session.show({**description(repo, artifact), **content}, str)
         else:
             write_output(f"{_block(description(repo, artifact), artifact)}\n")
@@ -89,6 +89,16 @@ def _check_combination(raw: bool, output: str | None, no_content: bool, *, as_js
         raise click.UsageError(f"{' and '.join(chosen)} cannot be used together.")
     if raw and as_json:
         raise click.UsageError("--raw and --json cannot be used together.")
+
+
+def _content_members(artifact: Artifact) -> dict[str, Any]:
+    """Return the content, if it is text, and whether it is known to be what was saved."""
+    if not is_text(artifact.content_type):
+        return {"content": None}
+    with artifact.open() as file:
+        content = parse_content(artifact.content_type, file.read())[1]
+        verified = getattr(file, "verified", None)
+    return {"content": content} | ({} if verified is None else {"verified": verified})
 
 
 def _json_content(artifact: Artifact) -> Any:

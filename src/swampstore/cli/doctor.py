@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.rendering import printable, table
+from swampstore.cli.rendering import printable, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import (
     EXIT_ERROR,
@@ -23,6 +24,8 @@ from swampstore.notices import notice
 if TYPE_CHECKING:
     from swampstore.doctor import Finding, Report
     from swampstore.repo import Repo
+
+_EVERY = 5.0
 
 
 @command(
@@ -41,7 +44,8 @@ if TYPE_CHECKING:
 @click.option(
     "--deep",
     is_flag=True,
-    help="Also compare the index of the remote with all of its objects; needs a listing of them.",
+    help="Also read all content that is here and compare it with what was saved, and compare the"
+    " index of the remote with all of its objects, which needs a listing of them.",
 )
 @pass_session
 def doctor(session: Session, repair: bool, deep: bool) -> None:
@@ -60,7 +64,20 @@ def _examine(session: Session, *, repair: bool, deep: bool) -> Report:
     except (ConfigError, RepoDamagedError) as error:
         return unusable(error)
     with repo, _alone(repo) if repair else nullcontext():
-        return examine(repo, repair=repair, deep=deep)
+        return examine(repo, repair=repair, deep=deep, tell=_Telling(session))
+
+
+class _Telling:
+    """Tells now and then how much content was compared, if that takes long."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._last = time.monotonic()
+
+    def __call__(self, versions: int, size: int) -> None:
+        if time.monotonic() - self._last > _EVERY:
+            self._last = time.monotonic()
+            self._session.note(f"compared {versions} versions, {size_text(size)}")
 
 
 @contextmanager

@@ -30,6 +30,13 @@ SIZES = Check(
     "{} version(s) whose content is not as long as their metadata says",
     "Restore `raw` from a backup, or delete that version.",
 )
+HASHES = Check(
+    "content_hash",
+    "every content on this disk is what was saved",
+    "{} version(s) whose content on this disk is not what was saved",
+    "Run `swampstore doctor --deep --repair` where the remote has the right content; it keeps the"
+    " damaged file aside. Otherwise restore `raw` from a backup, or delete that version.",
+)
 LEFTOVERS = Check(
     "leftovers",
     "nothing was left behind by interrupted writes",

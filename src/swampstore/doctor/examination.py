@@ -29,6 +29,7 @@ from swampstore.open_datastore import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog
+    from swampstore.doctor.content_checks import ContentChecks, Tell
     from swampstore.repo import Repo
 
 # A change that is still announced after so many looks is not being made by a living process.
@@ -36,15 +37,27 @@ _LOOKS = 4
 _PAUSE = 0.1
 
 
-def examine(repo: Repo, *, repair: bool = False, deep: bool = False) -> Report:
+def _tell_nobody(_versions: int, _bytes: int) -> None:
+    """Compare in silence."""
+
+
+def examine(
+    repo: Repo, *, repair: bool = False, deep: bool = False, tell: Tell = _tell_nobody
+) -> Report:
     """Check a repository; with `repair`, also mend what can be mended without losing anything.
 
     That is: finish or undo interrupted changes, point `latest` at the newest version, sweep up
     what was abandoned, rebuild the catalog, release locks of processes that are gone. Costs one
-    pass over the data; content is not read. `deep` also compares all objects of a remote with its
+    pass over the data; content is not read. `deep` also reads all content that is here, telling how
+    far it is, and compares it with what was saved; and it compares all objects of a remote with its
     index, which takes a listing of them.
     """
-    return _Examination(repo, repair=repair).report(deep=deep)
+    examination = _Examination(repo, repair=repair)
+    if deep:
+        from swampstore.doctor.content_checks import ContentChecks
+
+        examination.contents = ContentChecks(repo, repair=repair, tell=tell)
+    return examination.report(deep=deep)
 
 
 def unusable(error: SwampstoreError) -> Report:
@@ -84,6 +97,7 @@ class _Examination:
         self._has_remote = repo.config.remote is not None
         self._repair = repair
         self._problems = {check: Problems(check) for check in checks.FILE_CHECKS}
+        self.contents: ContentChecks | None = None
 
     def report(self, *, deep: bool) -> Report:
         datastore = _datastore(self._repo.config)
@@ -130,6 +144,8 @@ class _Examination:
             problems.finding(repair=self._repair and check in checks.REPAIRABLE)
             for check, problems in self._problems.items()
         ]
+        if self.contents:
+            findings.append(self.contents.finding())
         findings.append(self._completeness(comparison))
         return comparison.completeness
 
@@ -193,6 +209,8 @@ class _Examination:
             with self._held(ref):
                 health, known = self._see(ref, comparison)
         comparison.add(ref, health, known)
+        if self.contents:
+            self.contents.look_at(ref, health.versions)
         for check, detail in health.problems:
             repaired = self._repair and check is checks.MARKERS and self._repoint(ref)
             self._problems[check].add(detail, repaired=repaired)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+from swampstore.artifacts.checked import There
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA
 from swampstore.sync.base import BASE
@@ -62,6 +63,11 @@ class BaseView:
         """Return the ETag of each shard as it was last read, by partition."""
         return dict(self._db.execute("SELECT partition, etag FROM shards WHERE scope = ''"))
 
+    def content(self, rel: str) -> There | None:
+        """Return what a path holds on the remote, None if nothing is known of it."""
+        row = self._db.execute("SELECT sha256, size FROM known WHERE rel = ?", (rel,)).fetchone()
+        return There(row[0] or "", row[1]) if row else None
+
     def not_held(self) -> int:
         """Return how many files never came here: their content is fetched when it is read."""
         return int(self._first("SELECT count(*) FROM known WHERE held_inode IS NULL"))
@@ -104,6 +110,20 @@ def was_whole(cache_dir: str, version_rel: str) -> bool:
             view.close()
     except sqlite3.Error:
         return True
+
+
+def known_content(cache_dir: str, rel: str) -> There | None:
+    """Return what the remote has of a path; None if it has nothing, or the base cannot be read."""
+    if not os.path.exists(f"{cache_dir}/{BASE}"):
+        return None
+    try:
+        view = BaseView(cache_dir)
+        try:
+            return view.content(rel)
+        finally:
+            view.close()
+    except sqlite3.Error:
+        return None
 
 
 def known_shards(cache_dir: str) -> dict[str, str]:

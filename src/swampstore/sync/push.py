@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from swampstore.errors import SwampstoreError
+from swampstore.errors import ContentDamagedError, SwampstoreError
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
@@ -69,6 +69,8 @@ class PreparedPush:
     vanished: set[str] = field(default_factory=set)
     # Content of versions that another program is still writing.
     begun: set[str] = field(default_factory=set)
+    # Content that is not what its metadata speaks of.
+    damaged: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
     told: list[Conflict] = field(default_factory=list)
     # Notes of what was to be removed, by pushes that were stopped.
@@ -362,6 +364,8 @@ class Push:
                 self._tell(Step("push", files, len(todo), size, total))
                 if error is not None:
                     prepared.failures[task.rel] = error.message
+                    if isinstance(error, ContentDamagedError):
+                        prepared.damaged.add(task.rel)
                 elif isinstance(done, Occupied):
                     occupied.append(done)
                 elif isinstance(done, Vanished):
@@ -384,8 +388,16 @@ class Push:
     def _commit(self, prepared: PreparedPush) -> Pushed:
         parts, plan = self._parts, prepared.plan
         # Without a file that vanished meanwhile, the rest of its data name may be incomplete.
-        failed = {unit_of(rel) for rel in (*prepared.failures, *prepared.vanished)}
-        uploaded = [one for rel, one in prepared.uploaded.items() if unit_of(rel) not in failed]
+        failed = {
+            unit_of(rel)
+            for rel in (*prepared.failures, *prepared.vanished)
+            if rel not in prepared.damaged
+        }
+        uploaded = [
+            one
+            for rel, one in prepared.uploaded.items()
+            if unit_of(rel) not in failed and not self._is_of_damaged(rel, prepared)
+        ]
         removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
         self._check_met(uploaded)
@@ -431,6 +443,14 @@ class Push:
             conflicts=(*prepared.told, *plan.conflicts.values()),
             skipped=tuple(prepared.skipped),
         )
+
+    def _is_of_damaged(self, rel: str, prepared: PreparedPush) -> bool:
+        """Whether a file is of a version whose content must not be shared, or names it."""
+        versions = {one.rpartition("/")[0] for one in prepared.damaged}
+        if is_marker(rel) and versions:
+            marker = conflicts.local_marker(self._parts, rel)
+            return f"{unit_of(rel)}/{marker}" in versions
+        return rel.rpartition("/")[0] in versions
 
     def _check_met(self, uploaded: Iterable[Uploaded]) -> None:
         """Raise IndexMovedError if an object that was there before is another one now, or gone.

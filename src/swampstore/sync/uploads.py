@@ -26,6 +26,7 @@ from swampstore.sync.index_format import Entry, iso_ms
 from swampstore.sync.names import Names
 from swampstore.sync.shapes import is_derived, is_marker
 from swampstore.sync.signature import Signature, hash_file, signature, signature_of
+from swampstore.sync.whole import check_saved
 from swampstore.sync.workers import Deadline, Done, in_parallel
 
 # Larger files are streamed, and are never in memory as a whole.
@@ -100,6 +101,7 @@ class Uploader:
             body = _read(path)
             if body is None:
                 return Vanished(upload.rel)
+            check_saved(self._names, upload.rel, body.sha256, body.signature.size)
             placed = self._place(upload, path, body)
             if isinstance(placed, Occupied):
                 return placed

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.artifacts.recovery import ref_of
-from swampstore.errors import MetadataError
+from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.layout import METADATA, RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
 from swampstore.sync.parts import Parts
+from swampstore.sync.shapes import version_file
 from swampstore.sync.signature import signature
 
 
@@ -49,6 +50,22 @@ def is_complete(
     if entry is None or not speaks_of(parts.names, version_rel, entry):
         return False
     return not proven or _has_object(parts, f"{version_rel}/{RAW}", entry)
+
+
+def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
+    """Raise ContentDamagedError if this content of a version is not what its metadata speaks of."""
+    version_rel, _, name = rel.rpartition("/")
+    metadata = _metadata(names, version_rel) if name == RAW and version_file(rel) else None
+    if metadata is None or not metadata.checksum or metadata.checksum == sha256:
+        return
+    if metadata.streaming and metadata.size != size:
+        return  # it is being appended to
+    name_rel, _, version = version_rel.rpartition("/")
+    raise ContentDamagedError(
+        f"the content of {ref_of(name_rel)} version {version} is damaged: it is not what was saved,"
+        " so nobody else gets to see it",
+        hint="Run `swampstore doctor --deep`, which tells where a good copy is.",
+    )
 
 
 def why_withheld(version_rel: str) -> str:
