@@ -255,6 +255,7 @@ def test_get_json_holds_all_metadata(cli: CommandLine, repo: Repo) -> None:
         "modelType": "aws/ec2",
         "contentPath": ".swamp/data/aws/ec2/i-1/x/1/raw",
         "content": "text",
+        "verified": True,
     }
     assert document == expected
 

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 
 from swampstore.errors import DiskError, LockTimeoutError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, open_shared
 
 STRIPES = 64
 _FIRST_WAIT = 0.0005
@@ -94,12 +94,11 @@ class NameLocks:
 
     def _open(self, stripe: int) -> int:
         path = f"{self._directory}/{stripe:02}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            return os.open(path, flags, 0o666)
+            return open_shared(path)
         except FileNotFoundError:
             os.makedirs(self._directory, exist_ok=True)
-            return os.open(path, flags, 0o666)
+            return open_shared(path)
 
 
 def _stripe(rel: str) -> int:

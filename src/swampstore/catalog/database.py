@@ -18,12 +18,14 @@ from typing import Protocol, TypeVar
 
 from swampstore.catalog.schema import DDL, SCHEMA_VERSION
 from swampstore.errors import CatalogError, DiskError
+from swampstore.files import open_shared
 from swampstore.formats import refuse_newer
 
 T = TypeVar("T")
 BUSY_TIMEOUT_MS = 5000
 _ATTEMPTS = 5
 _CHECKPOINT_PAGES = 4000
+_LOG = ("-wal", "-shm")
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _DISK = frozenset(
@@ -191,8 +193,13 @@ class Database:
                 f"{directory} cannot be created: {error.strerror}",
                 hint="Check permissions, or whether a file is in the way.",
             ) from error
-        if not os.access(directory, os.W_OK):
+        if not os.access(directory, os.W_OK) or not _is_writable(self.path):
             return self._connect_read_only()
+        if not all(_is_writable(f"{self.path}{suffix}") for suffix in _LOG):
+            # Left by somebody who could read the catalog and not write it. It is made anew.
+            with self._healing():
+                self._move_aside("locked")
+        self._make_file()
         connection = _open_file(self.path)
         try:
             self._prepare(connection)
@@ -208,6 +215,11 @@ class Database:
             self._known = self._local.file
             self.generation += 1
         return connection
+
+    def _make_file(self) -> None:
+        """Make the file, if it is not there: SQLite itself would keep the group out."""
+        with contextlib.suppress(OSError):  # what that means is found out by opening it
+            os.close(open_shared(self.path))
 
     def _connect_read_only(self) -> sqlite3.Connection:
         """On a disk that cannot be written, use the catalog as it is, or a stand-in in memory.
@@ -298,12 +310,16 @@ class Database:
     @contextlib.contextmanager
     def _healing(self) -> Iterator[None]:
         """Let one process at a time create or replace the file."""
-        fd = os.open(f"{self.path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_shared(f"{self.path}.lock")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
+
+
+def _is_writable(path: str) -> bool:
+    return not os.path.lexists(path) or os.access(path, os.W_OK)
 
 
 def _open_file(path: str, *, uri: bool = False) -> sqlite3.Connection:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from swampstore.files.disk import (
     disk_errors,
     is_out_of_space,
+    open_shared,
     read_file,
     remove_old_temps,
     replace_file,
@@ -28,6 +29,7 @@ __all__ = [
     "Tree",
     "disk_errors",
     "is_out_of_space",
+    "open_shared",
     "read_file",
     "remove_old_temps",
     "replace_file",

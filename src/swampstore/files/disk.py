@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 
 from swampstore.errors import DiskError, SwampstoreError
@@ -67,6 +68,20 @@ def read_file(path: str) -> bytes | None:
         return data
     finally:
         os.close(fd)
+
+
+def open_shared(path: str) -> int:
+    """Open a file for reading and writing, and make it if it is not there; return its descriptor.
+
+    Whoever else may write the directory, as the group of its owner, may write the file.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    found = os.fstat(fd)
+    may_grant = not found.st_mode & stat.S_IWGRP and found.st_uid == os.geteuid()
+    if may_grant and os.stat(os.path.dirname(path)).st_mode & stat.S_IWGRP:
+        with contextlib.suppress(OSError):  # some file systems know no modes
+            os.fchmod(fd, stat.S_IMODE(found.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
+    return fd
 
 
 def sync_dir(path: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from swampstore.errors import DiskError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, open_shared
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.sync.errors import SyncError
 
@@ -182,7 +182,7 @@ class BaseFile:
     def _alone(self) -> Iterator[None]:
         """Keep other processes from opening or replacing the file meanwhile."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        fd = os.open(f"{self._path}-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_shared(f"{self._path}-lock")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -190,6 +190,7 @@ class BaseFile:
             os.close(fd)
 
     def _open(self) -> sqlite3.Connection:
+        os.close(open_shared(self._path))  # SQLite itself would keep the group out
         db = sqlite3.connect(
             self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from swampstore.errors import LockTimeoutError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, open_shared
 
 _FILE = "_catalog.db-sync-lock"
 _PAUSE = 0.05
@@ -48,7 +48,7 @@ class CacheLock:
         with disk_errors(self._cache_dir):
             os.makedirs(self._cache_dir, exist_ok=True)
             path = f"{self._cache_dir}/{_FILE}"
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = open_shared(path)
         try:
             yield fd
         finally:

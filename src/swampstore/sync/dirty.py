@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from swampstore.errors import DiskError, LockTimeoutError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, open_shared
 from swampstore.layout import SIDECAR
 from swampstore.notices import notice
 from swampstore.sync.journal import (
@@ -291,14 +291,13 @@ class DirtyTracker:
                 os.close(fd)
 
     def _open_lock(self, *, create: bool) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            return os.open(self._lock, flags, 0o666)
+            return open_shared(self._lock)
         except FileNotFoundError:
             if not create:
                 raise
             os.makedirs(self._cache_dir, exist_ok=True)
-            return os.open(self._lock, flags, 0o666)
+            return open_shared(self._lock)
 
     @contextlib.contextmanager
     def _best_effort(self, consequence: str) -> Iterator[None]:
