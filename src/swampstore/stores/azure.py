@@ -110,8 +110,12 @@ class AzureConfig:
 
 def _key_from(environ: Mapping[str, str]) -> str:
     """Return the key that the client would find by itself."""
-    names = ("ACCOUNT_KEY", "ACCESS_KEY", "MASTER_KEY")
-    return next(filter(None, (environ.get(f"AZURE_STORAGE_{name}") for name in names)), "")
+    return (
+        environ.get("AZURE_STORAGE_ACCOUNT_KEY")
+        or environ.get("AZURE_STORAGE_ACCESS_KEY")
+        or environ.get("AZURE_STORAGE_MASTER_KEY")
+        or ""
+    )
 
 
 def _should_ask_cli(environ: Mapping[str, str]) -> bool:
