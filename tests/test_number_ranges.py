@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
@@ -254,7 +255,7 @@ def test_no_number_on_the_command_line_is_a_defect(command: tuple[str, ...], ana
 
 @pytest.mark.parametrize(
     "line",
-    [f"size: {HUGE}", "createdAt: '2026-99-14T20:19:51.042Z'"],
+    [f"size: {HUGE}", f"version: {HUGE}"],
 )
 def test_one_bad_metadata_of_another_machine_harms_its_own_name_only(
     line: str, ana: Machine, bob: Machine, bucket: Path
@@ -287,3 +288,21 @@ def test_one_bad_metadata_of_another_machine_harms_its_own_name_only(
     done = bob("doctor")
     assert done.status == 1
     assert "bad/1/metadata.yaml" in done.out
+
+
+def test_a_time_that_no_calendar_has_harms_nobody(ana: Machine, bob: Machine) -> None:
+    assert ana("data", "put", MODEL, "state", "--json-value", "1").status == 0
+    path = ana.cache / "data/aws/ec2/i-1/state/1/metadata.yaml"
+    path.write_text(re.sub(r"(createdAt: '\d{4})-\d\d", r"\1-99", path.read_text()))
+    assert ana("sync", "--push", "--full").status == 0
+    for command in (
+        ("sync",),
+        ("data", "get", MODEL, "state"),
+        ("data", "list", MODEL),
+        ("data", "versions", MODEL, "state"),
+        ("data", "search", "state", "--since", "7d"),
+        ("data", "gc"),
+        ("doctor",),
+    ):
+        done = bob(*command)
+        assert "defect" not in done.err, (command, done)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.errors import NewerFormatError
 from swampstore.locks.errors import LockLostError
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
-from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.sync.removals import REMOVALS, read_notes
 from tests.broken_store import BrokenStore, Killed
@@ -254,7 +254,7 @@ def test_a_note_of_a_newer_version_is_left_alone(place: Place) -> None:
     fill(a)
     key = f"{REMOVALS}new.json"
     a.store.put(key, b'{"version":2,"objects":[]}')
-    with pytest.raises(IndexDamagedError, match="newer"):
+    with pytest.raises(NewerFormatError, match="newer"):
         read_notes(a.store, a.names)
     pushed = a.push(full=True)
     assert [one.rel for one in pushed.skipped] == [key]

@@ -7,13 +7,11 @@ import reprlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC
 from typing import Any
 
 from swampstore import yaml_dialect
 from swampstore.artifacts.media_types import is_json
 from swampstore.artifacts.retention.durations import normalise_lifetime, normalise_policy
-from swampstore.clock import from_iso
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import LARGEST_VERSION
@@ -206,7 +204,7 @@ def _from_json(raw: dict[str, Any]) -> Metadata:
     if "type" not in tags:
         raise _wrong("tags", tags, "a mapping with the key 'type'")
     created_at = _text(raw, "createdAt")
-    if not _TIMESTAMP.fullmatch(created_at) or not _is_moment(created_at):
+    if not _TIMESTAMP.fullmatch(created_at):
         raise _wrong("createdAt", created_at, "an ISO-8601 time")
     size = raw.get("size")
     if size is not None and (type(size) is not int or not 0 <= size <= LARGEST_NUMBER):
@@ -256,15 +254,6 @@ def _text(raw: Mapping[str, Any], key: str) -> str:
     if type(value) is not str or not value:
         raise _wrong(key, value, "a non-empty string")
     return value
-
-
-def _is_moment(text: str) -> bool:
-    """Whether a text in the form of a time is one, in every zone."""
-    try:
-        from_iso(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return False
-    return True
 
 
 def _wrong(key: str, value: object, expected: str) -> MetadataError:
