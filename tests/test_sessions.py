@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -23,6 +26,7 @@ from swampstore.locks.keys import global_key, model_key
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import NotPushedError
 from tests.fault_proxy import Status
+from tests.locking import eventually
 from tests.machines import Machine, contents
 from tests.remotes import ProxiedRemote
 
@@ -437,14 +441,22 @@ def test_an_interrupted_command_gives_its_locks_back(
 def test_a_command_that_reads_for_long_keeps_nobody_waiting(ana: Machine, bob: Machine) -> None:
     command = [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "state", "-"]
     with subprocess.Popen(command, env=ana.environ, stdin=subprocess.PIPE) as slow:
-        while not (ana.cache / f"data/{MODEL}/state/1").exists():
-            time.sleep(0.02)
+        assert slow.stdin is not None
+        slow.stdin.write(b"sl")
+        slow.stdin.flush()
+        eventually(lambda: _unread(slow.stdin) == 0)
         assert bob("data", "put", MODEL, "state", stdin=b"quick").status == 0
-        slow.communicate(b"slow", timeout=60)
+        slow.communicate(b"ow", timeout=60)
     assert slow.returncode == 0
     assert bob("sync", "--pull").status == 0
     with bob.open() as repo:
         assert contents(repo, MODEL, "state") == ["quick", "slow"]
+
+
+def _unread(pipe: IO[bytes] | None) -> int:
+    """Return how many bytes wait in a pipe."""
+    assert pipe is not None
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_a_child_process_works_within_the_session_of_its_parent(ana: Machine, here: Repo) -> None:
