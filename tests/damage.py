@@ -78,14 +78,14 @@ class Bucket:
             if path.name != ".lock"
         }
 
-    def _homes(self, rel: str) -> list[str]:
+    def homes(self, rel: str) -> list[str]:
         """Return the documents that have the entry of a path."""
         shard = shard_key(partition_of(rel))
         return [shard] if self.version == 2 else [MONOLITH_KEY, shard]
 
     def edit(self, rel: str, change: Callable[[dict[str, Any]], None]) -> None:
         """Change the entries of the documents that have the entry of a path."""
-        for home in self._homes(rel):
+        for home in self.homes(rel):
             document = self.document(home)
             change(document["entries"])
             self.put_document(home, document)

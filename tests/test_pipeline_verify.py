@@ -110,6 +110,16 @@ def test_every_kind_of_damage_is_found_and_repaired(
     assert repaired.open == 0
     assert repaired.repaired >= len(injected.found)
 
+    quarantine = (bucket.root / "_control/quarantine").rglob("*")
+    kept = {
+        str(path).partition("/_control/quarantine/")[2].partition("/")[2] for path in quarantine
+    }
+    for kind, rel in injected.found:
+        if kind == kinds.UNDECODABLE_SHARD:
+            assert rel in kept
+        if kind == kinds.UNDECODABLE_ENTRY:
+            assert kept.issuperset(bucket.homes(rel))
+
     after = verify(spark, places, grace=AT_ONCE)
     assert found(after) == set()
     assert after.ok

@@ -82,6 +82,7 @@ class Claims:
                 sum(one.size or 0 for one in claims.values()),
                 max((one.commit_seq or 0 for one in claims.values()), default=0),
                 found.commit_seq or 0,
+                nonsense=sum(one.problem is not None for one in claims.values()),
             )
             yield rows.sum_row(number, summary)
 

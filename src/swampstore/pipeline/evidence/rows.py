@@ -71,7 +71,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     """A document as a whole. `problem` says why nothing is known of its entries.
 
     `bytes` are those of all objects that it names, `highest` is the highest commit number of its
-    entries, `written` that of the commit that wrote it.
+    entries, `written` that of the commit that wrote it. `nonsense` counts the entries that cannot
+    be understood.
     """
 
     document: str
@@ -81,6 +82,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     highest: int = 0
     written: int = 0
     problem: str | None = None
+    nonsense: int = 0
 
 
 class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):

@@ -196,7 +196,7 @@ class Writing:
         return self._sharded() if self._ground.version == 2 else self._monolithic()
 
     def _keep_evidence(self) -> None:
-        damaged = [one.document for one in self._ground.summaries if one.problem]
+        damaged = [one.document for one in self._ground.summaries if one.problem or one.nonsense]
         if self._ground.is_damaged:
             damaged.append(META_KEY)
         for rel in sorted({*damaged}):
