@@ -451,11 +451,13 @@ def test_what_is_left_of_a_deletion_is_not_adopted(place: Place, is_lost: bool) 
     note = Note("_control/removals/1.json", (Removal(RAW, 7, DIGEST),), NOW)
     outlook = SHARDED._replace(notes=Notes.of([note]), is_assumed=is_lost)
     there = evidence(RAW, seen(7, Content(DIGEST, 7)))
-    assert planned(plan(place, outlook), [there]) == Planned(RAW, "waiting")
+    assert planned(plan(place, outlook), [there]) == Planned(RAW, "leaving")
+    unread = evidence(RAW, seen(7, None))
+    assert planned(plan(place, outlook), [unread]) == Planned(RAW, "leaving")
     _, found = examined(NAME, [there], outlook)
     assert [one.kind for one in found] == [kinds.UNREMOVED]
     another = evidence(RAW, seen(7, Content("other", 7)))
-    assert planned(plan(place, outlook), [another]).fate != "waiting"
+    assert planned(plan(place, outlook), [another]).fate != "leaving"
 
 
 def test_an_entry_of_a_lost_document_is_taken_from_one_that_is_proven_right(place: Place) -> None:

@@ -223,13 +223,17 @@ class Outlook(NamedTuple):
             return True
         return self.shards is not None and home not in self.shards
 
-    def removes(self, path: Path) -> bool:
-        """Whether the object of a path, which no entry names, is left of a deletion."""
+    def removes(self, path: Path, sha256: str | None = None) -> bool:
+        """Whether the object of a path, which no entry names, is left of a deletion.
+
+        `sha256` is that of its content, if somebody has read it since.
+        """
         seen = path.seen
         if seen is None or not self.notes.mention(path.rel):
             return False
         info = ObjectInfo(path.rel, seen.size, seen.etag, None, seen.last_modified)
-        return self.notes.name(path.rel, info, path.content.sha256 if path.content else None)
+        known = path.content.sha256 if path.content else None
+        return self.notes.name(path.rel, info, sha256 or known)
 
 
 class Entry(NamedTuple):

@@ -8,7 +8,7 @@ and every machine would fetch it. What no entry tells of is hashed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,11 +19,10 @@ from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed
 from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import Store
 from swampstore.sync.index_format import Entry as IndexEntry
 from swampstore.sync.index_format import encode_entry
 from swampstore.sync.partitions import partition_of
-from swampstore.sync.removals import Notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +72,7 @@ class Plan:
 
     Entries that are written carry the `commit_seq`. What only one of the `hidden` shards says was
     never visible. An object that nobody names is entered if the plan `adopts` such, and if it is
-    not left of a deletion, as the `notes` tell.
+    not left of a deletion.
     """
 
     place: Place
@@ -83,7 +82,6 @@ class Plan:
     commit_seq: int | None
     adopts: bool
     rehash: bool
-    notes: Notes = field(default_factory=Notes)
 
     def task(self) -> Task:
         """Return what a task does with all the evidence about some paths."""
@@ -142,8 +140,10 @@ class Plan:
             return self._fate_of_entry(entry, seen)
         if seen is None:
             return None
+        if self.outlook.removes(path):
+            return LEAVING
         is_old = self.adopts and seen.last_modified <= self.outlook.since
-        return ADOPTED if is_old and not self.outlook.removes(path) else WAITING
+        return ADOPTED if is_old else WAITING
 
     def _fate_of_entry(self, entry: Entry, seen: Seen | None) -> str:
         claim = entry.claim
@@ -159,11 +159,9 @@ class Plan:
     def _settled(self, path: Path, entry: Entry | None, fate: str, sha256: str | None) -> Planned:
         """Return what becomes of a path after it was hashed, or could not be."""
         assert path.seen is not None
-        if fate in (MADE, ADOPTED) and (entry is None or entry.is_assumed):
-            seen = path.seen
-            info = ObjectInfo(path.rel, seen.size, seen.etag, None, seen.last_modified)
-            if self.notes.name(path.rel, info, sha256):
-                return Planned(path.rel, LEAVING)
+        is_unnamed = entry is None or entry.is_assumed
+        if is_unnamed and self.outlook.removes(path, sha256):
+            return Planned(path.rel, LEAVING)
         if fate == KEPT:
             assert entry is not None
             is_right = sha256 is None or sha256 == entry.claim.sha256

@@ -58,7 +58,6 @@ from swampstore.sync.index_format import (
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.sync.remote.documents import Documents
 from swampstore.sync.remote.merging import index_moved, new_write_id
-from swampstore.sync.removals import Notes, read_notes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,6 +96,8 @@ class Rebuilding:
 
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
+        if self._editor is not None and self._adopts:
+            finish(self._editor)  # deletions that were stopped; a repair may need their content yet
         places = {0: self._place}
         table = Claims(with_raw=True)
         shares = shares_of(table, places, tasks_for(self._spark))
@@ -117,7 +118,7 @@ class Rebuilding:
 
     def _rebuilt(self, ground: Ground, look: Look, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
-        plan = self._plan(ground, look.number, self._finish_removals())
+        plan = self._plan(ground, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._tell):
             fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
@@ -133,15 +134,7 @@ class Rebuilding:
         rows.unpersist()
         return done
 
-    def _finish_removals(self) -> Notes:
-        """Finish deletions that were stopped; return the notes of what is left of them."""
-        editor = self._editor
-        if editor is not None:
-            finish(editor)
-        with self._place.open() as store:
-            return read_notes(store, self._place.names())
-
-    def _plan(self, ground: Ground, look: int, notes: Notes) -> Plan:
+    def _plan(self, ground: Ground, look: int) -> Plan:
         return Plan(
             self._place,
             look,
@@ -150,7 +143,6 @@ class Rebuilding:
             ground.highest + 1 if ground.version == 2 else None,
             adopts=self._adopts,
             rehash=self._rehash,
-            notes=notes,
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
 from swampstore.notices import notice
+from swampstore.pipeline.collecting.doomed import finish
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.quarantine import Quarantine
@@ -25,7 +26,6 @@ from swampstore.pipeline.verify.mending import (
     wanted_by_name,
 )
 from swampstore.pipeline.verify.sources import Having, Sources, cache_of
-from swampstore.sync.removals import Remover, read_notes
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
@@ -89,7 +89,7 @@ class Repair:
                 for actions in self._batches(sources, quarantine):
                     mended.note(actions)
                 if self._editor is not None:
-                    mended.done += Counter(remove=finish_removals(self._editor))
+                    mended.done += Counter(remove=self._removed(self._editor))
             except SwampstoreError as error:
                 raise self._stopped(error, quarantine) from error
             except KeyboardInterrupt:
@@ -133,6 +133,14 @@ class Repair:
             for file in others:
                 yield from wanted_by_file(file)
 
+    @staticmethod
+    def _removed(editor: Editor) -> int:
+        """Remove what deletions have left behind; return how many objects that were."""
+        count, failures = finish(editor)
+        for failure in failures:
+            notice("what a deletion has left stays for now: %s", failure)
+        return count
+
     def _stopped(self, error: SwampstoreError, quarantine: Quarantine) -> RepairStoppedError:
         stopped = RepairStoppedError(
             f"the repair of {self._place} stopped: {error.message}. {self._how_far(quarantine)}",
@@ -155,20 +163,3 @@ class Repair:
 def _without_leftovers(files: list[File]) -> list[File]:
     """Return the files that are to stay: what is left of a deletion is not mended."""
     return [file for file in files if file.kind != kinds.UNREMOVED]
-
-
-def finish_removals(editor: Editor) -> int:
-    """Remove what deletions have left behind, each object if it is still the one that was meant.
-
-    Returns how many were removed. What cannot be removed stays noted.
-    """
-    notes = read_notes(editor.store, editor.names).notes
-    if not notes:
-        return 0
-    limit = editor.place.config.limits.push_concurrency
-    remover = Remover(editor.store, editor.names, limit, check=editor.locks.check)
-    with editor.locks.committing():
-        done = [remover.finish(note, editor.index) for note in notes]
-    for failure in (failure for one in done for failure in one.failures):
-        notice("what a deletion has left stays for now: %s", failure.message)
-    return sum(one.objects for one in done)
