@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +24,12 @@ HOME = "data/aws/ec2/i-1/state"
 RAW, METADATA, LATEST = f"{HOME}/1/raw", f"{HOME}/1/metadata.yaml", f"{HOME}/latest"
 FILES = {RAW: b"content", METADATA: b"version: 1\n", LATEST: b"1"}
 OTHER = "data/aws/ec2/i-1/other/1/raw"
+OTHERS = {
+    OTHER: b"other",
+    "data/aws/ec2/i-1/other/1/metadata.yaml": b"version: 1\n",
+    "data/aws/ec2/i-1/other/latest": b"1",
+}
+TWO = {f"{HOME}/2/raw": b"two", f"{HOME}/2/metadata.yaml": b"version: 2\n"}
 SHARD = shard_key(partition_of(RAW))
 
 
@@ -89,10 +96,13 @@ def place(new_place: NewPlace) -> Place:
     return new_place()
 
 
-def fill(machine: Machine, version: int = 1) -> None:
-    for rel, data in FILES.items():
+def write(machine: Machine, files: Mapping[str, bytes]) -> None:
+    for rel, data in files.items():
         machine.write(rel, data)
-    machine.write(OTHER, b"other")
+
+
+def fill(machine: Machine, version: int = 1) -> None:
+    write(machine, {**FILES, **OTHERS})
     machine.push()
     if version == 2:
         machine.service.migrate_index()
@@ -142,8 +152,7 @@ def test_what_was_saved_again_after_a_killed_deletion_stays(
     delete_all(a)
     kill_after_objects(a, monkeypatch)
     place.now += timedelta(seconds=seconds)
-    for rel, data in FILES.items():
-        b.write(rel, data)
+    write(b, FILES)
     prepared = b.service.prepare_push()
     place.machine("a").sync()
     b.service.commit_push(prepared)
@@ -153,9 +162,9 @@ def test_what_was_saved_again_after_a_killed_deletion_stays(
 
 def test_an_upload_of_a_killed_push_is_looked_at_again_before_the_commit(place: Place) -> None:
     b, fresh = place.machine("b"), place.machine("fresh")
-    b.write(OTHER, b"so that there is an index")
+    b.write("files/x", b"so that there is an index")
     b.push()
-    b.write(RAW, b"content")
+    write(b, FILES)
     b.service.prepare_push()  # and dies
     prepared = b.service.prepare_push()
     place.bucket.objects.pop(RAW)
@@ -192,7 +201,8 @@ def test_an_object_that_somebody_is_about_to_commit_survives_the_deletion_of_the
     b.pull()
     b.write(OTHER, b"changed")
     prepared = b.service.prepare_push()
-    a.delete(OTHER)
+    for rel in OTHERS:
+        a.delete(rel)
     a.push()
     b.service.commit_push(prepared)
     fresh.pull()
@@ -212,7 +222,7 @@ def test_a_deletion_that_failed_is_finished_by_the_next_push(
     assert len(place.notes()) == 1
     assert RAW in place.bucket.objects
     a.push()
-    assert remote_files(a.store) == {OTHER: b"other"}
+    assert remote_files(a.store) == OTHERS
     assert place.notes() == []
     assert a.base.doomed() == []
 
@@ -228,7 +238,7 @@ def test_another_machine_finishes_a_deletion_when_it_looks_at_everything(
     b.sync()
     assert RAW in place.bucket.objects
     b.push(full=True)
-    assert remote_files(b.store) == {OTHER: b"other"}
+    assert remote_files(b.store) == OTHERS
     assert place.notes() == []
 
 
@@ -294,9 +304,9 @@ def test_a_refused_commit_leaves_the_entries_that_it_was_to_remove(place: Place)
     assert len(asked) == 2
     assert remote_index(a.store).entries.keys() == before.keys()
     fresh.pull()
-    assert fresh.files().keys() == {*FILES, OTHER}
+    assert fresh.files().keys() == {*FILES, *OTHERS}
     a.push()
-    assert remote_index(a.store).entries.keys() == {OTHER}
+    assert remote_index(a.store).entries.keys() == OTHERS.keys()
 
 
 @pytest.mark.parametrize("behind", [False, True])
@@ -307,7 +317,7 @@ def test_a_commit_that_is_killed_before_meta_has_removed_nothing(
     fill(a, 2)
     c.pull()
     if behind:
-        a.write(OTHER, b"newer")
+        a.write(LATEST, b"1 ")
         a.push()
     b.pull()
     delete_all(a)
@@ -325,13 +335,14 @@ def test_a_commit_that_is_killed_before_meta_has_removed_nothing(
     assert RAW not in remote_index(b.store).entries
     for machine in (c, place.machine("fresh")):
         machine.sync()
-        assert machine.files().keys() == {*FILES, OTHER}
-    b.write(f"{HOME}/2/raw", b"two")
+        assert machine.files().keys() == {*FILES, *OTHERS}
+    write(b, TWO)
     b.push()
     assert RAW in remote_index(b.store).entries
     place.machine("a").sync()
     b.sync()
-    assert b.files().keys() == {OTHER, f"{HOME}/2/raw"}
+    assert b.files().keys() >= {*OTHERS, *TWO}
+    assert not {RAW, METADATA} & b.files().keys()
     assert_sound(b.store)
 
 
@@ -359,7 +370,7 @@ def test_what_is_lost_while_somebody_commits_deletes_nothing(
     c.pull()
     if not is_new:
         b.pull()
-    b.write(f"{HOME}/2/raw", b"two")
+    write(b, TWO)
     prepared = b.service.prepare_push()
     for key in [key for key in place.bucket.objects if key.startswith(prefixes)]:
         place.bucket.objects.pop(key)
@@ -368,13 +379,35 @@ def test_what_is_lost_while_somebody_commits_deletes_nothing(
     for _ in range(2):
         for machine in (c, a, b):
             machine.sync()
-    everything = {*FILES, OTHER, f"{HOME}/2/raw"}
+    everything = {*FILES, *OTHERS, *TWO}
     for machine in (a, b, c):
         if machine is not b or not is_new:
             assert machine.files().keys() == everything, machine.cache
     a.push(full=True)
     assert remote_index(a.store).entries.keys() == everything
     assert remote_files(a.store).keys() == everything
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("metadata_only", [False, True])
+def test_what_a_client_that_takes_loss_for_emptiness_left_out_of_the_index_comes_back(
+    place: Place, version: int, *, metadata_only: bool
+) -> None:
+    a, b, c = place.machine("a"), place.machine("b"), place.machine("c")
+    fill(a, version)
+    b.pull(metadata_only=metadata_only)
+    a.store.put(MONOLITH_KEY if version == 1 else SHARD, b'{"version":1,"entries":{}}')
+    if version == 2:
+        meta = json.loads(a.store.get(META_KEY).data)
+        del meta["swampstore"]
+        a.store.put(META_KEY, json.dumps(meta).encode())
+    c.write("logs/x", b"of a machine that knows nothing of it")
+    c.push()
+    assert b.pull(metadata_only=metadata_only).deleted == 0
+    b.push()
+    c.pull()
+    assert c.files().keys() == {*FILES, *OTHERS, "logs/x"}
+    assert_sound(c.store)
 
 
 def test_what_is_left_of_a_deletion_does_not_come_back_with_a_lost_shard(
@@ -387,7 +420,7 @@ def test_what_is_left_of_a_deletion_does_not_come_back_with_a_lost_shard(
     place.bucket.objects.pop(SHARD)
     assert RAW in place.bucket.objects
     fresh.pull()
-    assert fresh.files().keys() == {METADATA, LATEST, OTHER}
+    assert fresh.files().keys() == {METADATA, LATEST, *OTHERS}
 
 
 # An object that is lost
@@ -407,5 +440,5 @@ def test_a_lost_object_is_uploaded_again_by_whoever_has_the_content(
     assert a.push().files == 0
     assert a.push(full=True).files == 2
     fresh.pull()
-    assert fresh.files() == {**FILES, OTHER: b"other"}
+    assert fresh.files() == {**FILES, **OTHERS}
     assert_sound(a.store)

@@ -7,9 +7,11 @@ remembered when all of it is.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 
+from swampstore.stores.errors import StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.carriers import Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
@@ -61,6 +63,7 @@ class Pull:
             carrier=self._carrier,
         )
         transfer.run()
+        self._rescue(work)
         deleted = self._remove(work, transfer)
         self._repair_markers(work)
         self._parts.landing.bulk_done()
@@ -88,6 +91,13 @@ class Pull:
             transfer.leave(set(batch) - gone)
         return deleted
 
+    def _rescue(self, work: PullWork) -> None:
+        """Let the next push take what nobody deleted for something new that it has to tell of."""
+        rescued = work.rescued - work.failures.keys()
+        for rel in sorted(rescued):
+            self._parts.tracker.mark_written(self._parts.names.mark(rel))
+        self._parts.base.apply(forgotten=rescued)
+
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.
 
@@ -106,6 +116,23 @@ class Pull:
         is_complete = not work.unfinished and not work.failures
         facts = self._parts.index.agreed() if is_complete else {}
         self._parts.base.apply(shards=shards, facts=facts)
+
+
+def rescue_content(parts: Parts) -> None:
+    """Fetch content that is only on the remote, and that its index has lost.
+
+    Without a base it is new here then, and the next push tells of it.
+    """
+    lost = {known.rel: known for known in parts.base.below("data") if known.held is None}
+    if not lost:
+        return
+    for piece in parts.index.changes(everything=True):
+        for rel in piece.entries:
+            lost.pop(rel, None)
+    for rel, known in lost.items():
+        entry = Entry(known.size, known.modified, known.sha256)
+        with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
+            take_remote(parts, rel, entry, None)
 
 
 def take_remote(parts: Parts, rel: str, entry: Entry, expected: Signature | None) -> bool:

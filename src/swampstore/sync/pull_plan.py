@@ -27,6 +27,7 @@ from swampstore.sync.remote import Slice
 from swampstore.sync.report import Conflict, Skipped
 from swampstore.sync.shapes import is_lazy, is_marker
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
+from swampstore.sync.vanished import not_deleted
 from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline
 
@@ -65,6 +66,9 @@ class PullWork:
     left: set[str] = field(default_factory=set)
     # What the index names and the store does not have.
     dangling: list[str] = field(default_factory=list)
+    # What left the index, and of that what nobody deleted: the next push names it again.
+    vanished: dict[str, Known] = field(default_factory=dict)
+    rescued: set[str] = field(default_factory=set)
 
 
 class PullPlanner:
@@ -95,6 +99,7 @@ class PullPlanner:
             self._deadline.remaining()
             self._compare(one, work)
         work.skipped.extend(self._parts.index.damage)
+        self._spare_what_nobody_deleted(work)
         if not self._metadata_only:
             self._want_content(work)
         self._keep_versions_apart(work)
@@ -115,6 +120,21 @@ class PullPlanner:
         for rel, before in known.items():
             if rel not in piece.entries and (self._scope is None or self._scope.covers(rel)):
                 self._act(rel, before, None, token, work)
+
+    def _spare_what_nobody_deleted(self, work: PullWork) -> None:
+        if not work.vanished:
+            return
+        work.rescued = not_deleted(self._parts, work.vanished, self._deadline)
+        for rel in work.rescued:
+            known = work.vanished[rel]
+            work.skipped.append(Skipped(rel, "the index has lost it; the next push names it again"))
+            work.unfinished.add(work.slice_of[rel])
+            if work.removals.pop(rel, None) is None:
+                # Its content is only there: it has to be here to be told of.
+                work.forgotten.remove(rel)
+                entry = Entry(known.size, known.modified, known.sha256)
+                work.downloads[rel] = Download(rel, entry)
+                work.expected[rel] = None
 
     def _compare_entry(
         self,
@@ -162,10 +182,12 @@ class PullPlanner:
                 same = replace(entry, sha256=state.sha256 or entry.sha256)
                 work.known.append(known_of(rel, same, state.signature, None, self._began_ns))
             case Decision.DELETE_LOCAL if before is not None:
-                work.removals[rel] = before
+                work.removals[rel] = work.vanished[rel] = before
                 work.expected[rel] = state.signature
             case Decision.FORGET:
                 work.forgotten.append(rel)
+                if before is not None and before.held is None and state.local is Local.ABSENT:
+                    work.vanished[rel] = before
             case Decision.CONFLICT:
                 work.unfinished.add(token)
                 work.conflicts.append(

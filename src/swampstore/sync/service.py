@@ -30,7 +30,7 @@ from swampstore.sync.names import Names
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.previewing import preview
-from swampstore.sync.pull import Pull, take_remote
+from swampstore.sync.pull import Pull, rescue_content, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.remote import Migrated, RemoteIndex, State
@@ -406,8 +406,12 @@ class SyncService:
         before = (base.fact("index_version"), base.fact("commit_seq"), base.fact("origin"))
         state = self._parts.index.refresh()
         if base.count() and (not state.exists or _is_another(state, *before)):
-            base.clear()
             self._parts.tracker.mark(None)
+            if state.exists:
+                rescue_content(self._parts)
+            base.clear()
+            if state.exists:
+                self._parts.index.refresh()
             return not state.exists
         return False
 
