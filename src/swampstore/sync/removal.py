@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 
+from swampstore.errors import NewerFormatError
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.partitions import partition_of
@@ -66,7 +67,7 @@ class Deletions:
                 self._finish(rel)
             except StoreError as error:
                 skipped.append(Skipped(rel, error.message))
-            except IndexDamagedError as error:
+            except (IndexDamagedError, NewerFormatError) as error:
                 skipped.append(Skipped(rel, error.message))
                 base.undoom([rel])
         if rels and not self.unfinished(everything=False):
