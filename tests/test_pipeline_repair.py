@@ -13,14 +13,16 @@ from typing import Any, Self
 
 import pytest
 
-from swampstore.pipeline.editing import editing
+from swampstore.pipeline.editing import Editor, editing
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.verify import kinds
+from swampstore.pipeline.verify.mending import Wanted
 from swampstore.pipeline.verify.repair import Mended, Repair
+from swampstore.pipeline.verify.sources import Sources
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import Store, Written
 from swampstore.stores.registry import StoreConfig
 from swampstore.sync.remote.merging import index_moved
 from tests.broken_store import Killed
@@ -316,6 +318,58 @@ def test_what_somebody_writes_during_a_repair_stays_with_its_whole_name(
     assert site.bucket.get(theirs) == b"theirs"
     assert site.bucket.get(rel("two", 1)).startswith(b"two 1")
     assert site.bucket.get(rel("one", 2)).startswith(b"two 1")
+
+
+def test_an_object_that_somebody_writes_just_before_the_repair_does_is_not_replaced(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotate(site.bucket, ROTATED["content of two versions"])
+    theirs = rel("one", 1)
+    fetch = Sources.fetch
+
+    def slow(self: Sources, wanted: Wanted, *args: Any) -> bool:
+        if wanted.rel == theirs:
+            site.bucket.put(theirs, b"theirs")
+        return fetch(self, wanted, *args)
+
+    monkeypatch.setattr(Sources, "fetch", slow)
+    assert site.repair().left.keys() == {theirs}
+    assert site.bucket.get(theirs) == b"theirs"
+
+
+def test_an_object_that_somebody_writes_just_before_the_repair_removes_it_stays(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = rel("two", 1)
+    site.bucket.put(theirs, b"damaged")
+    check = Editor.check
+
+    def slow(self: Editor) -> None:
+        site.bucket.put(theirs, b"theirs")
+        check(self)
+
+    monkeypatch.setattr(Editor, "check", slow)
+    mended = site.repair()
+    assert mended.left.keys() == {theirs}
+    assert [one for one, _ in mended.lost] == [f"data/{MODEL}/two/1"]
+    assert site.bucket.get(theirs) == b"theirs"
+
+
+def test_a_store_that_does_not_keep_what_it_is_given_stops_the_repair(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotate(site.bucket, ROTATED["content of two versions"])
+    before = site.contents()
+    put = DirectoryStore.put_if_match
+
+    def forgetful(self: DirectoryStore, key: str, body: Any, token: str) -> Written:
+        is_data = key.endswith("/raw")
+        return put(self, key, b"something else" if is_data else body, token)
+
+    monkeypatch.setattr(DirectoryStore, "put_if_match", forgetful)
+    with pytest.raises(RepairStoppedError, match="is not what was just written there"):
+        site.repair()
+    assert before <= site.contents()
 
 
 def test_what_is_left_of_a_deletion_stays_deleted_and_a_repair_removes_it(site: Site) -> None:

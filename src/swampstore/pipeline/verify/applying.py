@@ -90,8 +90,8 @@ class Applying:
         self._keep(planned)
         upserts = self._put(planned)
         self._commit(planned, upserts)
-        self._remove([one.rel for one in self._still(planned) if one.do == "quarantine"])
         self._progress.done += self._still(every)
+        self._remove([one.rel for one in self._still(planned) if one.do == "quarantine"])
 
     def _still(self, actions: Iterable[Action]) -> list[Action]:
         """Return the actions about names that nobody else is changing."""
