@@ -525,6 +525,16 @@ def test_a_version_that_is_beyond_repair_goes_as_a_whole_and_latest_moves() -> N
     assert [action.rel for action in actions if action.do == "lost"] == [f"{NAME}/2"]
 
 
+def test_what_is_wrong_and_young_is_restored_or_left_but_not_given_up() -> None:
+    damaged = {"kind": kinds.CORRUPT, "hash": "other", "is_young": True}
+    versions = {1: _version(1), 2: _version(2, **damaged)}
+    assert not list(mend_name(NAME, versions, _latest(2), _nowhere))
+    assert [one.do for one in mend_name(NAME, versions, _latest(2), _everywhere)] == ["restore"]
+    file = File("logs/a", size=3, there=3, sha256="x", **damaged)  # type: ignore[arg-type]
+    assert not list(mend_file(file, _nowhere))
+    assert [one.do for one in mend_file(file, _everywhere)] == ["restore"]
+
+
 def test_an_entry_that_contradicts_content_and_metadata_is_put_right() -> None:
     versions = {1: _version(1, kind=kinds.CORRUPT, sha256="wrong")}
     assert list(mend_name(NAME, versions, _latest(1), _nowhere)) == [

@@ -170,20 +170,20 @@ class Applying:
     def _keep(self, actions: Sequence[Action]) -> None:
         """Put copies of all that will be replaced or removed into quarantine."""
 
-        def keep(action: Action) -> None:
+        def keep(action: Action) -> bool:
             file = self._files[action.rel]
             assert file.hash is not None  # what nobody could read is not touched
             if not self._quarantine.keep(action.rel, file.hash):
                 raise PreconditionFailedError(f"{action.rel} is gone")
-            self._progress.kept += 1
+            return True
 
         chosen = [
             one
             for one in self._still(actions)
             if one.do in _REPLACING | {"quarantine"} and self._there[one.rel] is not None
         ]
-        for _ in self._each(keep, chosen):
-            pass
+        for is_kept in self._each(keep, chosen):
+            self._progress.kept += bool(is_kept)
 
     def _put(self, actions: Sequence[Action]) -> dict[str, Entry]:
         """Put content in place; return all entries that are new."""
