@@ -27,7 +27,7 @@ def filled(repo: Repo, repo_dir: Path) -> Path:
     """A repository whose catalog is complete."""
     tags = {"modelName": "web", "env": "prod"}
     repo.artifacts.save(MODEL, "state", {"ip": "10.0.0.1"}, tags=tags)
-    repo.artifacts.save(MODEL, "log", "line\n" * 400_000, tags=tags)
+    repo.artifacts.save(MODEL, "log", "line\n" * 200_000, tags=tags)
     repo.rebuild_catalog()
     return repo_dir
 

@@ -25,7 +25,7 @@ from swampstore.catalog.schema import DDL, Row
 from swampstore.cli.app import root
 from swampstore.cli.command import GlobalOption, Group
 from swampstore.cli.session import ConfirmationError
-from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, SHARED_CHECKS, UNFINISHED
+from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, HASHES, SHARED_CHECKS, UNFINISHED
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import errors as lock_errors
@@ -413,4 +413,6 @@ def test_every_check_of_the_doctor_is_explained() -> None:
     explained = [row[0].strip("`") for row in rows]
     first = ["configuration", "datastore", "catalog", UNFINISHED.name]
     last = [COMPLETENESS.name, *(check.name for check in SHARED_CHECKS)]
-    assert explained == [*first, *(check.name for check in FILE_CHECKS), *last]
+    files = [check.name for check in FILE_CHECKS]
+    files.insert(files.index("content_size"), HASHES.name)
+    assert explained == [*first, *files, *last]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
+import os
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import Tree
@@ -15,9 +16,25 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 _CHUNK = 1 << 20
+_SMALL = 1 << 20
 # Is told hash and size of all that was read, and says whether anything vouches for it; raises
 # ContentDamagedError if something else should have been there.
 Judge = Callable[[str, int], bool]
+
+
+def _sha256(size: int) -> Any:
+    """Return a new hash. Up to some size, loading the fast one would take longer than it saves."""
+    if size <= _SMALL:
+        import importlib
+
+        try:
+            name = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
+            return importlib.import_module(name).sha256()
+        except ImportError:  # not every Python has it
+            pass
+    import hashlib
+
+    return hashlib.sha256()
 
 
 class _Hashed(io.FileIO):
@@ -26,7 +43,7 @@ class _Hashed(io.FileIO):
     def __init__(self, fd: int, judge: Judge) -> None:
         super().__init__(fd, "rb")
         self.verified: bool | None = None
-        self._digest = hashlib.sha256()
+        self._digest = _sha256(os.fstat(fd).st_size)
         self._judge = judge
         self._at = self._hashed = 0
 
