@@ -15,9 +15,9 @@ from swampstore.sync.remote import RemoteIndex
 from tests.remotes import Remote
 from tests.sync_harness import META, MONOLITH, Machine
 
-REL = "data/aws/ec2/i-1/state/1/raw"
-OTHER = "data/aws/ec2/i-1/state/2/raw"
-AFTER = "data/aws/ec2/i-2/state/1/raw"
+REL = "outputs/aws/ec2/run/run-1.yaml"
+OTHER = "outputs/aws/ec2/run/run-2.yaml"
+AFTER = "outputs/aws/rds/run/run-1.yaml"
 ENTRY = Entry(1, "2026-01-01T00:00:00.000Z", "a" * 64)
 
 
