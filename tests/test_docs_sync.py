@@ -34,7 +34,7 @@ def test_every_member_of_the_sidecar_is_described() -> None:
         (".datastore-index.json: the monolith", index_format._MONOLITH_MEMBERS),
         (
             "_index/{partition}.json: a shard",
-            index_format._SHARD_MEMBERS | {index_format._COMMIT_SEQ},
+            index_format._SHARD_MEMBERS | {index_format._COMMIT_SEQ, index_format._REMOVED},
         ),
         (
             "_index/_meta.json",

@@ -70,12 +70,16 @@ class Document:
             extra[_REMOVED] = msgspec.Raw(_encode(removed))
         return Document(self.entries, extra)
 
+    def holding(self, entries: RawEntries) -> Document:
+        """Return the shard with other entries; what an earlier commit took out is gone for good."""
+        return Document(entries, _without(self.extra, frozenset({_REMOVED})))
+
     def with_removed(self) -> Document:
         """Return the shard with the entries that a commit took out which did not come to its end.
 
         What it put in stays: the objects are there.
         """
-        return Document(self.removed | self.entries, _without(self.extra, frozenset({_REMOVED})))
+        return self.holding(self.removed | self.entries)
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Writing:
                 key = self._place.names().remote(shard_key(partition))
                 now = shards.read_shard(self._documents.store, key)
                 if now.doc is None or now.doc.entries:
-                    data = encode_shard(Document({}, now.doc.extra if now.doc else {}))
+                    data = encode_shard((now.doc or Document({})).holding({}))
                     tokens[partition] = self._documents.put_shard(partition, data, now.token).token
         return tokens
 

@@ -71,7 +71,7 @@ def write_shard(
         if now.etag != expected:
             raise index_moved(f"somebody else wrote {key}", ())
         current = now.doc or Document({})
-        document = Document(merged(current.entries, wanted), current.extra)
+        document = current.holding(merged(current.entries, wanted))
         data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
         try:
             written = _put(store, key, data, now.token)

@@ -187,7 +187,7 @@ class Migration:
         for _ in attempts(()):
             found = self._documents.shard(partition)
             doc = document(found)
-            changed = Document(edit(doc.entries), doc.extra)
+            changed = doc.holding(edit(doc.entries))
             try:
                 self._documents.put_shard(partition, encode_shard(changed), found.token)
             except PreconditionFailedError:
