@@ -104,8 +104,10 @@ class VersionWriter:
         """Give the claim up; nothing was ever visible."""
         if self._fd >= 0:
             self._close()
-            self._discard()
-            self._let_go()
+            try:
+                self._discard()
+            finally:
+                self._let_go()
 
     def _publish(self) -> Metadata:
         ref = self.ref

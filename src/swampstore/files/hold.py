@@ -23,7 +23,7 @@ class Hold:
     """A lock that any number of files share, which are links to one; hardly ever more.
 
     Others may share it, and nobody can take it over meanwhile. It ends with the process, or when
-    it is released.
+    it is released or forgotten.
     """
 
     def __init__(self) -> None:
@@ -85,6 +85,12 @@ class Hold:
         for fd in self._fds:
             os.ftruncate(fd, 0)
 
+    def __del__(self) -> None:
+        # Whoever forgets what they held will never come back for it.
+        for fd in self._fds:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
     def __enter__(self) -> Self:
         return self
 
@@ -98,12 +104,13 @@ class Hold:
 
     def release(self) -> None:
         """Give the lock up."""
-        for fd in self._fds:
-            os.close(fd)
-        if self._prepared:
-            with contextlib.suppress(OSError):
-                os.unlink(self._prepared)
+        fds, prepared = self._fds, self._prepared
         self._fds, self._newest, self._prepared = [], "", ""
+        for fd in fds:
+            os.close(fd)
+        if prepared:
+            with contextlib.suppress(OSError):
+                os.unlink(prepared)
 
 
 @contextlib.contextmanager
