@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import BinaryIO, NamedTuple, Self, TypeVar
@@ -57,6 +58,20 @@ class Bucket:
             ObjectInfo(check_key(key), len(data), etag, token, moment), data
         )
         return Written(etag, token)
+
+    def check_lock(self, key: str, by: Actor | None) -> None:
+        """Note it if a deletion hits the lock of somebody who is at work; None: it came late."""
+        found = self.objects.get(key)
+        record = json.loads(found.data) if found else {}
+        if by is None or record.get("hostname") != by.name:
+            holders = [one for one in self.world.actors if one.name == record.get("hostname")]
+            for holder in holders:
+                if found is None or holder.is_idle or holder.pid != record["pid"]:
+                    continue
+                age = (self.world.moment() - found.info.last_modified).total_seconds()
+                is_foreign = by is not None and by.name == "peer"
+                if age < record["ttlMs"] / 1000 and not is_foreign and not record.get("free"):
+                    self.world.hits.append(f"{key} of {holder.name}, by {by and by.name}")
 
 
 # `memory://name` means the same objects on every machine of a run.
@@ -146,6 +161,8 @@ class FleetStore:
         self._request("delete", key, lambda: self._remove(key), writes=True)
 
     def _remove(self, key: str) -> None:
+        if key.endswith(".lock"):
+            self._bucket.check_lock(key, current())
         self._bucket.objects.pop(check_key(key), None)
 
     def delete_if_match(self, key: str, token: str) -> None:

@@ -6,6 +6,7 @@ oracle must not expect: above all deletions that nobody else had heard of.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,30 @@ def _journal(machine: Machine) -> Iterator[Path]:
     return _named(machine.cache, JOURNAL, only=True)
 
 
+def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
+    """Remove a version from a cache by hand, if the remote has every bit of it."""
+    machine = fleet.machines[number % len(fleet.machines)]
+    machine.now(machine.reopen)
+    machine.actor.outcome = None
+    cache = Path(machine._environ["SWAMP_HOME"]) / "repos" / REPO_ID
+    found = []
+    for path in sorted(cache.glob("data/**/raw")):
+        files = [one for one in path.parent.iterdir() if one.is_file()]
+        objects = [fleet.bucket.objects.get(str(one.relative_to(cache))) for one in files]
+        if len(files) == 2 and all(
+            there is not None and there.data == one.read_bytes()
+            for one, there in zip(files, objects, strict=True)
+        ):
+            found.append(path.parent)
+    if not found:
+        return False
+    chosen = found[int(args.get("pick", 0.0) * len(found))]
+    fleet.world.tell(f"--- damage {machine.name}: {chosen} is removed")
+    shutil.rmtree(chosen)
+    machine.needs_full = True
+    return True
+
+
 def _on_remote(
     keys: Callable[[Fleet], list[str]],
 ) -> Callable[[Fleet, int, dict[str, Any]], bool]:
@@ -126,6 +151,7 @@ KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
     "damage_catalog": _on_machine(_catalog),
     "damage_sidecar": _on_machine(_sidecar),
     "damage_journal": _on_machine(_journal),
+    "lose_version": _lose_version,
     "lose_shard": _on_remote(_shards),
     "lose_meta": _on_remote(_meta),
     "lose_monolith": _on_remote(_monolith),

@@ -184,6 +184,8 @@ class Fleet:
         if outcome.ending == "defect":
             notes = "".join(getattr(outcome.error, "__notes__", []))
             raise Violation("defect", f"{op}: {outcome.error!r}\n{notes}")
+        if self.world.hits:
+            raise Violation("lock", f"of a living holder removed: {self.world.hits}")
 
     # Resting -----------------------------------------------------------------------------------
 
@@ -194,6 +196,8 @@ class Fleet:
         self._finish()
         self.world.arrive()
         self.world.advance(self.world.now + 300)
+        if self.world.hits:
+            raise Violation("lock", f"of a living holder removed: {self.world.hits}")
         for machine in self.machines:
             machine.actor.is_offline = False
         self._sync_until_quiet()

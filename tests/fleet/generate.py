@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fleet.fleet import SETTLE, Script, Step
 from tests.fleet.oracle import MODELS, NAMES
@@ -38,6 +38,7 @@ OPS: dict[str, tuple[int, int, int]] = {
     "damage_catalog": (1, 0, 0),
     "damage_sidecar": (1, 0, 0),
     "damage_journal": (1, 0, 0),
+    "lose_version": (1, 0, 0),
     "lose_shard": (1, 0, 0),
     "lose_meta": (1, 0, 0),
     "lose_monolith": (1, 0, 0),
@@ -50,6 +51,17 @@ _REQUESTS = (
 _CHANGES = ("kill", "kill", "kill", "kill", "torn", "stop", "slow", "full")
 _IN_SESSIONS = (*("save", "save", "save", "append", "delete_one", "delete_all", "rename", "group"),)
 _OF_PEERS = ("fail", "kill", "slow")
+
+
+class Mix(NamedTuple):
+    """What happens in scripts that look for one thing: how often what is done, and befalls it."""
+
+    ops: dict[str, int]
+    faults: tuple[str, ...] = ()
+    store: str = ""
+    hydration: str = ""
+    sizes: tuple[int, ...] = (10,)
+    roughness: float = 0.3
 
 
 def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset()) -> Script:
@@ -89,6 +101,34 @@ def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset
         epoch=chance.choice(["2026-06-01T10:00:00", "2026-06-01T10:00:00", "2033-01-01T00:00:00"]),
         hydration=chance.choice(["full", "lazy"]),
         skews=[round(chance.uniform(-most, most), 1) for _ in range(machines)],
+        steps=steps,
+    )
+
+
+def generate_mix(seed: str, mix: Mix, length: int = 24) -> Script:
+    """Return a script of little variety: two machines, one data name."""
+    chance = random.Random(seed)
+    steps = []
+    for number in range(length):
+        op = chance.choices(list(mix.ops), list(mix.ops.values()))[0]
+        step = Step(chance.randrange(2), op, _args(chance, op, MODELS[:1], NAMES[:1]))
+        if "size" in step.args:
+            step.args["size"] = chance.choice(mix.sizes)
+        if mix.faults and chance.random() < mix.roughness:
+            faults = (_faults(chance, op) for _ in range(8))
+            found = [one for some in faults for one in some if one.kind in mix.faults]
+            step.faults = found[:1]
+        step.overlaps = chance.random() < 0.5
+        steps.append(step)
+        if number % 8 == 7:
+            steps.append(Step(-1, SETTLE))
+    return Script(
+        seed=seed,
+        machines=2,
+        store=mix.store or chance.choice(["s3", "old-s3", "gcs"]),
+        epoch="2026-06-01T10:00:00",
+        hydration=mix.hydration or chance.choice(["full", "lazy"]),
+        skews=[0.0, 0.0],
         steps=steps,
     )
 

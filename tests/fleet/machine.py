@@ -11,7 +11,7 @@ from typing import Any
 from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
 from tests.fleet.oracle import Found, look
-from tests.fleet.seams import clock, close_connections
+from tests.fleet.seams import clock, close_connections, let_go_of_locks
 from tests.fleet.world import REPO_ID, Actor, Fault, World
 
 
@@ -77,6 +77,7 @@ class Machine:
         """Be off for a moment: what was not written is gone, the disk is as it was."""
         self._repo = None
         close_connections(self.actor)
+        let_go_of_locks(self.actor)
         self.actor.is_dead = False
         self.actor.pid += 1
 

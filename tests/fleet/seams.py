@@ -7,6 +7,7 @@ machine that was killed can change nothing any more, whatever its `finally` bloc
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import fcntl
 import os
@@ -49,7 +50,7 @@ def install() -> None:
 def _patch_disk() -> None:
     for name in (*_CHANGES, *_AFTERWARDS):
         setattr(os, name, _changing(name, getattr(os, name)))
-    _patch(os, open=_opening(os.open), write=_writing(os.write))
+    _patch(os, open=_opening(os.open), write=_writing(os.write), close=_closing(os.close))
     _patch(builtins, open=_opening_files(builtins.open))
     _patch(fcntl, flock=_locking(fcntl.flock))
 
@@ -116,9 +117,7 @@ def _opening_files(real: Callable[..., Any]) -> Callable[..., Any]:
 def _locking(real: Callable[..., None]) -> Callable[..., None]:
     def flock(fd: Any, operation: int) -> None:
         actor = current()
-        if actor is None or not operation & fcntl.LOCK_EX or operation & fcntl.LOCK_NB:
-            if actor is not None:
-                actor.alive()
+        if actor is None:
             real(fd, operation)
             return
         while True:
@@ -126,11 +125,32 @@ def _locking(real: Callable[..., None]) -> Callable[..., None]:
             try:
                 real(fd, operation | fcntl.LOCK_NB)
             except BlockingIOError:
+                if operation & fcntl.LOCK_NB:
+                    raise
                 actor.wait(0.05)
             else:
+                actor.locked.add(fd)
                 return
 
     return flock
+
+
+def _closing(real: Callable[[int], None]) -> Callable[[int], None]:
+    def close(fd: int) -> None:
+        actor = current()
+        if actor is not None:
+            actor.locked.discard(fd)
+        real(fd)
+
+    return close
+
+
+def let_go_of_locks(actor: Actor) -> None:
+    """Free the locks of a killed machine, as the operating system does."""
+    for fd in list(actor.locked):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    actor.locked.clear()
 
 
 def _full() -> OSError:

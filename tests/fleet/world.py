@@ -58,6 +58,7 @@ class World:
         self.epoch = epoch
         self.chance = random.Random(seed)
         self.faults: Counter[str] = Counter()
+        self.hits: list[str] = []
         self.actors: list[Actor] = []
         self.trace: list[str] | None = None
         self._late: list[tuple[float, int, Callable[[], None]]] = []
@@ -143,6 +144,7 @@ class Actor:
         self.pid = 1000 * (number + 1)
         self.connections: set[Any] = set()
         self.abandoned: set[str] = set()
+        self.locked: set[int] = set()
         self.environ: dict[str, str] = {}
         self.faults: dict[tuple[str, int], Fault] = {}
         self.hearts: list[Heart] = []
