@@ -104,6 +104,9 @@ class Fleet:
         BUCKETS["fleet"] = self.bucket
         foreign.begin()
         self.oracle = Oracle()
+        self.oracle.has_index = lambda: bool(
+            self.bucket.objects.keys() & {damage.META, damage.MONOLITH}
+        )
         self.result = Result(faults=self.world.faults)
         self.settings = {
             "type": "memory",

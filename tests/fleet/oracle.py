@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
@@ -95,6 +95,7 @@ class Oracle:
         self.is_index_lost = False
         self.stopped: set[int] = set()
         self.baseless: set[int] = set()
+        self.has_index: Callable[[], bool] = lambda: True
         self._number = 0
 
     # What machines tell ----------------------------------------------------------------------
@@ -138,7 +139,8 @@ class Oracle:
         for one in self._known(ids):
             # Where the index is made anew, what others still have counts as new; and without its
             # base a machine cannot tell that what the remote has is what was deleted.
-            is_vain = self.is_index_lost or one.deleted_by in self.baseless
+            # Where nobody has ever committed, whatever objects there are count as what is there.
+            is_vain = self.is_index_lost or one.deleted_by in self.baseless or not self.has_index()
             one.state = State.UNSURE if is_vain else State.GONE
 
     def _known(self, ids: Iterable[str]) -> Iterable[Version]:

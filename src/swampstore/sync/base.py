@@ -200,6 +200,10 @@ class Base:
         sql = "SELECT rel, sha256, etag FROM uploads WHERE rel IN"
         return {rel: (sha256, etag) for rel, sha256, etag in self._matching(sql, rels)}
 
+    def all_noted_uploads(self) -> dict[str, str]:
+        """Return the SHA-256 of all that is noted, by path."""
+        return dict(self._rows("SELECT rel, sha256 FROM uploads"))
+
     def doom(self, rels: Iterable[str]) -> None:
         """Note objects that left the index and still have to be removed from the store."""
         self._write_all(("INSERT OR IGNORE INTO doomed VALUES (?)", [(rel,) for rel in rels]))

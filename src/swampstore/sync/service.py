@@ -27,6 +27,7 @@ from swampstore.sync.hydration import Hydrated, Hydration
 from swampstore.sync.index_format import Entry
 from swampstore.sync.landing import Landing
 from swampstore.sync.names import Names
+from swampstore.sync.own_commits import learn_own_commits
 from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.previewing import preview
@@ -128,9 +129,8 @@ class SyncService:
         """Bring what changed here to the remote: what was marked, or with `full` everything.
 
         `models` limits it to those models; the other marks stay. `deadline` is in seconds, and
-        `carrier` is who takes the files there. Raises
-        IncompleteSyncError if some files could not be sent, StoreError if nothing could; what is
-        not on the remote stays marked.
+        `carrier` is who takes the files there. Raises IncompleteSyncError if some files could not
+        be sent, StoreError if nothing could; what is not on the remote stays marked.
         """
         with self._alone(deadline):
             scope = _scope(models)
@@ -320,7 +320,7 @@ class SyncService:
             remove_from_remote(self._parts, tokens, self._store.deadline)
 
     def fence(self) -> None:
-        """Make every commit that others have begun fail; for whoever took their lock over."""
+        """Make every commit that others have begun fail; for whoever took their lock."""
         self._parts.index.fence()
 
     def status(self) -> SyncStatus:
@@ -400,9 +400,9 @@ class SyncService:
         Somebody emptied it, and others may have begun to fill it again. Then what is missing there
         was not deleted: nobody deleted anything.
         """
-        base = self._parts.base
         if self._is_base_lost():
             self._parts.tracker.mark(None)
+        base = self._parts.base
         before = (base.fact("index_version"), base.fact("commit_seq"), base.fact("origin"))
         state = self._parts.index.refresh()
         if base.count() and (not state.exists or _is_another(state, *before)):
@@ -413,6 +413,7 @@ class SyncService:
             if state.exists:
                 self._parts.index.refresh()
             return not state.exists
+        learn_own_commits(self._parts)
         return False
 
     def _is_base_lost(self) -> bool:
