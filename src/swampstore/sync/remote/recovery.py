@@ -215,7 +215,7 @@ class Recovery:
             for rel in listed
             if rel.endswith(f"/{METADATA}")
             and version_file(rel)
-            and (raw := f"{rel.rpartition('/')[0]}/{RAW}") not in listed
+            and (raw := _raw_of(rel)) not in listed
             and self._names.why_not(raw) is None
         }
         return found - self._base.get_many(found).keys()
@@ -240,9 +240,19 @@ class Recovery:
 
     def _entries(self, files: Mapping[str, ObjectInfo], told: RawEntries) -> RawEntries:
         known = self._base.get_many(files)
-        return {
+        entries = {
             rel: told.get(rel) or encode_entry(rel, _entry_of(info, known.get(rel)))
             for rel, info in sorted(files.items())
+        }
+        return entries | self._lost_contents(files)
+
+    def _lost_contents(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
+        """Return content that was lost of versions that stay: who has it uploads it again."""
+        raws = {_raw_of(rel) for rel in files if rel.endswith(f"/{METADATA}") and version_file(rel)}
+        lost = self._base.get_many(raws - files.keys())
+        return {
+            rel: encode_entry(rel, Entry(one.size, one.modified, one.sha256))
+            for rel, one in sorted(lost.items())
         }
 
 
@@ -256,6 +266,10 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
         and found[partition].etag == meta.shards.get(partition)
         for partition in meta.partitions
     )
+
+
+def _raw_of(metadata: str) -> str:
+    return f"{metadata.rpartition('/')[0]}/{RAW}"
 
 
 def _sha256(info: ObjectInfo, known: Known | None) -> str | None:
