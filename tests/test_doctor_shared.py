@@ -365,7 +365,7 @@ def test_objects_and_entries_without_each_other_are_found(
         make_old(root / f"{STATE}/.lock", hours=2)
         report = examine(repo, deep=True)
         repaired = examine(repo, repair=True)
-    assert failures(report) == {"remote_objects", "locks"}
+    assert failures(report) == {"remote_objects"}
     assert failures(repaired) == set()  # the file is still here
     assert finding(repaired, "remote_objects").repaired
     assert json.loads((root / f"{STATE}/1/raw").read_bytes()) == {"n": 1}
