@@ -81,10 +81,11 @@ class TestOneRepository:
         assert not os.path.lexists(repo.tree.path(f"data/{MODEL}/state/2"))
 
     def test_a_group_can_be_read_and_adopted_while_its_process_lives(self, repo: Repo) -> None:
-        receipts = group(repo).receipts
+        begun = group(repo)
         assert repo.version(MODEL, "state", 1).json() == {"n": "never"}
         later = repo.artifacts.deferring()
-        later.adopt(receipts)
+        later.adopt(begun.receipts)
+        del begun
         later.commit()
         assert repo.latest(MODEL, "fresh").version == 1
 
