@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import json
 import os
 import signal
@@ -13,14 +12,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import obstore
 import pytest
 
+from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.config import update_marker
 from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
@@ -31,19 +32,29 @@ from swampstore.stores.errors import (
     StorePermissionError,
     StoreUnreachableError,
 )
+from swampstore.stores.obstore_store import ObstoreStore
+from swampstore.stores.retry import RetryingStore
 from swampstore.sync.errors import (
     IncompleteSyncError,
     IndexDamagedError,
     SyncTimeoutError,
 )
+from swampstore.sync.removals import read_notes
 from swampstore.sync.report import Step
 from tests.conftest import FakeClock
 from tests.fault_proxy import FaultProxy, Hang, Meanwhile, Request, Slow, Status, Truncated
 from tests.http_server import Answer
 from tests.machines import Machine as CommandMachine
 from tests.remotes import ProxiedRemote
-from tests.staging import metadata_of
 from tests.sync_harness import META, MONOLITH, Machine, assert_sound, remote_files, remote_index
+
+
+def growing(name: str, version: int) -> bytes:
+    """Return the metadata of a version that grows, and tells neither size nor hash."""
+    draft = Draft(content_type="text/plain", streaming=True, id=f"id-{name}-{version}").checked()
+    made = draft.metadata(name, version, Owner(ref="x"), "2026-05-14T20:19:51.042Z", 0, "")
+    return encode(replace(made, size=None, checksum=None))
+
 
 RAW = "data/aws/ec2/i-1/state/1/raw"
 METADATA = "data/aws/ec2/i-1/state/1/metadata.yaml"
@@ -53,7 +64,7 @@ LOG = "logs/today.txt"
 EXTRA = "files/extra.txt"
 FILES = {
     RAW: b"one",
-    METADATA: metadata_of("state", 1, b"one"),
+    METADATA: growing("state", 1),
     LATEST: b"1",
     NOTE: b"note",
     LOG: b"log",
@@ -97,13 +108,22 @@ class Ground:
         key = SHARD if version == 2 else MONOLITH
         self.edit(key, lambda document: document["entries"].update(entries))
 
+    def kept(self) -> dict[str, bytes]:
+        """Return the files on the remote that nobody is about to remove.
+
+        Whether an object as old as the note of its removal is meant, nobody can tell for a day.
+        """
+        files, notes = remote_files(self.store), read_notes(self.store, self.here.names)
+        named = remote_index(self.store).entries
+        return {rel: files[rel] for rel in files if rel in named or not notes.mention(rel)}
+
     def assert_equal(self) -> None:
         """Sync both machines, and check that all three places are the same and sound."""
         # An index that somebody stopped changing half-way is noticed within a minute.
         self.clock.advance(minutes=2)
         for machine in (self.here, self.there, self.here):
             machine.sync()
-        assert self.here.files() == self.there.files() == remote_files(self.store)
+        assert self.here.files() == self.there.files() == self.kept()
         assert set(remote_index(self.store).entries) == set(self.here.files())
         assert_sound(self.store)
         assert self.here.service.status().dirty_paths == ()
@@ -627,6 +647,14 @@ def test_a_listing_that_breaks_off_is_gone_on_with(ground: Ground) -> None:
     assert ground.there.files() == FILES
 
 
+def in_parts(store: Store, key: str, body: bytes) -> str:
+    """Upload as other clients do; return the ETag."""
+    assert isinstance(store, RetryingStore)
+    assert isinstance(store.inner, ObstoreStore)
+    put = obstore.put(store.inner._client, key, body, use_multipart=True, chunk_size=5 << 20)
+    return put["e_tag"] or ""
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_h51_etags_of_multipart_uploads_prove_nothing(ground: Ground, count: int) -> None:
     ground.filled()
@@ -638,8 +666,7 @@ def test_h51_etags_of_multipart_uploads_prove_nothing(ground: Ground, count: int
         document["entries"][rel] = entry(rel, b"new")
         # Written by a client that uploads in parts, and which knows nothing of `_meta.json`.
         body = json.dumps(document).encode() + b" " * (11 << 20)
-        etag = ground.store.put(MONOLITH, io.BytesIO(body)).etag
-        assert etag.endswith("-3")
+        assert in_parts(ground.store, MONOLITH, body).endswith('-3"')
         ground.clock.advance(minutes=2)
         assert ground.there.pull().files == 1
     sidecar = json.loads((ground.there.cache / ".datastore-sync-state.json").read_bytes())
@@ -655,6 +682,8 @@ def test_h64_a_large_file_that_grows_while_it_is_sent_is_sent_again(
     ground: Ground, rel: str
 ) -> None:
     ground.filled()
+    ground.here.write("data/aws/ec2/i-1/state/2/metadata.yaml", growing("state", 2))
+    ground.here.write("data/aws/ec2/i-1/state/2/raw", b"begun")
     ground.here.write(rel, b"x" * (5 << 20))
     path = ground.here.path(rel)
 
@@ -662,12 +691,10 @@ def test_h64_a_large_file_that_grows_while_it_is_sent_is_sent_again(
         with path.open("ab") as file:
             file.write(b"more")
 
-    ground.proxy.fail(lambda one: one.kind != "GET" and one.key == rel, Meanwhile(grow), after=1)
-    pushed = ground.here.push()
-    assert (pushed.files, pushed.conflicts) == (1, ())
+    ground.proxy.fail(lambda one: one.kind != "GET" and one.key == rel, Meanwhile(grow))
+    assert ground.here.push().conflicts == ()
     assert remote_files(ground.store)[rel] == b"x" * (5 << 20) + b"more"
     ground.assert_equal()
-    assert set(ground.here.files()) == {*FILES, rel}
 
 
 @contextlib.contextmanager
@@ -926,7 +953,7 @@ def test_a_deletion_that_is_refused_is_made_up_for(ground: Ground) -> None:
     ground.proxy.heal()
     ground.here.push()
     ground.assert_equal()
-    assert NOTE not in remote_files(ground.store)
+    assert NOTE not in ground.kept()
 
 
 @pytest.mark.parametrize("after", [0, 3, 6, 9])

@@ -512,13 +512,13 @@ def test_h66_a_large_file_is_never_in_memory_as_a_whole(
 ) -> None:
     bodies: list[bytes | BinaryIO] = []
     store = MemoryStore()
-    put = store.put
+    put = store.put_if_absent
 
     def watched(key: str, body: bytes | BinaryIO) -> Written:
         bodies.append(body)
         return put(key, body)
 
-    monkeypatch.setattr(store, "put", watched)
+    monkeypatch.setattr(store, "put_if_absent", watched)
     with Machine(tmp_path / "a", store) as a:
         a.write("files/large", b"x" * (5 << 20))
         a.write("files/larger", b"y" * (6 << 20))
