@@ -308,7 +308,7 @@ def test_only_meta_grows_with_the_store_when_one_artifact_is_pushed_to_a_sharded
             machine.push()
             machine.service.migrate_index()
             machine.pull()
-            world.change(machine, 5)
+            world.change(machine, models - 1)
             requests = world.requests(machine.push)
             sizes.append({one.key: one.sent for one in requests if one.kind == "PUT"})
     grown = {
