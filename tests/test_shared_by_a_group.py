@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import init_repo, open_repo
+from swampstore.files import make_shared
 from tests.forked import in_child
 
 MODEL = "aws/ec2/i-1"
@@ -109,3 +112,18 @@ def test_what_a_question_left_behind_does_not_lock_the_owner_out(directory: Path
 def _has_two(directory: Path) -> None:
     with open_repo(directory, durable=False) as repo:
         assert repo.list_versions(MODEL, "state") == [1, 2]
+
+
+def test_a_file_that_sqlite_has_locked_is_not_opened_to_be_shared(tmp_path: Path) -> None:
+    path = str(tmp_path / "some.db")
+    make_shared(path)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("BEGIN EXCLUSIVE")
+        make_shared(path)  # to open and close it would free the lock
+
+        def fail_to_lock() -> None:
+            other = sqlite3.connect(path, timeout=0, isolation_level=None)
+            with contextlib.closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN EXCLUSIVE")
+
+        in_child(fail_to_lock)

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from swampstore.catalog.schema import DDL, SCHEMA_VERSION
 from swampstore.errors import CatalogError, DiskError
-from swampstore.files import open_shared
+from swampstore.files import make_shared, open_shared
 from swampstore.formats import refuse_newer
 
 T = TypeVar("T")
@@ -219,7 +219,7 @@ class Database:
     def _make_file(self) -> None:
         """Make the file, if it is not there: SQLite itself would keep the group out."""
         with contextlib.suppress(OSError):  # what that means is found out by opening it
-            os.close(open_shared(self.path))
+            make_shared(self.path)
 
     def _connect_read_only(self) -> sqlite3.Connection:
         """On a disk that cannot be written, use the catalog as it is, or a stand-in in memory.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from swampstore.files.disk import (
     disk_errors,
     is_out_of_space,
+    make_shared,
     open_shared,
     read_file,
     remove_old_temps,
@@ -29,6 +30,7 @@ __all__ = [
     "Tree",
     "disk_errors",
     "is_out_of_space",
+    "make_shared",
     "open_shared",
     "read_file",
     "remove_old_temps",

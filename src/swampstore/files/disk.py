@@ -76,12 +76,27 @@ def open_shared(path: str) -> int:
     Whoever else may write the directory, as the group of its owner, may write the file.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    found = os.fstat(fd)
-    may_grant = not found.st_mode & stat.S_IWGRP and found.st_uid == os.geteuid()
-    if may_grant and os.stat(os.path.dirname(path)).st_mode & stat.S_IWGRP:
-        with contextlib.suppress(OSError):  # some file systems know no modes
-            os.fchmod(fd, stat.S_IMODE(found.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
+    _follow_directory(fd, os.path.dirname(path))
     return fd
+
+
+def make_shared(path: str) -> None:
+    """Make a file, unless there is something, that others may write as `open_shared` says.
+
+    What is there is not opened: to close it would free every lock that SQLite has on it in this
+    process.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    _follow_directory(path, os.path.dirname(path))
+
+
+def _follow_directory(file: int | str, directory: str) -> None:
+    found = os.stat(file)
+    may_grant = not found.st_mode & stat.S_IWGRP and found.st_uid == os.geteuid()
+    if may_grant and os.stat(directory).st_mode & stat.S_IWGRP:
+        with contextlib.suppress(OSError):  # some file systems know no modes
+            os.chmod(file, stat.S_IMODE(found.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
 
 
 def sync_dir(path: str) -> None:

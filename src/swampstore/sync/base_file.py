@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from swampstore.errors import DiskError
-from swampstore.files import disk_errors, open_shared
+from swampstore.files import disk_errors, make_shared, open_shared
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.sync.errors import SyncError
 
@@ -190,7 +190,7 @@ class BaseFile:
             os.close(fd)
 
     def _open(self) -> sqlite3.Connection:
-        os.close(open_shared(self._path))  # SQLite itself would keep the group out
+        make_shared(self._path)  # SQLite itself would keep the group out
         db = sqlite3.connect(
             self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
