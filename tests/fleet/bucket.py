@@ -83,7 +83,10 @@ class FleetStore:
 
     def __init__(self, bucket: Bucket) -> None:
         self.identity = f"memory://{bucket.name}"
-        self.capabilities = Capabilities(conditional_delete=bucket.kind.conditional_delete)
+        self.capabilities = Capabilities(
+            conditional_delete=bucket.kind.conditional_delete,
+            repeats_tokens=bucket.kind.by_content,
+        )
         self._bucket = bucket
 
     def _request(self, what: str, key: str, do: Callable[[], R], *, writes: bool = False) -> R:
@@ -162,7 +165,7 @@ class FleetStore:
 
     def _remove(self, key: str) -> None:
         if key.endswith(".lock"):
-            self._bucket.check_lock(key, current())
+            self._bucket.check_lock(key, None if self._bucket.world.is_late else current())
         self._bucket.objects.pop(check_key(key), None)
 
     def delete_if_match(self, key: str, token: str) -> None:

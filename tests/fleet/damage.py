@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def _on_machine(
                 path.write_bytes(data[: len(data) // 2] + b"\xff garbled \x00" * 3)
             else:
                 path.unlink()
-        fleet.oracle.doubt_deletions(machine.number if ids is not None else None, ids or ())
+        fleet.oracle.doubt_deletions(None if ids is None else machine.number, held=ids or ())
         fleet.oracle.baseless.add(machine.number)
         fleet.oracle.doubt_appended(ids if ids is not None else fleet.oracle.versions)
         return bool(found)
@@ -99,17 +100,17 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
 
 
 def _on_remote(
-    keys: Callable[[Fleet], list[str]],
+    keys: Callable[[Fleet], list[str]], *, everything: bool = False
 ) -> Callable[[Fleet, int, dict[str, Any]], bool]:
     def damage(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
         found = keys(fleet)
         if not found:
             return False
-        chosen = found if args.get("all") else [found[int(args["pick"] * len(found))]]
+        chosen = found if everything else [found[int(args["pick"] * len(found))]]
         fleet.world.tell(f"--- damage remote: {chosen}")
         for key in chosen:
             del fleet.bucket.objects[key]
-        fleet.oracle.doubt_deletions(None)
+        fleet.oracle.doubt_deletions(None, _deleted_for_good(fleet))
         fleet.oracle.is_index_lost = True
         for machine in fleet.machines:
             machine.needs_full = True
@@ -118,8 +119,35 @@ def _on_remote(
     return damage
 
 
+def _deleted_for_good(fleet: Fleet) -> set[str]:
+    """Return deleted versions that no machine has any more, and of which no object tells.
+
+    Whatever objects are left of them are noted as such.
+    """
+    held: set[str] = set()
+    for machine in fleet.machines:
+        outcome = machine.now(partial(machine.look, contents=False))
+        machine.actor.outcome = None
+        if outcome.ending != "done":
+            return set()
+        held |= {one.id for one in outcome.result}
+    objects = fleet.bucket.objects
+    notes = b"".join(one.data for key, one in objects.items() if "_control/removals/" in key)
+    left = {
+        one.data
+        for key, one in objects.items()
+        if key.endswith("/metadata.yaml") and key.encode() not in notes
+    }
+    gone = fleet.oracle.versions.keys() - held
+    return {id_ for id_ in gone if not any(id_.encode() in data for data in left)}
+
+
 def _shards(fleet: Fleet) -> list[str]:
     return [key for key in sorted(fleet.bucket.objects) if key.startswith("_index/data")]
+
+
+def _index(fleet: Fleet) -> list[str]:
+    return [*_shards(fleet), *_meta(fleet), *_monolith(fleet)]
 
 
 def _meta(fleet: Fleet) -> list[str]:
@@ -153,6 +181,7 @@ KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
     "damage_journal": _on_machine(_journal),
     "lose_version": _lose_version,
     "lose_shard": _on_remote(_shards),
+    "lose_index": _on_remote(_index, everything=True),
     "lose_meta": _on_remote(_meta),
     "lose_monolith": _on_remote(_monolith),
     "lose_object": _on_remote(_objects),

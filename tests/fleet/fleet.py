@@ -20,10 +20,18 @@ from typing import Any
 from tests.fleet import damage, foreign
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import Found, Oracle, Violation, index_of
+from tests.fleet.oracle import Found, Oracle, index_of
 from tests.fleet.seams import install
 from tests.fleet.steps import OPS, Tell
-from tests.fleet.world import DISK, STORE, Fault, Outcome, World, moment_of
+from tests.fleet.world import (
+    DISK,
+    STORE,
+    Fault,
+    Outcome,
+    Violation,
+    World,
+    moment_of,
+)
 
 SETTLE = "settle"
 _ROUNDS = 8
@@ -184,6 +192,8 @@ class Fleet:
         if outcome.ending == "failed":
             self.is_rough = True
             self.result.errors[f"{op} {outcome.error.code}"] += 1  # type: ignore[union-attr]
+        if isinstance(outcome.error, Violation):
+            raise outcome.error
         if outcome.ending == "defect":
             notes = "".join(getattr(outcome.error, "__notes__", []))
             raise Violation("defect", f"{op}: {outcome.error!r}\n{notes}")
@@ -258,7 +268,7 @@ class Fleet:
         if written != rebuilt:
             differ = set(written) ^ set(rebuilt)
             raise Violation("catalog", f"{machine.name}: {sorted(differ)}")
-        return machine.name, found
+        return machine.name, self.oracle.without_ghosts(machine.number, found)
 
     def _look_afresh(self) -> tuple[str, list[Found]]:
         self._fresh += 1

@@ -53,6 +53,44 @@ _IN_SESSIONS = (*("save", "save", "save", "append", "delete_one", "delete_all", 
 _OF_PEERS = ("fail", "kill", "slow")
 
 
+class Act(NamedTuple):
+    """A step of a plot: who does what, and what may befall which of its requests."""
+
+    machine: int
+    op: str
+    kinds: tuple[str, ...] = ()
+    points: tuple[int, int] = (0, 1)
+    seconds: tuple[float, ...] = (45.0,)
+    overlaps: bool = False
+    args: tuple[tuple[str, Any], ...] = ()
+    times: int = 1
+
+
+def generate_plot(seed: str, plot: tuple[Act, ...], store: str = "", hydration: str = "") -> Script:
+    """Return a script that follows a plot: where exactly something happens is left to chance."""
+    chance = random.Random(seed)
+    steps = []
+    for act in plot:
+        args = {**_args(chance, act.op, MODELS[:1], NAMES[:1]), **dict(act.args)}
+        for flag in ("appendable", "stream"):
+            args.pop(flag, None)
+        faults = []
+        if act.kinds:
+            number, kind = chance.randrange(*act.points), chance.choice(act.kinds)
+            seconds = chance.choice(act.seconds)
+            faults = [Fault(STORE, number + more, kind, seconds) for more in range(act.times)]
+        steps.append(Step(act.machine, act.op, args, faults, act.overlaps))
+    return Script(
+        seed=seed,
+        machines=2,
+        store=store or chance.choice(["s3", "old-s3", "gcs"]),
+        epoch="2026-06-01T10:00:00",
+        hydration=hydration or "full",
+        skews=[0.0, 0.0],
+        steps=steps,
+    )
+
+
 class Mix(NamedTuple):
     """What happens in scripts that look for one thing: how often what is done, and befalls it."""
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
-from swampstore import Repo
+from swampstore import Artifact, Repo
+from swampstore.errors import ContentMissingError
+from tests.fleet.world import Violation
 
 MODELS = ("t/m/a", "t/m/b")
 NAMES = ("x", "y", "z")
@@ -28,14 +30,6 @@ class State(Enum):
     THERE = 1
     GONE = 2
     UNSURE = 3
-
-
-class Violation(Exception):  # noqa: N818 - it is what is looked for
-    """Something that must never be. `kind` is what shrinking keeps."""
-
-    def __init__(self, kind: str, details: str) -> None:
-        super().__init__(f"{kind}: {details}")
-        self.kind = kind
 
 
 class Found(NamedTuple):
@@ -84,6 +78,16 @@ class Work:
         )
 
 
+@dataclass
+class Session:
+    """A session that ended well: when it had its locks, what it saw then, and what it made."""
+
+    locked: float
+    models: set[str]
+    seen: set[str]
+    made: set[str]
+
+
 class Oracle:
     """Knows everything that was acknowledged, and by whom it was deleted."""
 
@@ -95,6 +99,8 @@ class Oracle:
         self.is_index_lost = False
         self.stopped: set[int] = set()
         self.baseless: set[int] = set()
+        self.sessions: list[Session] = []
+        self.ghosts: set[tuple[int, str]] = set()
         self.has_index: Callable[[], bool] = lambda: True
         self._number = 0
 
@@ -143,20 +149,37 @@ class Oracle:
             is_vain = self.is_index_lost or one.deleted_by in self.baseless or not self.has_index()
             one.state = State.UNSURE if is_vain else State.GONE
 
+    def ended_well(self, session: Session) -> None:
+        """Raise Violation if one of two sessions on a model did not see what the other made.
+
+        Then somebody committed after another one had taken its locks over.
+        """
+        for other in self.sessions:
+            first, second = sorted((session, other), key=lambda one: one.locked)
+            missing = first.made - second.seen
+            if first.models & second.models and any(
+                self.versions[id_].state is State.THERE for id_ in missing
+            ):
+                raise Violation("unseen", f"{second} did not see {missing} of {first}")
+        self.sessions.append(session)
+
     def _known(self, ids: Iterable[str]) -> Iterable[Version]:
         for id_ in ids:
             if id_ not in self.versions:  # the work of somebody who was killed
                 self.versions[id_] = Version(id_, "", "", "", State.UNSURE)
             yield self.versions[id_]
 
-    def doubt_deletions(self, machine: int | None, seen: Iterable[str] = ()) -> None:
+    def doubt_deletions(
+        self, machine: int | None, certain: Container[str] = (), *, held: Iterable[str] = ()
+    ) -> None:
         """After damage, deletions that not everybody has heard of may be undone.
 
-        Those are the ones of this machine, and those of what it still has; None: all of them.
+        Those are the ones of this machine, and those of what it still has `held`; None: all of
+        them, but those that are `certain`.
         """
-        held = set(seen)
+        held = set(held)
         for one in self.versions.values():
-            if one.state is not State.GONE or one.deleted_by is None:
+            if one.state is not State.GONE or one.deleted_by is None or one.id in certain:
                 continue
             if machine is None or one.deleted_by == machine or one.id in held:
                 one.state = State.UNSURE
@@ -167,6 +190,18 @@ class Oracle:
             known = self.versions.get(id_)
             if known is not None and known.work and self.works[known.work].pieces:
                 known.is_contested = True
+
+    def without_ghosts(self, machine: int, found: list[Found]) -> list[Found]:
+        """Leave out metadata whose content was deleted elsewhere while its machine lost its base.
+
+        It stays there and is told of, but never shared again.
+        """
+        for one in found:
+            known = self.versions.get(one.id)
+            is_unsure = known is not None and known.state is State.UNSURE
+            if one.content is None and is_unsure and machine in self.baseless:
+                self.ghosts.add((machine, one.id))
+        return [one for one in found if (machine, one.id) not in self.ghosts]
 
     # What must hold ----------------------------------------------------------------------------
 
@@ -243,6 +278,7 @@ class Oracle:
             if version.state is State.GONE:
                 version.is_contested = False
         self.renames.clear()
+        self.sessions.clear()
         self.stopped.clear()
         self.baseless.clear()
         self.is_index_lost = False
@@ -270,13 +306,20 @@ def look(repo: Repo, *, contents: bool) -> list[Found]:
             one.tags.get(WORK, ""),
             one.is_deleted,
             one.is_latest,
-            one.bytes() if contents else None,
+            _content(one) if contents else None,
         )
         for model in MODELS
         for name in NAMES
         for one in reversed(repo.versions(model, name))
         if not one.row.deferred
     ]
+
+
+def _content(artifact: Artifact) -> bytes | None:
+    try:
+        return artifact.bytes()
+    except ContentMissingError:
+        return None
 
 
 def index_of(objects: Mapping[str, bytes], prefix: str = "") -> dict[str, dict[str, Any]]:

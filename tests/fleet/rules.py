@@ -21,8 +21,8 @@ from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.removals import Notes, Remover
 from swampstore.sync.service import SyncService
 from swampstore.sync.uploads import Uploader
-from tests.fleet.fleet import run
-from tests.fleet.generate import LARGE, Mix, generate_mix
+from tests.fleet.fleet import Script, run
+from tests.fleet.generate import LARGE, Act, Mix, generate_mix, generate_plot
 from tests.fleet.seams import install
 
 _WAITS = ("stop", "slow", "slow-after")
@@ -33,8 +33,15 @@ class Rule(NamedTuple):
     """A rule: what is put in the place of what, where to look, and the seed that noticed it."""
 
     patches: dict[tuple[object, str], object]
-    mix: Mix
+    mix: Mix | tuple[Act, ...]
     seed: int = 0
+    store: str = ""
+    hydration: str = ""
+
+    def script(self, seed: int) -> Script:
+        if isinstance(self.mix, Mix):
+            return generate_mix(str(seed), self.mix)
+        return generate_plot(str(seed), self.mix, self.store, self.hydration)
 
 
 def _place(self: Any, upload: Any, key: str, sha256: str, data: Any) -> Any:
@@ -73,20 +80,59 @@ def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
+_SAVE = (("work", ({"op": "save", "model": "t/m/a", "name": "x", "size": 10},)), ("all", False))
 _PUSHING = {"save": 6, "sync": 8, "push": 4}
 _DELETING = {"save": 6, "sync": 8, "push": 3, "delete_all": 3, "delete_one": 2}
+_SMALL = (("size", 10),)
+_BIG = (("size", LARGE),)
+_PLAIN = (("scope", None), ("full", False), ("lazy", False))
+# One has deleted and is about to remove the objects; the other one meets them, and saves anew.
+_MET = (
+    Act(0, "save", args=_SMALL),
+    Act(-1, "settle"),
+    Act(0, "delete_all"),
+    Act(0, "push", ("slow",), (11, 15), (20.0,), args=_PLAIN),
+    Act(1, "pull", overlaps=True, args=_PLAIN),
+    Act(1, "save", overlaps=True, args=_SMALL),
+    Act(1, "push", overlaps=True, args=_PLAIN),
+)
+# One deletes, and cannot remove the objects; the other one uploads the name again meanwhile.
+_REMOVED_LATER = (
+    Act(0, "save", args=_SMALL),
+    Act(-1, "settle"),
+    Act(0, "delete_all"),
+    Act(0, "push", ("fail",), (14, 18), args=_PLAIN, times=3),
+    Act(1, "pull", args=_PLAIN),
+    Act(1, "save", args=_SMALL),
+    Act(1, "push", ("slow",), (5, 12), (20.0,), args=_PLAIN),
+    Act(0, "sync", overlaps=True, args=_PLAIN),
+)
 
 RULES: dict[str, Rule] = {
     "large content goes on a condition": Rule(
         {(Uploader, "_place_data"): _place},
-        Mix({"save": 6, "push": 8}, _WAITS, sizes=(LARGE,), roughness=0.8),
+        (
+            Act(0, "save", args=_SMALL),
+            Act(-1, "settle"),
+            Act(0, "save", args=_BIG),
+            Act(1, "save", args=_BIG),
+            Act(0, "push", ("stop", "slow"), (4, 12), args=_PLAIN),
+            Act(1, "push", overlaps=True, args=_PLAIN),
+        ),
     ),
     "what is published is complete": Rule(
         {(Planner, "_withhold_incomplete"): _nothing},
-        Mix(
-            {"save": 6, "pull": 3, "sync": 8, "delete_one": 3, "damage_base": 4, "push": 4},
-            hydration="lazy",
+        (
+            Act(0, "save", args=_SMALL),
+            Act(0, "save", args=_SMALL),
+            Act(0, "push", args=_PLAIN),
+            Act(1, "pull", args=(("scope", None), ("full", False), ("lazy", True))),
+            Act(0, "delete_one", args=(("pick", 0.0),)),
+            Act(0, "push", args=_PLAIN),
+            Act(1, "damage_base"),
+            Act(1, "sync", args=(("scope", None), ("full", True), ("lazy", True))),
         ),
+        hydration="lazy",
     ),
     "the dead hold nothing up": Rule(
         {(claims, "abandoned"): _nobody_is_dead},
@@ -94,43 +140,80 @@ RULES: dict[str, Rule] = {
     ),
     "a deletion stays": Rule(
         {(conflicts, "was_deleted"): lambda *_: False},
-        Mix(_DELETING),
+        (
+            Act(0, "save", args=_SMALL),
+            Act(-1, "settle"),
+            Act(0, "delete_all"),
+            Act(0, "save", args=_SMALL),
+            Act(0, "sync", args=_PLAIN),
+        ),
     ),
     "eviction proves": Rule(
         {(Eviction, "_with_proof"): lambda _, candidate: candidate},
-        Mix({"save": 6, "sync": 6, "evict": 6, "lose_object": 4}),
+        (
+            Act(0, "save", args=_SMALL),
+            Act(0, "push", args=_PLAIN),
+            Act(0, "lose_object"),
+            Act(0, "evict"),
+        ),
     ),
     "releasing a lock never hits a successor": Rule(
         {(lock, "remove"): _release},
-        Mix({"save": 4, "session": 8, "sync": 4}, ("stop", "twice", "late", "slow"), roughness=0.8),
+        (
+            Act(0, "session", args=_SAVE),
+            Act(0, "session", ("twice",), (20, 40), (0.1, 0.2, 0.3, 0.5), args=_SAVE),
+            Act(1, "session", args=_SAVE),
+        ),
+        seed=32,
+        store="gcs",
     ),
     "an object is deleted only if it is still the one": Rule(
         {(Remover, "_remove_if_older"): _remove, (Remover, "_delete"): _delete},
-        Mix(_DELETING, ("kill", "kill-after", "fail", "stop", "slow"), roughness=0.7),
+        _REMOVED_LATER,
     ),
     "uploads are looked at again": Rule(
         {(Push, "_check"): _nothing},
-        Mix(_DELETING, ("kill", "kill-after", "stop", "slow"), roughness=0.7),
+        _MET,
     ),
     "a lost document is damage": Rule(
         {(Recovery, "rebuilt"): _empty},
-        Mix({**_PUSHING, "migrate_index": 3, "lose_shard": 4}),
+        (
+            Act(0, "save", args=_SMALL),
+            Act(0, "migrate_index"),
+            Act(0, "push", args=_PLAIN),
+            Act(1, "pull", args=_PLAIN),
+            Act(0, "save", args=_SMALL),
+            Act(0, "lose_shard"),
+            Act(0, "push", args=_PLAIN),
+            Act(1, "sync", args=_PLAIN),
+        ),
     ),
     "a deletion stays through a new index": Rule(
         {(recovery, "read_notes"): lambda *_: Notes()},
-        Mix(
-            {**_DELETING, "lose_monolith": 3, "lose_meta": 3, "lose_shard": 3},
-            ("kill", "kill-after", "fail"),
-            roughness=0.6,
+        (
+            Act(0, "save", args=_SMALL),
+            Act(-1, "settle"),
+            Act(0, "delete_all"),
+            Act(0, "push", ("fail",), (13, 17), args=_PLAIN, times=3),
+            Act(1, "pull", args=_PLAIN),
+            Act(0, "lose_index"),
         ),
     ),
     "a lock is proved before the commit": Rule(
-        {(StoreLock, "verify"): _nothing},
-        Mix({"session": 8, "save": 4, "sync": 4}, ("stop", "late", "kill-late"), roughness=0.8),
+        {(StoreLock, "verify"): _nothing, (StoreLock, "check"): _nothing},
+        (
+            Act(0, "session", ("stop",), (8, 24), (45.0,), args=_SAVE),
+            Act(1, "session", overlaps=True, args=_SAVE),
+        ),
     ),
     "who takes a lock over shuts its holder out": Rule(
         {(SyncService, "fence"): _nothing},
-        Mix({"session": 8, "save": 4, "push": 6}, ("late", "kill-late", "stop"), roughness=0.8),
+        (
+            Act(0, "session", args=_SAVE),
+            Act(0, "session", ("stop",), (15, 18), (45.0,), args=_SAVE),
+            Act(1, "session", ("slow",), (46, 76), (45.0, 20.0), overlaps=True, args=_SAVE),
+        ),
+        seed=39,
     ),
     "absence is deletion only with evidence": Rule(
         {
@@ -160,7 +243,7 @@ def find(rule: Rule, seeds: int = _SEEDS) -> dict[str, Any]:
     install()
     steps = 0
     for seed in itertools.islice(itertools.count(rule.seed), seeds):
-        script = generate_mix(str(seed), rule.mix)
+        script = rule.script(seed)
         with without(rule):
             result = run(script)
         steps += result.steps

@@ -17,7 +17,7 @@ from swampstore.layout import DataRef, ModelRef
 from swampstore.retention.data_gc import gc
 from swampstore.sync.errors import IncompleteSyncError
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import MODELS, WORK, Found, Oracle
+from tests.fleet.oracle import MODELS, WORK, Found, Oracle, Session
 
 Args = dict[str, Any]
 KEEP = 4
@@ -68,9 +68,17 @@ def save(tell: Tell, args: Args) -> None:
 def session(tell: Tell, args: Args) -> None:
     """Work in a session; what was saved is certain even if it could not be pushed."""
     chosen = None if args["all"] else sorted({one["model"] for one in args["work"]})
-    with tell.repo.session(chosen):
+    with tell.repo.session(chosen) as work:
+        locked = tell.machine.world.now
+        seen = {one.id for one in tell.machine.look(contents=False)}
+        before = set(tell.oracle.versions)
         for one in args["work"]:
             OPS[one["op"]](tell, one)
+    if not work.is_offline:
+        mine = tell.oracle.versions.keys() - before
+        made = {id_ for id_ in mine if tell.oracle.versions[id_].maker == tell.machine.number}
+        models = set(MODELS if chosen is None else chosen)
+        tell.oracle.ended_well(Session(locked, models, seen, made))
 
 
 def append(tell: Tell, args: Args) -> None:

@@ -21,6 +21,12 @@ def fleet(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_nothing_that_was_acknowledged_is_lost_and_nothing_deleted_comes_back() -> None:
+    ended = fleet("--seed", "short", "--steps", "1500", "--budget", "20")
+    assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr
+    assert ", 0 violations" in ended.stdout or "\n0 violations" in ended.stdout
+
+
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
 def test_what_went_wrong_once_goes_well_now(path: Path) -> None:
     ended = fleet("--replay", str(path))

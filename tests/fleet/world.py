@@ -33,6 +33,14 @@ class Killed(BaseException):
     """The machine is off. Nothing that handles errors may catch it."""
 
 
+class Violation(Exception):  # noqa: N818 - it is what is looked for
+    """Something that must never be. `kind` is what shrinking keeps."""
+
+    def __init__(self, kind: str, details: str) -> None:
+        super().__init__(f"{kind}: {details}")
+        self.kind = kind
+
+
 class Fault(NamedTuple):
     """What happens at one point of a step: the `number`th request, or change of the disk."""
 
@@ -59,6 +67,7 @@ class World:
         self.chance = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.hits: list[str] = []
+        self.is_late = False
         self.actors: list[Actor] = []
         self.trace: list[str] | None = None
         self._late: list[tuple[float, int, Callable[[], None]]] = []
@@ -82,7 +91,9 @@ class World:
         while self._late and self._late[0][0] <= until:
             moment, _, what = heapq.heappop(self._late)
             self.now = max(self.now, moment)
+            self.is_late = True
             what()
+            self.is_late = False
         self.now = max(self.now, until)
 
     def arrive(self) -> None:
@@ -189,6 +200,8 @@ class Actor:
             found = Outcome("failed", error=error)
             _let_go(error)
             return found
+        except Violation as violation:
+            return Outcome("defect", error=violation)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a defect
             error.add_note("".join(traceback.format_exception(error)))
             _let_go(error)
