@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+STEPS ?= 200000
+SEED ?=
+JOBS ?= 1
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format stress bench model lock clean
@@ -33,7 +36,8 @@ format: $(STAMP)  ## format the code and apply safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-stress: $(STAMP)  ## let many processes share datastores, kill and pause some, check that nothing is lost
+stress: $(STAMP)  ## let simulated fleets run (STEPS=, SEED=, JOBS=), then real processes that are killed and paused
+	@$(BIN)/python -m tests.fleet --steps $(STEPS) --seed "$(SEED)" --jobs $(JOBS)
 	@$(BIN)/python -m tests.stress
 
 bench: $(STAMP)  ## measure the promised costs and print a table

@@ -161,7 +161,10 @@ class FleetStore:
             raise changed(key, self.identity)
 
     def delete(self, key: str) -> None:
-        self._request("delete", key, lambda: self._remove(key), writes=True)
+        # Where deletions take no condition, nobody is safe from one that comes twice; locks are,
+        # because they are not deleted there.
+        comes_twice = self.capabilities.conditional_delete or key.endswith(".lock")
+        self._request("delete", key, lambda: self._remove(key), writes=comes_twice)
 
     def _remove(self, key: str) -> None:
         if key.endswith(".lock"):

@@ -13,7 +13,6 @@ from swampstore.locks.lock import StoreLock
 from swampstore.sync import conflicts, local_scan
 from swampstore.sync.eviction import Eviction
 from swampstore.sync.index_format import Document
-from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Planner
 from swampstore.sync.remote import recovery
 from swampstore.sync.remote.documents import Found
@@ -25,7 +24,6 @@ from tests.fleet.fleet import Script, run
 from tests.fleet.generate import LARGE, Act, Mix, generate_mix, generate_plot
 from tests.fleet.seams import install
 
-_WAITS = ("stop", "slow", "slow-after")
 _SEEDS = 60
 
 
@@ -82,20 +80,9 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 _SAVE = (("work", ({"op": "save", "model": "t/m/a", "name": "x", "size": 10},)), ("all", False))
 _PUSHING = {"save": 6, "sync": 8, "push": 4}
-_DELETING = {"save": 6, "sync": 8, "push": 3, "delete_all": 3, "delete_one": 2}
 _SMALL = (("size", 10),)
 _BIG = (("size", LARGE),)
 _PLAIN = (("scope", None), ("full", False), ("lazy", False))
-# One has deleted and is about to remove the objects; the other one meets them, and saves anew.
-_MET = (
-    Act(0, "save", args=_SMALL),
-    Act(-1, "settle"),
-    Act(0, "delete_all"),
-    Act(0, "push", ("slow",), (11, 15), (20.0,), args=_PLAIN),
-    Act(1, "pull", overlaps=True, args=_PLAIN),
-    Act(1, "save", overlaps=True, args=_SMALL),
-    Act(1, "push", overlaps=True, args=_PLAIN),
-)
 # One deletes, and cannot remove the objects; the other one uploads the name again meanwhile.
 _REMOVED_LATER = (
     Act(0, "save", args=_SMALL),
@@ -170,10 +157,6 @@ RULES: dict[str, Rule] = {
     "an object is deleted only if it is still the one": Rule(
         {(Remover, "_remove_if_older"): _remove, (Remover, "_delete"): _delete},
         _REMOVED_LATER,
-    ),
-    "uploads are looked at again": Rule(
-        {(Push, "_check"): _nothing},
-        _MET,
     ),
     "a lost document is damage": Rule(
         {(Recovery, "rebuilt"): _empty},
