@@ -1,0 +1,89 @@
+"""Many runs, on one processor or on several, and what they amount to."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tests.fleet.fleet import Result, run
+from tests.fleet.generate import generate
+from tests.fleet.shrink import shrink, told
+
+
+@dataclass
+class Figures:
+    """What many runs amount to."""
+
+    runs: int = 0
+    steps: int = 0
+    kills: int = 0
+    damages: int = 0
+    rests: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        self.runs += 1
+        self.steps += result.steps
+        self.kills += result.kills
+        self.damages += result.damages
+        self.rests += result.rests
+        self.faults += result.faults
+        for ending, number in result.endings.items():
+            self.endings[ending.rpartition(" ")[2]] += number
+
+    def merge(self, other: Figures) -> None:
+        for name in ("runs", "steps", "kills", "damages", "rests"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.faults += other.faults
+        self.endings += other.endings
+        self.violations += other.violations
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{number} {kind}" for kind, number in sorted(self.faults.items()))
+        endings = ", ".join(f"{number} {kind}" for kind, number in sorted(self.endings.items()))
+        rate = self.steps / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.steps} steps in {self.runs} runs ({endings}); {self.rests} rests checked;\n"
+            f"{self.kills} kills; {sum(self.faults.values())} faults ({faults});"
+            f" {self.damages} damages;\n"
+            f"{len(self.violations)} violations; {self.seconds:.0f} s, {rate:.0f} steps a second"
+        )
+
+
+def many(seed: str, first: int, every: int, steps: int, budget: float = 1e9) -> Figures:
+    """Run script after script until there were so many steps, or the time is over."""
+    logging.disable(logging.WARNING)
+    figures, began = Figures(), time.perf_counter()
+    for number in itertools.count(first, every):
+        if figures.steps >= steps or time.perf_counter() - began > budget:
+            break
+        script = generate(f"{seed}-{number}")
+        result = run(script)
+        figures.add(result)
+        if result.violation is not None:
+            short = shrink(script, result.violation.kind)
+            figures.violations.append(told(short, run(short)))
+            sys.stdout.write(f"{figures.violations[-1]}\n")
+            sys.stdout.flush()
+    figures.seconds = time.perf_counter() - began
+    return figures
+
+
+def many_at_once(seed: str, steps: int, jobs: int) -> Figures:
+    began = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs) as pool:
+        parts = pool.starmap(many, [(seed, at, jobs, steps // jobs) for at in range(jobs)])
+    figures = Figures()
+    for part in parts:
+        figures.merge(part)
+    figures.seconds = time.perf_counter() - began
+    return figures
