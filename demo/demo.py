@@ -133,15 +133,8 @@ def kill_writers(account: Account) -> None:
     """Processes die while they write; nobody else notices."""
     account.chapter("Kill writers in the middle of their work")
     account.say("A backup is being streamed. 2 MB have arrived when the process is killed (-9).")
-    line = "swampstore data put web-1 backup -"
-    account.echo(line)
-    raw = account.directory / ".swamp/data/aws/ec2/i-0a11/backup/2/raw"
-    status = writers.kill_a_stream(
-        [sys.executable, "-m", "swampstore.cli", *line.split()[1:]],
-        bytes(2 * scan.MEGABYTE),
-        raw,
-        account.environment() | {"SWAMP_REPO_DIR": str(account.directory)},
-    )
+    account.echo("python backup.py")
+    status = writers.kill_a_stream(account.directory, account.environment())
     account.console.print("Killed")
     account.claim("the writer was killed", status == -9)
     account.run("ls .swamp/data/aws/ec2/i-0a11/backup/2")

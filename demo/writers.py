@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from swampstore import Repo, open_repo
 
-_PATIENCE = 20.0
 COUNTER = ("demo/counter", "count")
 BUSY_WRITER = """
 import swampstore
@@ -25,6 +24,17 @@ with swampstore.open_repo(environ={}) as repo:
 """
 
 
+STREAM = """
+import time
+import swampstore
+with swampstore.open_repo(environ={}) as repo:
+    with repo.artifacts.writer("aws/ec2/i-0a11", "backup") as writer:
+        writer.write(bytes(2_000_000))
+        print("so far", flush=True)
+        time.sleep(600)
+"""
+
+
 class Kill(NamedTuple):
     """What one killed writer had been told was saved, and the latest version found afterwards."""
 
@@ -32,28 +42,15 @@ class Kill(NamedTuple):
     latest: int
 
 
-def kill_a_stream(command: list[str], piece: bytes, raw: Path, env: dict[str, str]) -> int:
-    """Feed a command, kill it while it waits for more, and return its exit status.
-
-    `raw` is the file in which the piece arrives.
-    """
+def kill_a_stream(repo_dir: Path, env: dict[str, str]) -> int:
+    """Let a process stream something, kill it in the middle, and return its exit status."""
     with subprocess.Popen(  # noqa: S603 - the demo runs its own words
-        command, env=env, stdin=subprocess.PIPE
+        [sys.executable, "-c", STREAM], cwd=repo_dir, env=env, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdin is not None
-        process.stdin.write(piece)
-        process.stdin.flush()
-        _wait_for(raw, len(piece))
+        assert process.stdout is not None
+        process.stdout.readline()
         os.kill(process.pid, signal.SIGKILL)
     return process.returncode
-
-
-def _wait_for(raw: Path, size: int) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while not raw.exists() or raw.stat().st_size < size:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{raw} does not grow")
-        time.sleep(0.01)
 
 
 def kill_a_busy_writer(repo_dir: Path, env: dict[str, str]) -> Kill:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+import obstore
 import pytest
 
 from swampstore.stores import Store
@@ -23,6 +24,7 @@ from swampstore.stores.errors import (
     StorePermissionError,
     StoreUnreachableError,
 )
+from swampstore.stores.obstore_store import ObstoreStore
 from swampstore.stores.retry import RetryingStore
 from tests.fault_proxy import (
     Corrupt,
@@ -101,12 +103,10 @@ def test_every_request_is_recorded(store: RetryingStore, proxy: FaultProxy) -> N
     assert proxy.counts() == {}
 
 
-def test_the_parts_of_a_large_object_pass_through(
-    store: RetryingStore, proxy: FaultProxy, tmp_path: Path
-) -> None:
-    (tmp_path / "large").write_bytes(CONTENT * 4000)
-    with (tmp_path / "large").open("rb") as file:
-        store.put("large", file)
+def test_the_parts_of_a_large_object_pass_through(store: RetryingStore, proxy: FaultProxy) -> None:
+    assert isinstance(store.inner, ObstoreStore)
+    client = store.inner._client
+    obstore.put(client, "large", CONTENT * 4000, use_multipart=True, chunk_size=5 << 20)
     assert (
         hashlib.sha256(store.get("large").data).digest() == hashlib.sha256(CONTENT * 4000).digest()
     )

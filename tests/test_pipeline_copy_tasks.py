@@ -38,6 +38,7 @@ from swampstore.pipeline.copying.outcomes import (
 )
 from swampstore.pipeline.editing import committer
 from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.payloads import payload as payload_of
 from swampstore.sync.errors import IndexDamagedError
 from tests.copying import (
     MODEL,
@@ -306,7 +307,9 @@ def test_a_target_that_does_not_keep_what_it_is_given_is_found_out(
     source.write("files/a", b"abc")
     create = DirectoryStore.put_if_absent
     monkeypatch.setattr(
-        DirectoryStore, "put_if_absent", lambda self, key, data: create(self, key, data[:-1])
+        DirectoryStore,
+        "put_if_absent",
+        lambda self, key, body: create(self, key, bytes(payload_of(body))[:-1]),
     )
     [outcome] = copy_here(source, target)
     assert isinstance(outcome, Refused)

@@ -54,7 +54,7 @@ def database(records: Sequence[Record]) -> sqlite3.Connection:
         f"{column} {'INTEGER' if name in NUMERIC else 'TEXT'} NOT NULL"
         for name, column in COLUMNS.items()
     )
-    db.execute(f"CREATE TABLE catalog (lifecycle TEXT NOT NULL, {columns})")
+    db.execute(f"CREATE TABLE catalog (lifecycle TEXT NOT NULL, {columns}, deferred DEFAULT 0)")
     db.execute(
         "CREATE TABLE tag (key TEXT, value TEXT, row INTEGER, PRIMARY KEY (key, value, row))"
         " WITHOUT ROWID"
@@ -64,7 +64,7 @@ def database(records: Sequence[Record]) -> sqlite3.Connection:
             json.dumps(value) if name == "tags" else value for name, value in columns_of(record)
         ]
         marks = ", ".join("?" * (len(values) + 1))
-        row = db.execute(f"INSERT INTO catalog VALUES ({marks})", ("active", *values)).lastrowid
+        row = db.execute(f"INSERT INTO catalog VALUES ({marks}, 0)", ("active", *values)).lastrowid
         if record["isLatest"]:
             tags = record["tags"].items()
             db.executemany("INSERT INTO tag VALUES (?, ?, ?)", [(*tag, row) for tag in tags])

@@ -93,7 +93,8 @@ def test_latest_names_the_highest_committed_version_wherever_that_came_from(repo
 
 
 def test_a_deferred_version_moves_and_goes_on_waiting(repo: Repo) -> None:
-    repo.artifacts.deferring().save(repo.ref(MODEL, "state"), b"later", Draft())
+    group = repo.artifacts.deferring()
+    group.save(repo.ref(MODEL, "state"), b"later", Draft())
     move(repo, {3: 5, 4: 6})
     assert repo.latest(MODEL, "state").version == 5
     repo.rebuild_catalog()
@@ -103,7 +104,8 @@ def test_a_deferred_version_moves_and_goes_on_waiting(repo: Repo) -> None:
 
 def test_a_name_with_deferred_versions_only_has_no_latest_afterwards(repo: Repo) -> None:
     ref = repo.ref(MODEL, "fresh")
-    repo.artifacts.deferring().save(ref, b"later", Draft())
+    group = repo.artifacts.deferring()
+    group.save(ref, b"later", Draft())
     renumber(repo.mutations, ref, {1: 2})
     assert repo.latest(MODEL, "fresh", default=None) is None
     assert repo.list_versions(MODEL, "fresh") == [2]

@@ -9,8 +9,8 @@ import pytest
 from tests.remotes import Remote
 from tests.sync_harness import Machine, assert_sound, remote_files, remote_index
 
-RAW = "data/aws/ec2/i-1/state/1/raw"
-LATEST = "data/aws/ec2/i-1/state/latest"
+ONE = "outputs/aws/ec2/run/1.yaml"
+TWO = "outputs/aws/ec2/run/2.yaml"
 LOG = "logs/today.txt"
 
 
@@ -22,18 +22,18 @@ def test_files_go_from_one_machine_to_the_other_and_back(
         Machine(tmp_path / "a", remote.open(), namespace) as a,
         Machine(tmp_path / "b", remote.open(), namespace) as b,
     ):
-        a.write(RAW, b"one")
-        a.write(LATEST, b"1")
+        a.write(ONE, b"one")
+        a.write(TWO, b"1")
         a.write(LOG, b"hello")
         assert a.push().files == 3
         assert b.pull().files == 3
-        assert b.files() == a.files() == {RAW: b"one", LATEST: b"1", LOG: b"hello"}
+        assert b.files() == a.files() == {ONE: b"one", TWO: b"1", LOG: b"hello"}
         assert remote_files(b.store, namespace) == a.files()
         assert_sound(b.store, namespace)
         assert set(remote_index(b.store, namespace).entries) == set(a.files())
         b.write(LOG, b"hello, too")
-        b.delete(RAW)
-        b.delete(LATEST)
+        b.delete(ONE)
+        b.delete(TWO)
         b.push()
         a.pull()
         assert a.files() == {LOG: b"hello, too"}
@@ -43,12 +43,12 @@ def test_files_go_from_one_machine_to_the_other_and_back(
 
 def test_a_machine_that_starts_again_goes_on_where_it_was(remote: Remote, tmp_path: Path) -> None:
     with Machine(tmp_path / "a", remote.open()) as a:
-        a.write(RAW, b"one")
+        a.write(ONE, b"one")
         a.push()
-        a.write(RAW, b"two")
+        a.write(ONE, b"two")
     with Machine(tmp_path / "a", remote.open()) as a:
         assert a.push().files == 1
-        assert remote_files(a.store) == {RAW: b"two"}
+        assert remote_files(a.store) == {ONE: b"two"}
         a.cost()
         assert a.push().changes == 0
         assert sum(a.cost().requests.values()) <= 2

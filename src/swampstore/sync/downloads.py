@@ -78,8 +78,12 @@ class Staging:
         return self
 
     def take_left(self, sha256: str | None, path: str) -> bool:
-        """Move a finished file that the dead left, and that has this content, to a path."""
-        if sha256 is None:
+        """Move a finished file that the dead left, and that has this content, to a path.
+
+        A directory within that of somebody else has no lock, and neither have those beside it:
+        what is in them is on its way to that one.
+        """
+        if sha256 is None or self._lock is None:
             return False
         with self._guard:
             if self._left is None:
