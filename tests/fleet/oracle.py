@@ -156,10 +156,13 @@ class Oracle:
         """
         for other in self.sessions:
             first, second = sorted((session, other), key=lambda one: one.locked)
-            missing = first.made - second.seen
-            if first.models & second.models and any(
-                self.versions[id_].state is State.THERE for id_ in missing
-            ):
+            missing = {
+                id_
+                for id_ in first.made - second.seen
+                if self.versions[id_].state is State.THERE
+                and self.versions[id_].model in second.models
+            }
+            if missing:
                 raise Violation("unseen", f"{second} did not see {missing} of {first}")
         self.sessions.append(session)
 
@@ -192,14 +195,15 @@ class Oracle:
                 known.is_contested = True
 
     def without_ghosts(self, machine: int, found: list[Found]) -> list[Found]:
-        """Leave out metadata whose content was deleted elsewhere while its machine lost its base.
+        """Leave out metadata whose content was deleted elsewhere while its machine knew nothing.
 
         It stays there and is told of, but never shared again.
         """
         for one in found:
             known = self.versions.get(one.id)
             is_unsure = known is not None and known.state is State.UNSURE
-            if one.content is None and is_unsure and machine in self.baseless:
+            has_forgotten = self.is_index_lost or machine in self.baseless
+            if one.content is None and is_unsure and has_forgotten:
                 self.ghosts.add((machine, one.id))
         return [one for one in found if (machine, one.id) not in self.ghosts]
 
@@ -240,7 +244,8 @@ class Oracle:
             for piece in version.appended:
                 if not any(piece in content for content in contents):
                     raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
-        if len(copies) > 1 and not version.is_contested:
+        # Where an index was made anew, numbers that changed meanwhile make a version look new.
+        if len(copies) > 1 and not version.is_contested and not self.is_index_lost:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
         if version.state is State.GONE and copies and not self._may_come_back(version):
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
