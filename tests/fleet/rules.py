@@ -13,6 +13,7 @@ from swampstore.locks.lock import StoreLock
 from swampstore.sync import conflicts, local_scan
 from swampstore.sync.eviction import Eviction
 from swampstore.sync.index_format import Document
+from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push_plan import Planner
 from swampstore.sync.remote import recovery
 from swampstore.sync.remote.documents import Found
@@ -159,7 +160,10 @@ RULES: dict[str, Rule] = {
         _REMOVED_LATER,
     ),
     "a lost document is damage": Rule(
-        {(Recovery, "rebuilt"): _empty},
+        {
+            (Recovery, "rebuilt"): _empty,
+            (PullPlanner, "_spare_what_nobody_deleted"): _nothing,
+        },
         (
             Act(0, "save", args=_SMALL),
             Act(0, "migrate_index"),
@@ -169,6 +173,7 @@ RULES: dict[str, Rule] = {
             Act(0, "lose_shard"),
             Act(0, "push", args=_PLAIN),
             Act(1, "sync", args=_PLAIN),
+            Act(0, "sync", args=_PLAIN),
         ),
     ),
     "a deletion stays through a new index": Rule(
