@@ -146,7 +146,7 @@ class Oracle:
             # Where the index is made anew, what others still have counts as new; and without its
             # base a machine cannot tell that what the remote has is what was deleted.
             # Where nobody has ever committed, whatever objects there are count as what is there.
-            is_vain = self.is_index_lost or one.deleted_by in self.baseless or not self.has_index()
+            is_vain = self.is_index_lost or self.baseless or not self.has_index()
             one.state = State.UNSURE if is_vain else State.GONE
 
     def ended_well(self, session: Session) -> None:
@@ -201,7 +201,7 @@ class Oracle:
         """
         for one in found:
             known = self.versions.get(one.id)
-            is_unsure = known is not None and known.state is State.UNSURE
+            is_unsure = known is not None and known.state is not State.THERE
             has_forgotten = self.is_index_lost or machine in self.baseless
             if one.content is None and is_unsure and has_forgotten:
                 self.ghosts.add((machine, one.id))
