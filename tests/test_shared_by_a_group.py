@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,13 +119,13 @@ def _has_two(directory: Path) -> None:
 def test_a_file_that_sqlite_has_locked_is_not_opened_to_be_shared(tmp_path: Path) -> None:
     path = str(tmp_path / "some.db")
     make_shared(path)
+    # A process of its own: a forked one would remember the lock of its parent.
+    program = (
+        "import sqlite3, sys;sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN EXCLUSIVE')"
+    )
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         make_shared(path)  # to open and close it would free the lock
-
-        def fail_to_lock() -> None:
-            other = sqlite3.connect(path, timeout=0, isolation_level=None)
-            with contextlib.closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
-                other.execute("BEGIN EXCLUSIVE")
-
-        in_child(fail_to_lock)
+        command = [sys.executable, "-c", program, path]
+        other = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "database is locked" in other.stderr
