@@ -6,11 +6,13 @@ Those that need a misbehaving server are among the tests of bad input and of the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -659,6 +661,25 @@ def test_what_a_pull_that_was_killed_had_fetched_is_not_fetched_again(
         assert b.pull().files == 20
         assert b.cost().requests.get("download", 0) == 0
         assert b.files() == {f"files/{number}": b"content %d" % number for number in range(20)}
+
+
+def test_downloads_that_nobody_waits_for_leave_nothing_behind(tmp_path: Path) -> None:
+    def arrive(staging: Staging, begun: threading.Event) -> None:
+        with contextlib.suppress(DiskError, OSError):  # the end of it
+            while True:
+                os.close(os.open(staging.new_path(), os.O_CREAT | os.O_WRONLY))
+                begun.set()
+
+    with Staging(str(tmp_path)) as staging:
+        begun = [threading.Event() for _ in range(3)]
+        late = [threading.Thread(target=arrive, args=(staging, event)) for event in begun]
+        for thread, event in zip(late, begun, strict=True):
+            thread.start()
+            assert event.wait(10)
+    for thread in late:
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_somebody_is_still_fetching_or_never_finished_is_left_alone(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from swampstore.sync.workers import Deadline, Done, in_parallel
 BATCH = 512
 # A transfer that began so many seconds ago is over, one way or the other.
 STAGING_AGE = 86_400.0
+# Where a directory cannot be renamed, downloads may make a few more files while it is removed.
+_REMOVALS = 10
 
 
 class Download(NamedTuple):
@@ -106,7 +108,8 @@ class Staging:
         if directory is None:
             directory = f"{self.path}/{next(self._numbers)}"
             with disk_errors(self._parent):
-                os.makedirs(directory)
+                # Not a step more than that: whoever comes late finds that all is over.
+                (os.makedirs if self._lock is None else os.mkdir)(directory)
             self._of_thread.directory = directory
         return f"{directory}/{next(self._numbers)}{f'-{sha256}' if sha256 else ''}"
 
@@ -116,9 +119,21 @@ class Staging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        for _ in range(_REMOVALS):
+            shutil.rmtree(self._out_of_reach(), ignore_errors=True)
+            if not os.path.lexists(self.path):
+                break
         if self._lock is not None:
             os.close(self._lock)
+
+    def _out_of_reach(self) -> str:
+        """Rename the directory: downloads that nobody waits for make no more files in it."""
+        renamed = f"{self._parent}/.{uuid.uuid4()}.tmp"
+        try:
+            os.rename(self.path, renamed)
+        except OSError:
+            return self.path
+        return renamed
 
 
 def _locked(path: str, *, wait: bool = False) -> int | None:
