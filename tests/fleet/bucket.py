@@ -59,19 +59,28 @@ class Bucket:
         )
         return Written(etag, token)
 
-    def check_lock(self, key: str, by: Actor | None) -> None:
-        """Note it if a deletion hits the lock of somebody who is at work; None: it came late."""
+    def holding_of(self, key: str, actor: Actor | None) -> str | None:
+        """Return the nonce of the lock that a machine holds at this moment, None if it does not."""
         found = self.objects.get(key)
         record = json.loads(found.data) if found else {}
-        if by is None or record.get("hostname") != by.name:
-            holders = [one for one in self.world.actors if one.name == record.get("hostname")]
-            for holder in holders:
-                if found is None or holder.is_idle or holder.pid != record["pid"]:
-                    continue
-                age = (self.world.moment() - found.info.last_modified).total_seconds()
-                is_foreign = by is not None and by.name == "peer"
-                if age < record["ttlMs"] / 1000 and not is_foreign and not record.get("free"):
-                    self.world.hits.append(f"{key} of {holder.name}, by {by and by.name}")
+        return record["nonce"] if actor and record.get("hostname") == actor.name else None
+
+    def check_lock(self, key: str, sender: Actor | None, meant: str | None) -> None:
+        """Note it if a deletion hits the lock of somebody who is at work.
+
+        `meant` is the holding of the sender when it asked for that. However late that arrives, and
+        however often, it may remove this one and no later one, not even of the same machine.
+        """
+        found = self.objects.get(key)
+        record = json.loads(found.data) if found else {}
+        is_foreign = sender is not None and sender.name == "peer"
+        if found is None or is_foreign or record.get("free") or record["nonce"] == meant:
+            return
+        age = (self.world.moment() - found.info.last_modified).total_seconds()
+        for holder in self.world.actors:
+            is_holder = (holder.name, holder.pid) == (record["hostname"], record["pid"])
+            if is_holder and not holder.is_idle and age < record["ttlMs"] / 1000:
+                self.world.hits.append(f"{key} of {holder.name}, by {sender and sender.name}")
 
 
 # `memory://name` means the same objects on every machine of a run.
@@ -164,20 +173,28 @@ class FleetStore:
         # Where deletions take no condition, nobody is safe from one that comes twice; locks are,
         # because they are not deleted there.
         comes_twice = self.capabilities.conditional_delete or key.endswith(".lock")
-        self._request("delete", key, lambda: self._remove(key), writes=comes_twice)
+        self._request("delete", key, self._removal(key), writes=comes_twice)
 
-    def _remove(self, key: str) -> None:
-        if key.endswith(".lock"):
-            self._bucket.check_lock(key, None if self._bucket.world.is_late else current())
-        self._bucket.objects.pop(check_key(key), None)
+    def _removal(self, key: str) -> Callable[[], None]:
+        sender = current()
+        meant = self._bucket.holding_of(key, sender) if key.endswith(".lock") else None
+
+        def remove() -> None:
+            if key.endswith(".lock"):
+                self._bucket.check_lock(key, sender, meant)
+            self._bucket.objects.pop(check_key(key), None)
+
+        return remove
 
     def delete_if_match(self, key: str, token: str) -> None:
         if not self.capabilities.conditional_delete:
             raise UnsupportedOperationError("this store deletes without conditions", hint="")
 
+        remove = self._removal(key)
+
         def do() -> None:
             self._check(key, token, is_gone_fine=True)
-            self._remove(key)
+            remove()
 
         self._request("delete_if_match", key, do, writes=True)
 

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from swampstore.layout import SIDECAR
+from swampstore.artifacts.metadata import decode
+from swampstore.layout import METADATA, SIDECAR
 from swampstore.open_datastore import CATALOG
 from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
@@ -94,6 +95,9 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
         return False
     chosen = found[int(args.get("pick", 0.0) * len(found))]
     fleet.world.tell(f"--- damage {machine.name}: {chosen} is removed")
+    id_ = decode((chosen / METADATA).read_bytes(), str(chosen)).id
+    if id_ in fleet.oracle.versions:  # else nobody was told that it is there
+        fleet.oracle.removed.add((machine.number, id_))
     shutil.rmtree(chosen)
     machine.needs_full = True
     return True

@@ -236,7 +236,7 @@ class Fleet:
             self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
             if outcome.ending == "failed":
                 quiet, said = 0, f"{machine.name}: {outcome.error}"
-            elif outcome.result:
+            elif outcome.result or full:  # a repair may push, and does not say how much
                 quiet, said = 0, f"{machine.name} changed {outcome.result}"
             else:
                 quiet += 1

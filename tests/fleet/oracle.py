@@ -101,6 +101,8 @@ class Oracle:
         self.baseless: set[int] = set()
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
+        # What was removed by hand from which machine, until it was repaired at the next rest.
+        self.removed: set[tuple[int, str]] = set()
         self.has_index: Callable[[], bool] = lambda: True
         self._number = 0
 
@@ -171,6 +173,18 @@ class Oracle:
             if id_ not in self.versions:  # the work of somebody who was killed
                 self.versions[id_] = Version(id_, "", "", "", State.UNSURE)
             yield self.versions[id_]
+
+    def removed_from(self, machine: int, *place: str) -> set[str]:
+        """Return what a machine had, of all or of a model and a name, until it was removed by hand.
+
+        The remote has it, so it is not lost; but whoever looks at that machine does not see it.
+        """
+        return {
+            id_
+            for number, id_ in self.removed
+            if number == machine
+            and (not place or (self.versions[id_].model, self.versions[id_].name) == place)
+        }
 
     def doubt_deletions(
         self, machine: int | None, certain: Container[str] = (), *, held: Iterable[str] = ()
@@ -286,6 +300,7 @@ class Oracle:
         self.sessions.clear()
         self.stopped.clear()
         self.baseless.clear()
+        self.removed.clear()
         self.is_index_lost = False
 
 

@@ -71,6 +71,7 @@ def session(tell: Tell, args: Args) -> None:
     with tell.repo.session(chosen) as work:
         locked = tell.machine.world.now
         seen = {one.id for one in tell.machine.look(contents=False)}
+        seen |= tell.oracle.removed_from(tell.machine.number)
         before = set(tell.oracle.versions)
         for one in args["work"]:
             OPS[one["op"]](tell, one)
@@ -120,7 +121,9 @@ def delete_all(tell: Tell, args: Args) -> None:
     found = [one.id for one in tell.versions(args["model"], args["name"])]
     if not found:
         return
-    tell.oracle.deleting(found, tell.machine.number)
+    # Who deletes a name may mean the versions that were removed by hand before, or not.
+    removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
+    tell.oracle.deleting([*found, *removed], tell.machine.number)
     tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found)
 

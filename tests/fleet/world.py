@@ -67,7 +67,6 @@ class World:
         self.chance = random.Random(seed)
         self.faults: Counter[str] = Counter()
         self.hits: list[str] = []
-        self.is_late = False
         self.actors: list[Actor] = []
         self.trace: list[str] | None = None
         self._late: list[tuple[float, int, Callable[[], None]]] = []
@@ -91,9 +90,7 @@ class World:
         while self._late and self._late[0][0] <= until:
             moment, _, what = heapq.heappop(self._late)
             self.now = max(self.now, moment)
-            self.is_late = True
             what()
-            self.is_late = False
         self.now = max(self.now, until)
 
     def arrive(self) -> None:
