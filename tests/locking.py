@@ -12,7 +12,7 @@ from typing import Any
 
 from swampstore.layout import ModelRef
 from swampstore.locks.deleting import Deletions
-from swampstore.locks.inspection import inspect
+from swampstore.locks.inspection import LockState, look
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager
 from swampstore.locks.process import new_record
@@ -39,6 +39,12 @@ class MovableStore(BrokenStore):
 
     def clock(self) -> datetime:
         return super().clock() + self.ahead
+
+
+def inspect(store: Store, key: str, *, ttl: float = 30.0) -> LockState | None:
+    """Return the state of a lock, None if nobody holds it."""
+    state = look(store, key, ttl=ttl)
+    return None if state is None or state.is_free else state
 
 
 def soon(seconds: float = PLENTY) -> float:
@@ -89,7 +95,8 @@ def eventually(condition: Callable[[], bool], seconds: float = PLENTY) -> None:
 
 def new_lock(store: Store, key: str = KEY, **options: Any) -> StoreLock:
     """Return a lock of a store whose claim about conditional deletions is believed."""
-    return StoreLock(store, key, **{"deletes": store.capabilities.conditional_delete, **options})
+    deletes = store.capabilities.conditional_delete
+    return StoreLock(store, key, **{"deletes": deletes, "ttl": 30.0, **options})
 
 
 @contextlib.contextmanager
@@ -104,8 +111,8 @@ def held(store: Store, key: str = KEY, **options: Any) -> Iterator[StoreLock]:
 
 def manager(store: Store, **options: Any) -> LockManager:
     """Return a manager with an environment of its own, of a store whose claims are believed."""
-    defaults = {"namespace": "", "timeout": PLENTY, "environ": {}, "deletions": believed(store)}
-    return LockManager(store, **{**defaults, **options})
+    defaults = {"namespace": "", "timeout": PLENTY, "ttl": 30.0, "environ": {}}
+    return LockManager(store, **{**defaults, "deletions": believed(store), **options})
 
 
 def believed(store: Store) -> Deletions:

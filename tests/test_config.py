@@ -297,9 +297,9 @@ def test_waiting_for_the_disk_can_be_switched_off(repo_dir: Path) -> None:
 
 
 def test_a_lock_timeout_that_is_no_number_is_ignored_like_other_clients_do(repo_dir: Path) -> None:
-    assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": "1500"}).lock_timeout == 1.5
+    assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": "1500"}).locks.timeout == 1.5
     for nonsense in ("", "soon", "-1", "0", "1.5", "²"):
-        assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": nonsense}).lock_timeout == 60
+        assert load(repo_dir, {"SWAMP_LOCK_TIMEOUT_MS": nonsense}).locks.timeout == 60
 
 
 @pytest.mark.parametrize(

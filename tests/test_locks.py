@@ -16,7 +16,6 @@ from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutErr
 from swampstore.locks import lock as lock_module
 from swampstore.locks import waiting
 from swampstore.locks.errors import LockLostError
-from swampstore.locks.inspection import inspect
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.process import new_record
 from swampstore.locks.waiting import Patience, asleep_too
@@ -32,6 +31,7 @@ from tests.locking import (
     force_release,
     foreign_record,
     held,
+    inspect,
     is_free,
     new_lock,
     put_foreign,

@@ -96,7 +96,7 @@ def leave_free(store: Store, key: str) -> None:
 def test_a_lock_that_was_given_back_leaves_nothing_that_others_could_take_for_stale(
     store: Store,
 ) -> None:
-    ours = LockManager(store, "", environ={})
+    ours = LockManager(store, "", timeout=60.0, ttl=30.0, environ={})
     theirs = OldLock(store, GLOBAL)
     with ours.models([ONE]), ours.committing():
         pass
@@ -128,7 +128,7 @@ def test_sessions_lose_no_lock_to_other_clients_that_come_and_go(
                 lock.release()
 
     others = [Aside(other_client) for _ in range(2)]
-    ours = LockManager(s3_remote.open(), "", environ={})
+    ours = LockManager(s3_remote.open(), "", timeout=60.0, ttl=30.0, environ={})
     for _ in range(12):
         try:
             with ours.models([ONE]), ours.committing() as verify:
@@ -148,7 +148,7 @@ def test_sessions_lose_no_lock_to_other_clients_that_come_and_go(
 def test_a_lock_that_another_client_deleted_all_the_same_is_missed_before_the_commit(
     store: Store,
 ) -> None:
-    ours = LockManager(store, "", environ={})
+    ours = LockManager(store, "", timeout=60.0, ttl=30.0, environ={})
     with (
         pytest.raises(LockLostError, match="it is gone"),
         ours.models([ONE]),
@@ -174,7 +174,7 @@ def test_free_records_that_earlier_versions_left_are_deleted_when_they_are_met(
 ) -> None:
     for key in (KEY, GATE, GLOBAL, model_key("", TWO)):
         leave_free(store, key)
-    locks = LockManager(store, "", environ={})
+    locks = LockManager(store, "", timeout=60.0, ttl=30.0, environ={})
     with locks.models([ONE]):
         pass
     assert lock_keys(store) == [model_key("", TWO)]
@@ -189,7 +189,7 @@ def test_a_free_record_that_somebody_has_made_a_lock_of_is_not_deleted(
     class Meanwhile(MovableStore):
         def delete_if_match(self, key: str, token: str) -> None:
             if key == GATE and not taken:
-                taken.append(StoreLock(self.inner, GATE, deletes=True))
+                taken.append(StoreLock(self.inner, GATE, ttl=30.0, deletes=True))
                 taken[0].acquire(time.monotonic() + 5)
             super().delete_if_match(key, token)
 
@@ -208,7 +208,9 @@ def test_a_free_record_that_somebody_has_made_a_lock_of_is_not_deleted(
 def test_where_a_server_ignores_the_condition_of_a_deletion_a_free_record_stays() -> None:
     bucket, notes = MemoryBucket(), Notes()
     store = CarelessStore("x", bucket)
-    locks = LockManager(store, "", deletions=Deletions(store, notes), environ={})
+    locks = LockManager(
+        store, "", deletions=Deletions(store, notes), timeout=60.0, ttl=30.0, environ={}
+    )
     with locks.models([ONE]):
         pass
     assert lock_keys(store) == [KEY]
@@ -386,7 +388,7 @@ def test_an_interruption_at_any_moment_leaves_no_lock(monkeypatch: pytest.Monkey
     while where:
         at += 1
         store = MemoryStore()
-        locks = LockManager(store, "", environ={})
+        locks = LockManager(store, "", timeout=60.0, ttl=30.0, environ={})
         with interrupted(at) as where, locks.models([ONE]), locks.committing() as verify:
             verify()
         release_all()

@@ -19,7 +19,7 @@ from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.exit import release_all
-from swampstore.locks.inspection import LockState, inspect
+from swampstore.locks.inspection import LockState
 from swampstore.locks.keys import gate_key, global_key, model_key, registry_prefix
 from swampstore.locks.manager import LockManager
 from swampstore.locks.process import VARIABLE
@@ -36,6 +36,7 @@ from tests.locking import (
     eventually,
     foreign_record,
     held,
+    inspect,
     is_free,
     keys_of,
     manager,
@@ -121,7 +122,7 @@ def locked(
     store: Store, namespace: str = "", *, walk: bool = False
 ) -> list[tuple[ModelRef, LockState]]:
     """Return the locks that are told of."""
-    found = Registry(store, namespace, walk=walk).registered()
+    found = Registry(store, namespace, ttl=30.0, walk=walk).registered()
     return [(model, state) for model, state in found if not state.is_free]
 
 
@@ -647,7 +648,7 @@ import sys
 from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.stores.directory import DirectoryStore
-locks = LockManager(DirectoryStore(sys.argv[1], durable=False), "")
+locks = LockManager(DirectoryStore(sys.argv[1], durable=False), "", timeout=60.0, ttl=30.0)
 block = locks.models([ModelRef("aws/ec2", "i-1")])
 block.__enter__()
 print(locks.held)
@@ -722,7 +723,7 @@ from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.stores.directory import DirectoryStore
 path, what, timeout, commits = sys.argv[1:]
-locks = LockManager(DirectoryStore(path, durable=False), "", timeout=float(timeout))
+locks = LockManager(DirectoryStore(path, durable=False), "", timeout=float(timeout), ttl=30.0)
 block = locks.everything() if what == "everything" else locks.models([ModelRef.parse(what)])
 with block:
     locks.check()
@@ -815,8 +816,8 @@ def test_h46d_who_only_borrows_leaves_the_variable_to_the_lender(memory: Movable
 
 def test_two_managers_of_one_process_do_not_borrow_from_each_other(memory: MovableStore) -> None:
     environ: dict[str, str] = {}
-    first = LockManager(memory, "", environ=environ)
-    second = LockManager(memory, "", environ=environ, timeout=0.2)
+    first = LockManager(memory, "", environ=environ, timeout=60.0, ttl=30.0)
+    second = LockManager(memory, "", environ=environ, timeout=0.2, ttl=30.0)
     with (
         first.models([ONE]),
         pytest.raises(LockTimeoutError, match=f"pid {os.getpid()}"),

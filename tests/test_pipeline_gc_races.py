@@ -14,7 +14,6 @@ import pytest
 from swampstore.artifacts.retention.plan import Removal
 from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
-from swampstore.locks.inspection import inspect
 from swampstore.locks.keys import global_key, model_key
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.collecting import collection, sweeping
@@ -44,6 +43,7 @@ from tests.garbage import (
     save,
     version,
 )
+from tests.locking import inspect
 from tests.machines import Machine, contents
 from tests.old_client import OldLock
 
@@ -202,7 +202,7 @@ def test_a_collection_that_has_lost_its_lock_takes_nothing_out_of_the_index(
         store, key = DirectoryStore(str(bucket)), global_key("")
         state = inspect(store, key)
         assert state is not None
-        LockManager(store, "").force_release(key, state.nonce)
+        LockManager(store, "", timeout=60.0, ttl=30.0).force_release(key, state.nonce)
         return judge(*args, **options)
 
     monkeypatch.setattr(sweeping, "judge", asleep_for_long)

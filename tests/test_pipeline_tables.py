@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore import init_repo, open_repo
+from swampstore.config import LockSettings
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
 from swampstore.layout import METADATA
+from swampstore.locks.keys import global_key
 from swampstore.pipeline import load, places_of
 from swampstore.pipeline.editing import committer, editing
 from swampstore.pipeline.errors import SparkJobError
@@ -286,15 +289,36 @@ def test_an_edit_keeps_others_from_working_and_a_committer_does_not(shared: Path
     (place,) = places_of(f"file://{shared}")
     with (
         editing(place),
-        committer(place, timeout=0.2) as other,
+        committer(replace(place, locks=LockSettings(timeout=0.2))) as other,
         pytest.raises(LockTimeoutError),
     ):
         other.commit({}, list(payload(shared))[:1])
-    with committer(place) as one, committer(place, timeout=5) as other:
+    with committer(place) as one, committer(place) as other:
         gone = sorted(payload(shared))
         one.commit({}, gone[:1])
         other.commit({}, gone[1:2])
         assert len(one.entries()) == len(gone) - 2
+
+
+def test_jobs_wait_for_locks_and_keep_them_as_the_settings_say(shared: Path) -> None:
+    from swampstore.errors import LockTimeoutError
+
+    environ = {"SWAMP_LOCK_TIMEOUT_MS": "150", "SWAMPSTORE_LOCK_TTL_MS": "90000"}
+    (place,) = places_of(f"file://{shared}", environ=environ)
+    with editing(place) as holder:
+        state = holder.locks.inspect(global_key(""))
+        assert state is not None
+        assert state.record is not None
+        assert state.record.ttl == 90.0
+        with pytest.raises(LockTimeoutError, match="waited 0 s"), editing(place):
+            pass
+
+
+def test_jobs_take_the_lock_settings_of_an_open_repository(shared: Path, ana: Machine) -> None:
+    environ = {"SWAMP_LOCK_TIMEOUT_MS": "1500"}
+    with open_repo(ana.repo_dir, environ=ana.environ | environ) as repo:
+        (place,) = places_of(repo, environ={})
+    assert place.locks == LockSettings(timeout=1.5, ttl=30.0)
 
 
 def test_a_commit_that_was_overtaken_is_refused(shared: Path) -> None:
@@ -303,8 +327,6 @@ def test_a_commit_that_was_overtaken_is_refused(shared: Path) -> None:
     with committer(place) as one, committer(place) as other:
         seen = one.view([rel])
         entry = other.entries()[rel]
-        from dataclasses import replace
-
         other.commit({rel: replace(entry, size=2)})
         with pytest.raises(IndexMovedError):
             one.commit({}, [rel], view=seen)

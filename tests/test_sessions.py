@@ -21,12 +21,11 @@ from swampstore import Repo, sessions
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
-from swampstore.locks.inspection import inspect
 from swampstore.locks.keys import global_key, model_key
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import NotPushedError
 from tests.fault_proxy import Status
-from tests.locking import eventually
+from tests.locking import eventually, inspect
 from tests.machines import Machine, contents
 from tests.remotes import ProxiedRemote
 

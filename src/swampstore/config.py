@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from swampstore.datastore_address import FILESYSTEM, Address, prefix_of, scheme_of, wrong_setting
 from swampstore.errors import (
@@ -39,8 +39,6 @@ from swampstore.layout import (
 FORMAT_VERSION = "20260814.1"
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
 LONGEST_SYNC_TIMEOUT_MS = 21_600_000
-DEFAULT_LOCK_TIMEOUT_MS = 60_000
-DEFAULT_LOCK_TTL_MS = 30_000
 DEFAULT_EPHEMERAL_BUDGET = 512 * 1024 * 1024
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 _SIZE = re.compile(r"(\d{1,18})\s*(b|k|kb|m|mb|g|gb|t|tb)?", re.IGNORECASE | re.ASCII)
@@ -52,6 +50,13 @@ Hydration = Literal["full", "lazy"]
 _HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
 _OF_THE_CACHE = frozenset({"hydrationStrategy", "syncTimeoutMs"})
 _GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
+
+
+class LockSettings(NamedTuple):
+    """How many seconds to wait for the locks of others, and how long a lock lives unrefreshed."""
+
+    timeout: float = 60.0
+    ttl: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +110,7 @@ class Config:
     routing: Routing = field(default_factory=Routing)
     auto_gc: bool = False
     durable: bool = True
-    lock_timeout: float = DEFAULT_LOCK_TIMEOUT_MS / 1000
-    lock_ttl: float = DEFAULT_LOCK_TTL_MS / 1000
+    locks: LockSettings = field(default_factory=LockSettings)
     is_offline: bool = False
     ephemeral_budget: int = DEFAULT_EPHEMERAL_BUDGET
     remote: RemoteSettings | None = None
@@ -190,12 +194,20 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         routing=Routing(_directories(section), _strings(section, "exclude")),
         auto_gc=_flag(document, "autoGc", default=False),
         durable=_durable(section, environ),
-        lock_timeout=_milliseconds(environ, "SWAMP_LOCK_TIMEOUT_MS", DEFAULT_LOCK_TIMEOUT_MS),
-        lock_ttl=_milliseconds(environ, "SWAMPSTORE_LOCK_TTL_MS", DEFAULT_LOCK_TTL_MS),
+        locks=lock_settings(environ),
         is_offline=environ.get("SWAMPSTORE_OFFLINE", "off").lower() not in _OFF,
         ephemeral_budget=_budget(environ),
         remote=remote,
         bulk={name: document[name] for name in ("engine", "spark") if name in document},
+    )
+
+
+def lock_settings(environ: Mapping[str, str]) -> LockSettings:
+    """Return what the environment says about locks, of a repository or of a store by its URL."""
+    default = LockSettings()
+    return LockSettings(
+        timeout=_seconds(environ, "SWAMP_LOCK_TIMEOUT_MS", default.timeout),
+        ttl=_seconds(environ, "SWAMPSTORE_LOCK_TTL_MS", default.ttl),
     )
 
 
@@ -401,9 +413,9 @@ def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     return _flag(section, "durable", default=True)
 
 
-def _milliseconds(environ: Mapping[str, str], name: str, default: int) -> float:
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
     """Return the seconds that a variable holds as milliseconds."""
-    return (_positive(environ.get(name, "")) or default) / 1000
+    return _positive(environ.get(name, "")) / 1000 or default
 
 
 def _positive(text: str) -> int:

@@ -115,7 +115,7 @@ class OpenDatastore:
         self.catalog = Catalog(
             Database(f"{local}/{catalog}", durable=config.durable), config.namespace
         )
-        locks = NameLocks(f"{local}/swampstore.locks", config.lock_timeout)
+        locks = NameLocks(f"{local}/swampstore.locks", config.locks.timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
         self._ephemeral: Ephemeral | None = None
         self._session: Session | None = None
@@ -230,8 +230,8 @@ class OpenDatastore:
         return LockManager(
             DirectoryStore(base, durable=False),
             self.config.namespace,
-            timeout=self.config.lock_timeout,
-            ttl=self.config.lock_ttl,
+            timeout=self.config.locks.timeout,
+            ttl=self.config.locks.ttl,
             walk=True,
         )
 

@@ -13,7 +13,6 @@ from swampstore.locks.record import LockRecord, decode
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched, Store
 
-TTL = 30.0
 # Stores date objects and answers in whole seconds.
 _GRANULARITY = 1.0
 
@@ -47,18 +46,12 @@ class LockState(NamedTuple):
         return str(self.record) if self.record else "somebody whose record cannot be read"
 
 
-def inspect(store: Store, key: str, *, ttl: float = TTL) -> LockState | None:
-    """Return the state of a lock, None if nobody holds it.
+def look(store: Store, key: str, *, ttl: float) -> LockState | None:
+    """Return what is at the place of a lock, which may be free; None if nothing is.
 
     `ttl` is that of the caller: a record that cannot be read counts as held, and as stale once
     it is older than twice that.
     """
-    state = look(store, key, ttl=ttl)
-    return None if state is None or state.is_free else state
-
-
-def look(store: Store, key: str, *, ttl: float = TTL) -> LockState | None:
-    """Return what is at the place of a lock, which may be free; None if nothing is."""
     try:
         found = store.get(key)
     except ObjectNotFoundError:

@@ -10,7 +10,7 @@ from swampstore.clock import system_clock
 from swampstore.errors import SwampstoreError
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.heartbeat import Heartbeat
-from swampstore.locks.inspection import TTL, LockState, look, remove, timed_out
+from swampstore.locks.inspection import LockState, look, remove, timed_out
 from swampstore.locks.process import is_of, new_record
 from swampstore.locks.record import LockRecord, decode
 from swampstore.locks.waiting import Patience, asleep_too
@@ -46,7 +46,7 @@ class StoreLock:
         store: Store,
         key: str,
         *,
-        ttl: float = TTL,
+        ttl: float,
         on_steal: Callable[[], None] = nothing,
         heartbeat: Heartbeat | None = None,
         parent: int | None = None,

@@ -21,7 +21,7 @@ from swampstore.layout import ModelRef
 from swampstore.locks.deleting import Deletions
 from swampstore.locks.exit import release_at_exit
 from swampstore.locks.heartbeat import Heartbeat
-from swampstore.locks.inspection import TTL, LockState, look, timed_out
+from swampstore.locks.inspection import LockState, look, timed_out
 from swampstore.locks.keys import gate_key, global_key, model_key
 from swampstore.locks.lock import StoreLock, nothing
 from swampstore.locks.process import holder_variable, is_of, new_record
@@ -29,8 +29,6 @@ from swampstore.locks.record import COMMIT
 from swampstore.locks.registry import Registry, each, new_entry, register
 from swampstore.locks.waiting import Patience
 from swampstore.stores.protocol import Store
-
-TIMEOUT = 60.0
 
 
 class LockManager:
@@ -50,8 +48,8 @@ class LockManager:
         store: Store,
         namespace: str,
         *,
-        timeout: float = TIMEOUT,
-        ttl: float = TTL,
+        timeout: float,
+        ttl: float,
         walk: bool = False,
         deletions: Deletions | None = None,
         environ: MutableMapping[str, str] = os.environ,

@@ -18,7 +18,7 @@ from typing import TypeVar
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
 from swampstore.layout import LATEST, ModelRef
-from swampstore.locks.inspection import TTL, LockState, judge
+from swampstore.locks.inspection import LockState, judge
 from swampstore.locks.keys import below, model_key, model_of_key, registry_prefix
 from swampstore.locks.record import LockRecord
 from swampstore.stores.errors import ObjectNotFoundError
@@ -67,7 +67,7 @@ class Registry:
     `walk` says that the store is a directory that is used in place.
     """
 
-    def __init__(self, store: Store, namespace: str, *, ttl: float = TTL, walk: bool) -> None:
+    def __init__(self, store: Store, namespace: str, *, ttl: float, walk: bool) -> None:
         self._store = store
         self._namespace = namespace
         self._ttl = ttl

@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
-from swampstore.locks.inspection import TTL
-from swampstore.locks.manager import TIMEOUT, LockManager
+from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
 from swampstore.sync.base import Base
@@ -23,15 +22,15 @@ from swampstore.sync.remote import RemoteIndex, View
 class Editor:
     """The index of one place, and its locks. Use it from one thread."""
 
-    def __init__(
-        self, place: Place, store: Store, directory: str, clock: Clock, timeout: float, ttl: float
-    ) -> None:
+    def __init__(self, place: Place, store: Store, directory: str, clock: Clock) -> None:
         self.place = place
         self.store = store
         self.names: Names = place.names(directory)
         self.base = Base(directory, str(place))
         self.index = RemoteIndex(store, self.names, self.base, clock=clock)
-        self.locks = LockManager(store, place.namespace, timeout=timeout, ttl=ttl)
+        self.locks = LockManager(
+            store, place.namespace, timeout=place.locks.timeout, ttl=place.locks.ttl
+        )
         self.locks.on_steal = self.index.fence
 
     def entries(self) -> dict[str, Entry]:
@@ -73,9 +72,7 @@ class Editor:
 
 
 @contextlib.contextmanager
-def committer(
-    place: Place, *, clock: Clock = system_clock, timeout: float = TIMEOUT, ttl: float = TTL
-) -> Iterator[Editor]:
+def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
     """Yield an editor that takes the global lock for the time of each commit, as a push does."""
     if not place.indexed:
         raise ValidationError(
@@ -87,18 +84,13 @@ def committer(
         place.open() as store,
         contextlib.ExitStack() as stack,
     ):
-        editor = Editor(place, store, directory, clock, timeout, ttl)
+        editor = Editor(place, store, directory, clock)
         stack.callback(editor.base.close)
         yield editor
 
 
 @contextlib.contextmanager
-def editing(
-    place: Place, *, clock: Clock = system_clock, timeout: float = TIMEOUT, ttl: float = TTL
-) -> Iterator[Editor]:
+def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
     """Yield an editor that works alone: no session of others begins until this one ends."""
-    with (
-        committer(place, clock=clock, timeout=timeout, ttl=ttl) as editor,
-        editor.locks.everything(),
-    ):
+    with committer(place, clock=clock) as editor, editor.locks.everything():
         yield editor

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from swampstore.config import LockSettings, lock_settings
 from swampstore.errors import ConfigError, NotFoundError
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
 from swampstore.stores.folders import level
@@ -36,7 +37,7 @@ class Place:
 
     `identity` names the store without credentials, `target` is what it was found by: a URL or the
     directory of a repository. Not `indexed` is a directory that is used in place: its files are
-    the truth. `root` is the directory where the store is one.
+    the truth. `root` is the directory where the store is one, `locks` how patient writers are.
     """
 
     config: StoreConfig
@@ -45,6 +46,7 @@ class Place:
     namespace: str = ""
     indexed: bool = True
     root: str | None = None
+    locks: LockSettings = field(default_factory=LockSettings)
 
     def open(self) -> Store:
         """Return the store, with retries around it; use it in a `with` block."""
@@ -71,6 +73,7 @@ def places_of(
     """
     environ = os.environ if environ is None else environ
     config, base = _target(target, environ)
+    base = replace(base, locks=config.locks if config else lock_settings(environ))
     chosen = namespaces
     if chosen is None:
         chosen = [EVERYWHERE] if config is None else [config.namespace]

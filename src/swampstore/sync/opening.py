@@ -84,8 +84,8 @@ def connect(repo: OpenRepo) -> Connection:
     locks = LockManager(
         store,
         config.namespace,
-        timeout=config.lock_timeout,
-        ttl=config.lock_ttl,
+        timeout=config.locks.timeout,
+        ttl=config.locks.ttl,
         deletions=Deletions(store, base),
     )
     service = SyncService(
@@ -96,7 +96,7 @@ def connect(repo: OpenRepo) -> Connection:
         ArtifactLanding(repo.mutations, repo.catalog),
         limits=settings.limits,
         clock=repo.clock,
-        lock_timeout=config.lock_timeout,
+        lock_timeout=config.locks.timeout,
         commit_lock=locks.committing,
     )
     service.limit_cache(remote.cache_limit)

@@ -81,7 +81,7 @@ class SyncService:
         *,
         limits: Limits,
         clock: Clock = system_clock,
-        lock_timeout: float = 60.0,
+        lock_timeout: float,
         commit_lock: CommitLock = _no_lock,
     ) -> None:
         self._store = AttentiveStore(store)
