@@ -90,6 +90,15 @@ class RemoteSettings:
         return prefix_of(self.target, self.config)
 
     @property
+    def is_lazy(self) -> bool:
+        """Whether a pull leaves content on the remote until it is read."""
+        return self.hydration == "lazy"
+
+    def deadline(self, timeout: float | None) -> float:
+        """Return how many seconds one direction of a sync gets: these, or those configured."""
+        return timeout or self.sync_timeout
+
+    @property
     def is_google(self) -> bool:
         """Whether it is Google's, where other clients tell objects apart by generation."""
         return self.kind in _GOOGLE

@@ -247,6 +247,15 @@ class OpenDatastore:
 
         return open_others(self)
 
+    def export_catalog(self, *, force: bool = False) -> bool:
+        """Publish the own catalog for other namespaces, if that is due; say whether it was.
+
+        With `force` it is always due, and what goes wrong is raised instead of noted.
+        """
+        from swampstore.sync.foreign.publishing import export_catalog
+
+        return export_catalog(self, force=force)
+
     def _hydrate(self, rel: str) -> bool:
         from swampstore.stores.errors import StoreError
         from swampstore.sync.hydration import out_of_reach

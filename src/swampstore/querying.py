@@ -162,7 +162,7 @@ def hydrate_found(
         return Hydrated(len(absent), sum(absent))
     remote = repo.config.remote
     assert remote is not None
-    return service.hydrate_many(content, deadline or remote.sync_timeout, progress or no_progress)
+    return service.hydrate_many(content, remote.deadline(deadline), progress or no_progress)
 
 
 def _narrowed(predicate: str | None, model: ModelRef | None, *, all_versions: bool) -> str | None:

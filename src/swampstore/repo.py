@@ -141,15 +141,6 @@ class Repo(OpenDatastore):
         """
         return self.others.pull(namespaces, clock=self.clock)
 
-    def export_catalog(self, *, force: bool = False) -> bool:
-        """Publish the own catalog for other namespaces, if that is due; say whether it was.
-
-        With `force` it is always due, and what goes wrong is raised instead of noted.
-        """
-        from swampstore.sync.foreign.publishing import export_catalog
-
-        return export_catalog(self, force=force)
-
     def locate(self, model: str | ModelRef, name: str | None = None) -> tuple[str, ModelRef]:
         """Return the namespace that a model, having data of this name, is in, and its address."""
         other, model = self._place(model, name)

@@ -12,68 +12,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from swampstore.clock import Clock, to_iso
-from swampstore.config import Config
-from swampstore.errors import (
-    EXIT_NOT_PUSHED,
-    NewerFormatError,
-    SwampstoreError,
-    ValidationError,
-)
+from swampstore.clock import to_iso
+from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from swampstore.catalog.catalog import Catalog
-    from swampstore.files import Tree
     from swampstore.locks.manager import LockManager
     from swampstore.stores.errors import StoreUnreachableError
-    from swampstore.sync.opening import Connection
+    from swampstore.sync.errors import NotPushedError
+    from swampstore.sync.opening import OpenRepo
     from swampstore.sync.report import Progress, Pulled, Pushed
 
 # Set in the base while something waits that no session is responsible for any more.
 _LEFT_BEHIND = "left_behind"
-
-
-class OpenRepo(Protocol):
-    """What is needed of a repository."""
-
-    @property
-    def config(self) -> Config:
-        """Its settings."""
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time."""
-
-    @property
-    def tree(self) -> Tree:
-        """Its files."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The rows of its artifacts."""
-
-    def refresh(self, ref: DataRef) -> None:
-        """Make the rows of one name equal to what is on disk."""
-
-    def export_catalog(self) -> bool:
-        """Publish the rows for other namespaces, if that is due."""
-
-    def rebuild_catalog(self) -> object:
-        """Make all rows equal to what is on disk."""
-
-    @property
-    def locks(self) -> LockManager:
-        """The locks of its datastore."""
-
-    @property
-    def connection(self) -> Connection:
-        """Its remote."""
 
 
 class Session:
@@ -81,13 +37,15 @@ class Session:
 
     `is_offline` says that the remote could not be reached, or should not be, so that nothing is
     locked and nothing will be pushed. `pulled` is what came in at the start, `pushed` what went
-    out at the end; both are None without a remote.
+    out at the end; both are None without a remote. `not_pushed` says why what is saved stays here
+    for now: nobody answered.
     """
 
     def __init__(self, models: frozenset[ModelRef] | None, locks: LockManager | None) -> None:
         self.models = models
         self.pulled: Pulled | None = None
         self.pushed: Pushed | None = None
+        self.not_pushed: NotPushedError | None = None
         self._locks = locks
 
     @property
@@ -174,15 +132,12 @@ class _RemoteWork:
         progress: Progress | None,
     ) -> None:
         from swampstore.sync.report import no_progress
+        from swampstore.sync.run import SyncRun
 
-        remote = repo.config.remote
-        assert remote is not None
         self._repo = repo
         self._models = models
-        self._deadline = timeout or remote.sync_timeout
-        self._metadata_only = remote.hydration == "lazy"
-        self._tell = progress or no_progress
-        self._connection = repo.connection
+        self._sync = SyncRun(repo, models, timeout=timeout, progress=progress or no_progress)
+        self._base = repo.connection.base
 
     def begin(self, stack: contextlib.ExitStack) -> Session:
         """Lock and pull. Without an answer from the remote, say so and go on without."""
@@ -194,84 +149,55 @@ class _RemoteWork:
             with contextlib.ExitStack() as starting:
                 starting.enter_context(_locked(self._repo.locks, self._models))
                 session = Session(self._models, self._repo.locks)
-                self._settle_leftovers()
+                self._sync.settle_leftovers()
                 session.pulled = self._pull()
                 stack.push(starting.pop_all())
                 return session
         except StoreUnreachableError as error:
             _say_offline(error)
-            return Session(self._models, None)
-
-    def _settle_leftovers(self) -> None:
-        """Push what somebody saved on this machine and did not push.
-
-        It may have numbers that others have used since; what they pushed could not be seen then.
-        """
-        from swampstore.sync.errors import SyncError
-
-        service = self._connection.service
-        if service.is_marked(self._models):
-            try:
-                service.push(self._models, deadline=self._deadline, progress=self._tell)
-            except SyncError as error:
-                notice("%s", error.message)  # what is wrong with that is told again at the end
+            session = Session(self._models, None)
+            session.not_pushed = _unreached()
+            return session
 
     def end(self, session: Session) -> None:
         """Push what changed; raise NotPushedError, the data being safe here, if that fails."""
         if session.is_offline:
             self.leave_behind()
             return
-        from swampstore.stores.errors import StoreError
-        from swampstore.sync.errors import NotPushedError, SyncError
+        from swampstore.sync.run import raised_as_not_pushed
 
         try:
-            session.pushed = self._push()
-            if not session.pushed.changes:
-                # Nothing was committed, so nobody has looked. Another process on this machine may
-                # have pushed what we saved, though it was not ours to change any more.
-                self._repo.locks.verify()
-            if session.pushed.conflicts:
-                self._pull()  # what others have, which ours has made room for
-        except (StoreError, SyncError, NewerFormatError) as error:
-            self.leave_behind()
-            if error.exit_status == EXIT_NOT_PUSHED:
-                raise
-            raise NotPushedError(
-                f"the data is safe here, but not all of it is on the remote: {error.message}",
-                hint=error.hint,
-            ) from error
+            with raised_as_not_pushed(NewerFormatError):
+                session.pushed = self._push()
+                if not session.pushed.changes:
+                    # Nothing was committed, so nobody has looked. Another process on this machine
+                    # may have pushed what we saved, though it was not ours to change any more.
+                    self._repo.locks.verify()
+                if session.pushed.conflicts:
+                    self._pull()  # what others have, which ours has made room for
         except SwampstoreError:
             self.leave_behind()
             raise
 
     def leave_behind(self) -> None:
         """Have the next session, whatever its models are, push what this one did not."""
-        self._connection.base.apply(facts={_LEFT_BEHIND: to_iso(self._repo.clock())})
+        self._base.apply(facts={_LEFT_BEHIND: to_iso(self._repo.clock())})
 
     def _pull(self) -> Pulled | None:
         from swampstore.sync.errors import IncompleteSyncError
 
         try:
-            return self._connection.service.pull(
-                self._models,
-                metadata_only=self._metadata_only,
-                deadline=self._deadline,
-                progress=self._tell,
-            )
+            return self._sync.pull()
         except IncompleteSyncError as error:
             # What is wrong with some files is no reason not to work on the others.
             notice("%s", error.message)
             return None
 
     def _push(self) -> Pushed:
-        base = self._connection.base
-        self._repo.export_catalog()
-        left_behind = base.fact(_LEFT_BEHIND)
-        pushed = self._connection.service.push(
-            None if left_behind else self._models, deadline=self._deadline, progress=self._tell
-        )
-        if left_behind and base.fact(_LEFT_BEHIND) == left_behind:
-            base.apply(facts={_LEFT_BEHIND: None})
+        left_behind = self._base.fact(_LEFT_BEHIND)
+        pushed = self._sync.push(all_models=bool(left_behind))
+        if left_behind and self._base.fact(_LEFT_BEHIND) == left_behind:
+            self._base.apply(facts={_LEFT_BEHIND: None})
         return pushed
 
 
@@ -286,3 +212,12 @@ def _say_offline(error: StoreUnreachableError) -> None:
             "working offline, nothing is locked: %s. The next sync pushes what is saved.",
             error.message,
         )
+
+
+def _unreached() -> NotPushedError:
+    from swampstore.sync.errors import NotPushedError
+
+    return NotPushedError(
+        "the data is safe here, and not on the remote, which could not be reached",
+        hint="Any later command that reaches it pushes this too, or `swampstore sync --push`.",
+    )

@@ -49,10 +49,12 @@ def push(
 ) -> None:
     """Compare every file of the cache, and bring to the remote what it does not have."""
     from swampstore.cli.progress import progress_shown
-    from swampstore.cli.sync import saying_what_stays
     from swampstore.pipeline import syncing
+    from swampstore.pipeline.engines import EngineCarrier
+    from swampstore.sync.run import raised_as_not_pushed
 
-    with session.open_repo() as repo, progress_shown() as tell, saying_what_stays():
+    not_pushed = raised_as_not_pushed(*EngineCarrier.errors)
+    with session.open_repo() as repo, progress_shown() as tell, not_pushed:
         synced = syncing.push(
             repo,
             engine=engine,

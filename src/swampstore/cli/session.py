@@ -46,16 +46,11 @@ class Session:
 
     def catch_up(self, repo: Repo) -> None:
         """Before something is planned for everything, have what others pushed, if possible."""
-        if repo.config.remote is None or repo.config.is_offline:
+        if repo.config.remote is None:
             return
-        from swampstore.stores.errors import StoreUnreachableError
+        from swampstore.sync.run import catch_up
 
-        try:
-            repo.sync.pull(
-                metadata_only=repo.config.remote.hydration == "lazy",
-                deadline=repo.config.remote.sync_timeout,
-            )
-        except StoreUnreachableError as error:
+        if error := catch_up(repo):
             self.note(f"planned without what others pushed: {error.message}")
 
     @contextmanager
@@ -72,11 +67,9 @@ class Session:
             except SwampstoreError as error:
                 self.unpushed = error
                 return
-        if work.is_offline:
-            self.unpushed = None if repo.config.is_offline else _offline()
-        elif work.pushed:
-            for rel, outcome in work.pushed.conflicts:
-                self.note(f"conflict: {rel}: {outcome}")
+        self.unpushed = work.not_pushed
+        for rel, outcome in work.pushed.conflicts if work.pushed else ():
+            self.note(f"conflict: {rel}: {outcome}")
 
     def show(self, document: Any, text: Callable[[], str]) -> None:
         """Print the result: `document` with `--json`, else what `text` returns."""
@@ -111,15 +104,6 @@ class Session:
     def show_cancelled(self) -> None:
         """Print the result of a command that was not confirmed."""
         self.show({"cancelled": True}, lambda: "Cancelled, nothing was changed.")
-
-
-def _offline() -> SwampstoreError:
-    from swampstore.sync.errors import NotPushedError
-
-    return NotPushedError(
-        "the data is safe here, and not on the remote, which could not be reached",
-        hint="Any later command that reaches it pushes this too, or `swampstore sync --push`.",
-    )
 
 
 def write_output(data: str | bytes) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -13,15 +12,13 @@ from swampstore.cli.arguments import complete_model, engine_option, timeout_opti
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
-from swampstore.errors import EXIT_NOT_PUSHED
 
 if TYPE_CHECKING:
-    from swampstore.layout import ModelRef
-    from swampstore.pipeline.engines import EngineCarrier
     from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
     from swampstore.stores.counting import Tally
     from swampstore.sync.report import Conflict, Preview, Pulled, Pushed, Skipped
+    from swampstore.sync.run import SyncRun
 
 _NAMED = 20
 
@@ -67,20 +64,44 @@ def sync(
         raise click.UsageError("--pull and --push exclude each other; without both, both is done")
     if push and metadata_only:
         raise click.UsageError("--metadata-only is about what is pulled, not about --push")
+    from swampstore.cli.progress import progress_shown
+    from swampstore.pipeline.engines import carrying
+    from swampstore.sync.run import SyncRun
+
     with session.open_repo() as repo:
         scope = [repo.model(model) for model in models] or None
+        lazy = metadata_only or None
         if dry_run:
-            found = repo.sync.preview(scope, metadata_only=_is_lazy(repo, metadata_only), full=full)
+            found = SyncRun(repo, scope, full=full, metadata_only=lazy).preview()
             _show_preview(session, found, pull=pull, push=push)
             return
-        run = _Run(session, repo, scope, full=full, metadata_only=metadata_only, timeout=timeout)
-        done = run.go(engine, pull=not push, push=not pull)
+        with progress_shown() as tell, carrying(repo, engine, tell=tell) as carrier:
+            run = SyncRun(
+                repo,
+                scope,
+                full=full,
+                metadata_only=lazy,
+                timeout=timeout,
+                progress=carrier.tell,
+                carrier=carrier,
+                carrier_errors=carrier.errors,
+            )
+            done = _run(session, repo, run, pull=not push, push=not pull)
         session.show(done.to_json(), lambda: _text(done))
 
 
-def _is_lazy(repo: Repo, metadata_only: bool) -> bool:
-    remote = repo.config.remote
-    return metadata_only or (remote is not None and remote.hydration == "lazy")
+def _run(session: Session, repo: Repo, run: SyncRun, *, pull: bool, push: bool) -> _Done:
+    from swampstore.sync.errors import NotPushedError
+
+    started = time.monotonic()
+    try:
+        run.run(pull=pull, push=push)
+    except NotPushedError:
+        if run.pulled and not session.json:
+            session.note(_pulled_text(run.pulled))
+        raise
+    seconds = round(time.monotonic() - started, 3)
+    return _Done(run.pulled, run.pushed, repo.connection.counting.tally(), seconds)
 
 
 class _Done(NamedTuple):
@@ -130,116 +151,6 @@ class _Nothing(NamedTuple):
 
 
 _NOTHING = _Nothing()
-
-
-class _Run:
-    def __init__(
-        self,
-        session: Session,
-        repo: Repo,
-        scope: Sequence[ModelRef] | None,
-        *,
-        full: bool,
-        metadata_only: bool,
-        timeout: int | None,
-    ) -> None:
-        connection, remote = repo.connection, repo.config.remote
-        assert remote is not None
-        self._session = session
-        self._repo = repo
-        self._service = connection.service
-        self._counting = connection.counting
-        self._scope = scope
-        self._full = full
-        self._metadata_only = _is_lazy(repo, metadata_only)
-        self._deadline = timeout or remote.sync_timeout
-
-    def go(self, engine: Engine | None, *, pull: bool, push: bool) -> _Done:
-        """Pull, push, and pull again if the push made room for something of others."""
-        from swampstore.cli.progress import progress_shown
-        from swampstore.pipeline.engines import carrying
-        from swampstore.sync.errors import IncompleteSyncError
-
-        started = time.monotonic()
-        pulled: Pulled | None = None
-        pushed: Pushed | None = None
-        failed: IncompleteSyncError | None = None
-        with progress_shown() as tell, carrying(self._repo, engine, tell=tell) as carrier:
-            try:
-                pulled = self._pull(carrier) if pull else None
-            except IncompleteSyncError as error:
-                failed = error  # what others did to a file is no reason to keep our work from them
-            if push:
-                pushed = self._push(pulled, carrier)
-            if pulled and pushed and pushed.conflicts:
-                pulled = _added(pulled, self._pull(carrier))
-        if failed:
-            raise failed
-        seconds = round(time.monotonic() - started, 3)
-        return _Done(pulled, pushed, self._counting.tally(), seconds)
-
-    def _pull(self, carrier: EngineCarrier) -> Pulled:
-        from swampstore.sync.report import Step
-
-        carrier.tell(Step("pull", 0, 0, 0, 0))
-        return self._service.pull(
-            self._scope,
-            metadata_only=self._metadata_only,
-            full=self._full,
-            deadline=self._deadline,
-            progress=carrier.tell,
-            carrier=carrier,
-        )
-
-    def _push(self, pulled: Pulled | None, carrier: EngineCarrier) -> Pushed:
-        from swampstore.sync.errors import NotPushedError
-        from swampstore.sync.report import Step
-
-        carrier.tell(Step("push", 0, 0, 0, 0))
-        self._repo.export_catalog()
-        try:
-            with saying_what_stays():
-                return self._service.push(
-                    self._scope,
-                    full=self._full,
-                    deadline=self._deadline,
-                    progress=carrier.tell,
-                    carrier=carrier,
-                )
-        except NotPushedError:
-            if pulled and not self._session.json:
-                self._session.note(_pulled_text(pulled))
-            raise
-
-
-@contextmanager
-def saying_what_stays() -> Iterator[None]:
-    """Raise what keeps a push from its end as NotPushedError: nothing is lost by that."""
-    from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
-    from swampstore.stores.errors import StoreError
-    from swampstore.sync.errors import NotPushedError, SyncError
-
-    try:
-        yield
-    except (FilesNotSeenError, SparkJobError, StoreError, SyncError) as error:
-        if error.exit_status == EXIT_NOT_PUSHED:
-            raise
-        raise NotPushedError(
-            f"the data is safe here, but not all of it is on the remote: {error.message}",
-            hint=error.hint,
-        ) from error
-
-
-def _added(first: Pulled, second: Pulled) -> Pulled:
-    from swampstore.sync.report import Pulled
-
-    return Pulled(
-        first.files + second.files,
-        first.bytes + second.bytes,
-        first.deleted + second.deleted,
-        second.conflicts,
-        first.skipped + second.skipped,
-    )
 
 
 # Text ----------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ class CacheChecks:
         remote = self._repo.config.remote
         assert remote is not None
         try:
-            self._repo.sync.pull(full=True, metadata_only=remote.hydration == "lazy")
+            self._repo.sync.pull(full=True, metadata_only=remote.is_lazy)
         except SwampstoreError as error:
             notice("what is missing from the cache stays missing: %s", error.message)
             return False

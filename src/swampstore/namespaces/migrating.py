@@ -202,7 +202,7 @@ def _outside(repo: Repo) -> Repo:
 def _fetch_everything(repo: Repo, timeout: float | None, progress: Progress) -> None:
     assert repo.config.remote is not None
     repo.sync.limit_cache(None)
-    repo.sync.pull(deadline=timeout or repo.config.remote.sync_timeout, progress=progress)
+    repo.sync.pull(deadline=repo.config.remote.deadline(timeout), progress=progress)
 
 
 def _warnings(config: Config, plan: MovePlan, reverse: bool) -> Iterator[str]:

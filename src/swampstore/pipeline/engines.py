@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 from swampstore.notices import notice
 from swampstore.pipeline.cluster import is_local
 from swampstore.pipeline.errors import (
+    FilesNotSeenError,
     JavaMissingError,
     JavaTooOldError,
+    SparkJobError,
     SparkMissingError,
     SparkStartError,
 )
@@ -119,8 +121,10 @@ class EngineCarrier:
     """A carrier that chooses, knowing how much there is to be carried, who carries it.
 
     `used` says who it was, so far. Have the push or the pull tell its progress to `tell` as well:
-    tasks are told of before their files are.
+    tasks are told of before their files are. `errors` are those of Spark that end a push or a pull.
     """
+
+    errors = (FilesNotSeenError, SparkJobError)
 
     def __init__(
         self,

@@ -12,6 +12,8 @@ from swampstore.artifacts.mutation import Mutations
 from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock
 from swampstore.config import Config
+from swampstore.files import Tree
+from swampstore.layout import DataRef
 from swampstore.locks.deleting import Deletions
 from swampstore.locks.manager import LockManager
 from swampstore.stores.counting import CountingStore
@@ -25,7 +27,7 @@ from swampstore.sync.service import SyncService
 
 
 class OpenRepo(Protocol):
-    """What is needed of a repository whose datastore is a cache."""
+    """What sessions, syncs and other namespaces need of an open repository."""
 
     @property
     def config(self) -> Config:
@@ -34,6 +36,10 @@ class OpenRepo(Protocol):
     @property
     def clock(self) -> Clock:
         """What tells the time."""
+
+    @property
+    def tree(self) -> Tree:
+        """Its files."""
 
     @property
     def catalog(self) -> Catalog:
@@ -49,7 +55,23 @@ class OpenRepo(Protocol):
 
     @property
     def connection(self) -> Connection:
-        """Its remote."""
+        """Its remote; raises SyncNotSupportedError if it has none."""
+
+    @property
+    def locks(self) -> LockManager:
+        """The locks of its datastore."""
+
+    def ready(self, *, complete: bool = False) -> None:
+        """Heal what needs healing; with `complete`, also fill the catalog."""
+
+    def refresh(self, ref: DataRef) -> None:
+        """Make the rows of one name equal to what is on disk."""
+
+    def rebuild_catalog(self) -> object:
+        """Make all rows equal to what is on disk."""
+
+    def export_catalog(self) -> bool:
+        """Publish the rows for other namespaces, if that is due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,7 @@ class Setup:
 
     def _deadline(self, config: Config) -> float:
         assert config.remote is not None
-        return self._timeout or config.remote.sync_timeout
+        return config.remote.deadline(self._timeout)
 
     def _begin(self, phase: str) -> None:
         self._tell(Step(phase, 0, 0, 0, 0))
@@ -254,7 +254,7 @@ class Setup:
         assert remote is not None
         self._begin("pull")
         pulled = repo.connection.service.pull(
-            metadata_only=remote.hydration == "lazy" if metadata_only is None else metadata_only,
+            metadata_only=remote.is_lazy if metadata_only is None else metadata_only,
             full=full,
             deadline=self._deadline(repo.config),
             progress=self._tell,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from swampstore.artifacts.media_types import is_text
 from swampstore.catalog.foreign import FOREIGN_CATALOG, ForeignCatalogs
@@ -27,21 +27,9 @@ from swampstore.sync.foreign.namespace import ForeignNamespace
 if TYPE_CHECKING:
     from swampstore.catalog.select import LoadContent, Query
     from swampstore.sync.foreign.pulling import PulledCatalogs
-    from swampstore.sync.opening import Connection
+    from swampstore.sync.opening import OpenRepo
 
 _PAGE = 256
-
-
-class OpenRepo(Protocol):
-    """What is needed of a repository."""
-
-    @property
-    def config(self) -> Config:
-        """Its settings."""
-
-    @property
-    def connection(self) -> Connection:
-        """Its remote, if it has one."""
 
 
 def open_others(repo: OpenRepo) -> Others:

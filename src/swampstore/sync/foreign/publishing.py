@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
-from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.export import EXPORT, Published, refresh_export
-from swampstore.clock import Clock
-from swampstore.config import Config
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.notices import notice
@@ -20,35 +17,7 @@ from swampstore.sync.remote.facts import META_ETAG, Agreements
 from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
-    from swampstore.sync.dirty import DirtyTracker
-    from swampstore.sync.opening import Connection
-
-
-class OpenRepo(Protocol):
-    """What is needed of a repository."""
-
-    @property
-    def config(self) -> Config:
-        """Its settings."""
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time."""
-
-    @property
-    def catalog(self) -> Catalog:
-        """The rows of its artifacts."""
-
-    @property
-    def dirty(self) -> DirtyTracker:
-        """Which paths wait to be pushed."""
-
-    @property
-    def connection(self) -> Connection:
-        """Its remote, if it has one."""
-
-    def ready(self, *, complete: bool = False) -> None:
-        """Make its catalog complete."""
+    from swampstore.sync.opening import Connection, OpenRepo
 
 
 def export_catalog(repo: OpenRepo, *, force: bool) -> bool:
