@@ -164,7 +164,7 @@ def test_append_adds_to_a_streaming_version(cli: CommandLine, repo: Repo) -> Non
 def test_append_adds_a_file_in_pieces(
     cli: CommandLine, repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.cli.data_put._APPEND_CHUNK", 3)
+    monkeypatch.setattr("swampstore.cli.data.put._APPEND_CHUNK", 3)
     (tmp_path / "more").write_bytes(b"0123456789")
     cli("data", "put", MODEL, "log", "--streaming", stdin=b"")
     assert cli("data", "put", MODEL, "log", str(tmp_path / "more"), "--append").status == 0

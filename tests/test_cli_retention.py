@@ -242,7 +242,7 @@ def test_a_duration_that_is_none_is_an_error(
 def test_a_long_list_is_cut_and_counted(
     filled: Repo, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.cli.retention._SHOWN", 1)
+    monkeypatch.setattr("swampstore.cli.data.gc._SHOWN", 1)
     assert main(["data", "gc", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "... and 1 more\n" in out

@@ -161,7 +161,7 @@ def test_the_command_tells_what_it_does_not_copy(
 
 def command_line(*args: str) -> int:
     """Run the command with the session that is there, and leave that alone."""
-    from swampstore.cli.pipeline_copy import copy
+    from swampstore.cli.pipeline.copy import copy
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("swampstore.pipeline.starting.stop", lambda _: None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.cli import pipeline_verify as cli
+from swampstore.cli.pipeline import verify as cli
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
 from swampstore.layout import DEFERRED

@@ -51,20 +51,20 @@ data = Group(
     "data",
     root.entries["data"].summary,
     {
-        "put": Entry("data_put:put", "Save content as the next version of a data name."),
-        "get": Entry("data_get:get", "Show a version of a data name and its content."),
-        "list": Entry("data_list:list_data", "List the data names of a model."),
-        "versions": Entry("data_list:versions", "List the versions of a data name, newest first."),
-        "query": Entry("data_query:query", "Find artifacts by a predicate in CEL."),
-        "search": Entry("data_search:search", "Find artifacts by a word and by filters."),
+        "put": Entry("data.put:put", "Save content as the next version of a data name."),
+        "get": Entry("data.get:get", "Show a version of a data name and its content."),
+        "list": Entry("data.list:list_data", "List the data names of a model."),
+        "versions": Entry("data.list:versions", "List the versions of a data name, newest first."),
+        "query": Entry("data.query:query", "Find artifacts by a predicate in CEL."),
+        "search": Entry("data.search:search", "Find artifacts by a word and by filters."),
         "hydrate": Entry(
-            "data_hydrate:hydrate", "Fetch content that is only on the remote, much of it at once."
+            "data.hydrate:hydrate", "Fetch content that is only on the remote, much of it at once."
         ),
-        "delete": Entry("data_delete:delete", "Delete a data name, one version, or many names."),
-        "rename": Entry("data_rename:rename", "Give a data name another name."),
-        "gc": Entry("retention:gc", "Delete expired data and versions beyond their policy."),
+        "delete": Entry("data.delete:delete", "Delete a data name, one version, or many names."),
+        "rename": Entry("data.rename:rename", "Give a data name another name."),
+        "gc": Entry("data.gc:gc", "Delete expired data and versions beyond their policy."),
         "prune": Entry(
-            "retention:prune", "Delete the data of models that no definition stands for any more."
+            "data.gc:prune", "Delete the data of models that no definition stands for any more."
         ),
     },
 )
@@ -83,13 +83,13 @@ datastore = Group(
     "datastore",
     root.entries["datastore"].summary,
     {
-        "setup": Entry("datastore:setup", "Give the repository another datastore."),
-        "status": Entry("datastore:status", "Show which datastore is used, and its state."),
+        "setup": Entry("datastore.setup:setup", "Give the repository another datastore."),
+        "status": Entry("datastore.setup:status", "Show which datastore is used, and its state."),
         "evict": Entry(
-            "datastore_evict:evict", "Give up content here that the remote has as well."
+            "datastore.evict:evict", "Give up content here that the remote has as well."
         ),
         "migrate-index": Entry(
-            "datastore:migrate_index", "Make the index of the remote the sharded one."
+            "datastore.setup:migrate_index", "Make the index of the remote the sharded one."
         ),
         "lock": Entry("app:lock", "See who has locked what, and remove locks."),
         "namespace": Entry("app:namespace", "Share a datastore with other repositories."),
@@ -101,8 +101,8 @@ lock = Group(
     "lock",
     datastore.entries["lock"].summary,
     {
-        "status": Entry("datastore_locks:status", "Show who has locked what."),
-        "release": Entry("datastore_locks:release", "Remove a lock, whoever holds it."),
+        "status": Entry("datastore.lock:status", "Show who has locked what."),
+        "release": Entry("datastore.lock:release", "Remove a lock, whoever holds it."),
     },
 )
 
@@ -111,10 +111,10 @@ datastore_catalog = Group(
     datastore.entries["catalog"].summary,
     {
         "pull": Entry(
-            "datastore_catalog:pull", "Learn what other namespaces of the datastore hold."
+            "datastore.catalog:pull", "Learn what other namespaces of the datastore hold."
         ),
         "export": Entry(
-            "datastore_catalog:export", "Publish the catalog for other namespaces now."
+            "datastore.catalog:export", "Publish the catalog for other namespaces now."
         ),
     },
 )
@@ -123,15 +123,15 @@ namespace = Group(
     "namespace",
     datastore.entries["namespace"].summary,
     {
-        "set": Entry("datastore_namespace:set_", "Give the repository a namespace of its own."),
+        "set": Entry("datastore.namespace:set_", "Give the repository a namespace of its own."),
         "unset": Entry(
-            "datastore_namespace:unset", "Let the repository work without a namespace again."
+            "datastore.namespace:unset", "Let the repository work without a namespace again."
         ),
         "list": Entry(
-            "datastore_namespace:list_", "List who has which namespace of the datastore."
+            "datastore.namespace:list_", "List who has which namespace of the datastore."
         ),
         "migrate": Entry(
-            "datastore_namespace:migrate",
+            "datastore.namespace:migrate",
             "Move the data from before the namespace was set into it.",
         ),
     },
@@ -142,7 +142,7 @@ run = Group(
     root.entries["run"].summary,
     {
         "gc": Entry(
-            "retention:run_gc",
+            "data.gc:run_gc",
             "Delete the records and logs of workflow runs and outputs that ended long ago.",
         )
     },
@@ -153,36 +153,36 @@ pipeline = Group(
     root.entries["pipeline"].summary,
     {
         "verify": Entry(
-            "pipeline_verify:verify",
+            "pipeline.verify:verify",
             "Hash everything and compare it with the index; the exit status is 1 if something is"
             " wrong.",
         ),
         "reindex": Entry(
-            "pipeline_reindex:reindex", "Make the index of a remote anew from what is stored there."
+            "pipeline.reindex:reindex", "Make the index of a remote anew from what is stored there."
         ),
         "copy": Entry(
-            "pipeline_copy:copy",
+            "pipeline.copy:copy",
             "Copy a datastore to another store; the exit status is 1 if something stayed behind.",
         ),
         "gc": Entry(
-            "pipeline_gc:gc",
+            "pipeline.gc:gc",
             "Delete expired data and versions beyond their policy, after a grace period.",
         ),
         "report": Entry(
-            "pipeline_report:report",
+            "pipeline.report:report",
             "Write a page about what is stored: who uses how much, growth, duplicates, garbage.",
         ),
         "push": Entry(
-            "pipeline_push:push",
+            "pipeline.push:push",
             "Compare every file of the cache, and bring to the remote what it does not have.",
         ),
         "pull": Entry(
-            "pipeline_pull:pull",
+            "pipeline.pull:pull",
             "Compare everything that the remote has with the cache, and bring here what is"
             " missing.",
         ),
         "catalog": Entry(
-            "pipeline_catalog:catalog",
+            "pipeline.catalog:catalog",
             "Make catalogs anew: of any namespaces as Parquet, and the local one.",
         ),
     },

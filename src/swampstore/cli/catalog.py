@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import engine_option
 from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from swampstore.cli.arguments import complete_model, engine_option, timeout_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import complete_model, engine_option, timeout_option
 from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
 

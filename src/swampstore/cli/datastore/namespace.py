@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import timeout_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import timeout_option
 from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
 from swampstore.cli.rendering import counted, size_text
 from swampstore.cli.session import Session

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import limit_option, model_argument, name_argument
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.describing import model_members
+from swampstore.cli.data import model_members
+from swampstore.cli.options import limit_option, model_argument, name_argument
 from swampstore.cli.rendering import counted, size_text, table
 from swampstore.cli.session import Session
 

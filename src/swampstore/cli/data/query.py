@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.artifacts.media_types import is_json
-from swampstore.cli.arguments import limit_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import limit_option
 from swampstore.cli.rendering import counted, footer_text, records_text, values_text
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import engine_option
 from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable

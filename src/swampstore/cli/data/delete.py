@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import (
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.data import model_members
+from swampstore.cli.options import (
     dry_run_option,
     model_argument,
     optional_name_argument,
     version_option,
     yes_option,
 )
-from swampstore.cli.command import command, pass_session
-from swampstore.cli.describing import model_members
 from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, SwampstoreError

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import complete_model
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import complete_model
 from swampstore.cli.rendering import printable, table
 from swampstore.cli.session import Session
 

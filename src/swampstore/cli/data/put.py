@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
-from swampstore.cli.arguments import model_argument, name_argument, tag_option
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.describing import description
+from swampstore.cli.data import description
+from swampstore.cli.options import model_argument, name_argument, tag_option
 from swampstore.cli.rendering import printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError

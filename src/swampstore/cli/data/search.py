@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.arguments import tag_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import tag_option
 from swampstore.cli.rendering import footer_text, records_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError

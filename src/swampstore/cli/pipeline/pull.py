@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swampstore.cli.arguments import engine_option
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
-from swampstore.cli.pipeline_push import keep_findings, patience_option, show_synced
+from swampstore.cli.pipeline.push import keep_findings, patience_option, show_synced
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import click
 
 from swampstore.artifacts.content import parse_content
 from swampstore.artifacts.media_types import is_json, is_text
-from swampstore.cli.arguments import model_argument, name_argument, version_option
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.describing import description
+from swampstore.cli.data import description
+from swampstore.cli.options import model_argument, name_argument, version_option
 from swampstore.cli.rendering import fields, printable, size_text
 from swampstore.cli.session import Session, write_output
 

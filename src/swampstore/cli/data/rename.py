@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from swampstore.cli.arguments import complete_name, model_argument
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.describing import model_members
+from swampstore.cli.data import model_members
+from swampstore.cli.options import complete_name, model_argument
 from swampstore.cli.rendering import printable
 from swampstore.cli.session import Session
 
