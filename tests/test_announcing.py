@@ -329,7 +329,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the marker's temporary file",
         "shutil.copymode": "the marker",
     },
-    "cli/data_put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
+    "cli/data/put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
     "files/change_log.py": {"os.open": "its own log, which no client transfers"},
     "artifacts/name_locks.py": {
         "os.makedirs": "its own directory, in the local tier",
@@ -345,7 +345,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the catalog's directory, in the local tier",
         "os.replace": "the catalog's own files",
     },
-    "cli/data_get.py": {
+    "cli/data/get.py": {
         "open": "the file that --output names",
         "os.replace": "the same",
         "os.unlink": "its temporary file",

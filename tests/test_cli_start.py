@@ -123,7 +123,7 @@ def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
         "swampstore.escaping",
         "swampstore.cli",
         *(f"swampstore.cli.{name}" for name in ("app", "command", "rendering")),
-        *(f"swampstore.cli.{name}" for name in ("running", "session", "signals")),
+        *(f"swampstore.cli.{name}" for name in ("running", "session")),
     }
 
 

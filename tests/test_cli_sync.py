@@ -15,7 +15,7 @@ import pytest
 
 from swampstore.cli import progress as telling
 from swampstore.cli.progress import ProgressBar, ProgressLines
-from swampstore.cli.sync import named_lines
+from swampstore.cli.rendering import named_lines
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
 from swampstore.sync.report import Pulled, Step

@@ -1,8 +1,9 @@
 """The command line `swampstore`: parse, call the library, render.
 
-`app` holds the table of all commands, `command` what commands are made of, `session` what they
-are given, `arguments` what many of them take, `rendering` how text output looks. A command's
-module is imported when the command is run.
+The files mirror the command tree: `swampstore data list` is in `data/list.py`. Start with `app`,
+the table of all commands; `command` is what commands are made of, `session` what they are given,
+`options` what many of them take, `rendering` how text looks, `progress` how far something is, and
+`running` makes errors messages and exit statuses. A command's module is imported when it is run.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ root = Group(
             "doctor:doctor",
             "Check the repository and its remote; the exit status is 1 if something is wrong.",
         ),
-        "completion": Entry("completion:completion", "Print the completion script of a shell."),
+        "completion": Entry("init:completion", "Print the completion script of a shell."),
     },
     params=[_version],
 )
@@ -56,12 +56,12 @@ data = Group(
         "list": Entry("data.list:list_data", "List the data names of a model."),
         "versions": Entry("data.list:versions", "List the versions of a data name, newest first."),
         "query": Entry("data.query:query", "Find artifacts by a predicate in CEL."),
-        "search": Entry("data.search:search", "Find artifacts by a word and by filters."),
+        "search": Entry("data.query:search", "Find artifacts by a word and by filters."),
         "hydrate": Entry(
-            "data.hydrate:hydrate", "Fetch content that is only on the remote, much of it at once."
+            "data.get:hydrate", "Fetch content that is only on the remote, much of it at once."
         ),
         "delete": Entry("data.delete:delete", "Delete a data name, one version, or many names."),
-        "rename": Entry("data.rename:rename", "Give a data name another name."),
+        "rename": Entry("data.delete:rename", "Give a data name another name."),
         "gc": Entry("data.gc:gc", "Delete expired data and versions beyond their policy."),
         "prune": Entry(
             "data.gc:prune", "Delete the data of models that no definition stands for any more."
@@ -86,7 +86,7 @@ datastore = Group(
         "setup": Entry("datastore.setup:setup", "Give the repository another datastore."),
         "status": Entry("datastore.setup:status", "Show which datastore is used, and its state."),
         "evict": Entry(
-            "datastore.evict:evict", "Give up content here that the remote has as well."
+            "datastore.setup:evict", "Give up content here that the remote has as well."
         ),
         "migrate-index": Entry(
             "datastore.setup:migrate_index", "Make the index of the remote the sharded one."
@@ -111,10 +111,10 @@ datastore_catalog = Group(
     datastore.entries["catalog"].summary,
     {
         "pull": Entry(
-            "datastore.catalog:pull", "Learn what other namespaces of the datastore hold."
+            "datastore.namespace:pull", "Learn what other namespaces of the datastore hold."
         ),
         "export": Entry(
-            "datastore.catalog:export", "Publish the catalog for other namespaces now."
+            "datastore.namespace:export", "Publish the catalog for other namespaces now."
         ),
     },
 )
@@ -158,7 +158,7 @@ pipeline = Group(
             " wrong.",
         ),
         "reindex": Entry(
-            "pipeline.reindex:reindex", "Make the index of a remote anew from what is stored there."
+            "pipeline.verify:reindex", "Make the index of a remote anew from what is stored there."
         ),
         "copy": Entry(
             "pipeline.copy:copy",
@@ -173,11 +173,11 @@ pipeline = Group(
             "Write a page about what is stored: who uses how much, growth, duplicates, garbage.",
         ),
         "push": Entry(
-            "pipeline.push:push",
+            "pipeline.sync:push",
             "Compare every file of the cache, and bring to the remote what it does not have.",
         ),
         "pull": Entry(
-            "pipeline.pull:pull",
+            "pipeline.sync:pull",
             "Compare everything that the remote has with the cache, and bring here what is"
             " missing.",
         ),

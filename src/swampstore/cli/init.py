@@ -1,4 +1,4 @@
-"""`swampstore init`."""
+"""`swampstore init` and `swampstore completion`: what is done once, at the start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import printable
+from swampstore.cli.running import COMPLETE, PROGRAM
 from swampstore.cli.session import Session
 
 
@@ -41,3 +42,23 @@ def init(session: Session, directory: str | None, *, upgrade: bool) -> None:
             {"repoDir": config.repo_dir, "repoId": config.repo_id, "datastore": config.base},
             lambda: told,
         )
+
+
+@command(
+    examples="""
+    eval "$(swampstore completion bash)"
+    swampstore completion zsh > ~/.zfunc/_swampstore
+    swampstore completion fish > ~/.config/fish/completions/swampstore.fish
+    """
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="The shell.")
+@pass_session
+def completion(session: Session, shell: str) -> None:
+    """Print the completion script of a shell."""
+    from click.shell_completion import get_completion_class
+
+    complete = get_completion_class(shell)
+    assert complete is not None
+    root = click.get_current_context().find_root().command
+    script = complete(root, {}, PROGRAM, COMPLETE).source()
+    session.show({"shell": shell, "script": script}, lambda: script)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _UNITS = ("KB", "MB", "GB")
 _WIDE = 100_000
+_NAMED = 20
 
 
 def size_text(size: int) -> str:
@@ -73,6 +74,15 @@ def table(
     with console.capture() as capture:
         console.print(drawn)
     return capture.get().rstrip("\n")
+
+
+def named_lines(what: str, found: Iterable[str | tuple[str, ...]]) -> list[str]:
+    """Return a line for each path, with what is said of it, if anything; many are counted."""
+    every = [(one,) if isinstance(one, str) else one for one in found]
+    lines = [": ".join([what, *map(printable, one)]) for one in every[:_NAMED]]
+    if len(every) > _NAMED:
+        lines.append(f"{what}: ... and {len(every) - _NAMED} more")
+    return lines
 
 
 def counted(number: int, noun: str) -> str:

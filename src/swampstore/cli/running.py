@@ -1,23 +1,32 @@
-"""Running a command and turning whatever goes wrong into a message and an exit status."""
+"""Running a command and turning whatever goes wrong into a message and an exit status.
+
+A signal ends a command in good order: whatever is held is given back first, but not for ever.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import NamedTuple
 
 import click
 
 from swampstore.cli.rendering import printable_lines
 from swampstore.cli.session import Session, json_bytes
-from swampstore.cli.signals import EXIT_TERMINATED, Terminated, heard_signals
 from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, SwampstoreError
 
 PROGRAM = "swampstore"
 COMPLETE = "_SWAMPSTORE_COMPLETE"
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # what shells report of any program that a closed pipe ended
+EXIT_TERMINATED = 143
+# How long giving back may take, if the other side does not answer.
+_GRACE = 5.0
 _OFF = ("", "0", "off", "false", "no")
 
 
@@ -157,3 +166,45 @@ def _finish_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+# Signals --------------------------------------------------------------------------------------
+
+
+class Terminated(BaseException):
+    """Somebody sent SIGTERM. Not an Exception, so that no handler takes it for a failure."""
+
+
+@contextlib.contextmanager
+def heard_signals() -> Iterator[None]:
+    """Turn SIGINT and SIGTERM into exceptions in this block, and insist on an end soon."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        signal.SIGINT: signal.signal(signal.SIGINT, _interrupt),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    _insist(EXIT_INTERRUPTED)
+    raise KeyboardInterrupt
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    _insist(EXIT_TERMINATED)
+    raise Terminated
+
+
+def _insist(status: int) -> None:
+    timer = threading.Timer(_GRACE, os._exit, [status])
+    timer.daemon = True
+    timer.start()

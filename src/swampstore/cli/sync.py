@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import complete_model, engine_option, timeout_option
-from swampstore.cli.rendering import counted, printable, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from swampstore.stores.counting import Tally
     from swampstore.sync.report import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.sync.run import SyncRun
-
-_NAMED = 20
 
 
 @command(
@@ -64,7 +62,6 @@ def sync(
         raise click.UsageError("--pull and --push exclude each other; without both, both is done")
     if push and metadata_only:
         raise click.UsageError("--metadata-only is about what is pulled, not about --push")
-    from swampstore.cli.progress import progress_shown
     from swampstore.pipeline.engines import carrying
     from swampstore.sync.run import SyncRun
 
@@ -181,14 +178,6 @@ def _pulled_text(pulled: Pulled) -> str:
     )
 
 
-def named_lines(what: str, found: Sequence[tuple[str, str]]) -> list[str]:
-    """Return one line per path with what is said of it; many are counted instead."""
-    lines = [f"{what}: {printable(rel)}: {printable(said)}" for rel, said in found[:_NAMED]]
-    if len(found) > _NAMED:
-        lines.append(f"{what}: ... and {len(found) - _NAMED} more")
-    return lines
-
-
 def _show_preview(session: Session, preview: Preview, *, pull: bool, push: bool) -> None:
     document: dict[str, Any] = {"dryRun": True}
     if not push:
@@ -204,12 +193,12 @@ def _show_preview(session: Session, preview: Preview, *, pull: bool, push: bool)
 def _preview_text(preview: Preview, *, pull: bool, push: bool) -> str:
     lines: list[str] = []
     if not push:
-        lines += _path_lines("pull", preview.pull)
-        lines += _path_lines("delete here", preview.delete_local)
+        lines += named_lines("pull", preview.pull)
+        lines += named_lines("delete here", preview.delete_local)
     if not pull:
-        lines += _path_lines("push", preview.push)
-        lines += _path_lines("delete on the remote", preview.delete_remote)
-    lines += _path_lines("settle", preview.conflicts)
+        lines += named_lines("push", preview.push)
+        lines += named_lines("delete on the remote", preview.delete_remote)
+    lines += named_lines("settle", preview.conflicts)
     if not push:
         amount = counted(len(preview.pull), "file")
         lines.append(f"Would pull {amount}, {size_text(preview.pull_bytes)}.")
@@ -217,11 +206,3 @@ def _preview_text(preview: Preview, *, pull: bool, push: bool) -> str:
         amount = counted(len(preview.push), "file")
         lines.append(f"Would push {amount}, {size_text(preview.push_bytes)}.")
     return "\n".join(lines)
-
-
-def _path_lines(what: str, rels: Iterable[str]) -> list[str]:
-    paths = list(rels)
-    lines = [f"{what}: {printable(rel)}" for rel in paths[:_NAMED]]
-    if len(paths) > _NAMED:
-        lines.append(f"{what}: ... and {len(paths) - _NAMED} more")
-    return lines

@@ -1,4 +1,4 @@
-"""Members that the documents of several commands share."""
+"""The commands below `swampstore data`, and what their documents say of an artifact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`swampstore data query`."""
+"""`swampstore data query` and `swampstore data search`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import click
 
 from swampstore.artifacts.media_types import is_json
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import limit_option
+from swampstore.cli.options import limit_option, tag_option
 from swampstore.cli.rendering import counted, footer_text, records_text, values_text
 from swampstore.cli.session import Session
-from swampstore.errors import SwampstoreError
+from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.formats import LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,3 +123,141 @@ def _converse(session: Session, repo: Repo, wanted: dict[str, Any]) -> None:
             session.note(f"error: {error.message}")
             if error.hint:
                 session.note(f"hint: {error.hint}")
+
+
+_EQUALITIES = {
+    "data_type": "dataType",
+    "lifetime": "lifetime",
+    "owner_type": "ownerType",
+    "content_type": "contentType",
+    "run": "workflowRunId",
+}
+
+
+@command(
+    examples="""
+    swampstore data search state
+    swampstore data search --model web-server --since 7d
+    swampstore data search --type resource --tag env=prod --limit 10 --json
+    """
+)
+@click.argument(
+    "q", required=False, help="Part of a data name, model name, spec name or tag, in any case."
+)
+@click.option("--type", "data_type", metavar="TYPE", help="The tag `type`.")
+@click.option("--lifetime", metavar="LIFETIME", help="The lifetime, as it was given.")
+@click.option("--owner-type", metavar="TYPE", help="model-method, workflow-step or manual.")
+@click.option("--workflow", metavar="NAME|ID", help="Written by this workflow.")
+@click.option("--run", metavar="ID", help="Written by this workflow run.")
+@click.option("--model", metavar="MODEL", help="TYPE/ID, or the name of models.")
+@click.option("--content-type", metavar="TYPE", help="The MIME type.")
+@click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
+@tag_option
+@click.option("--streaming", is_flag=True, help="Only versions that can be appended to.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0, LARGEST_NUMBER),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="Show at most this many.",
+)
+@pass_session
+def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> None:
+    """Find artifacts by a word and by filters."""
+    with session.open_repo() as repo:
+        predicate = _predicate(repo, filters)
+        results = repo.query(predicate, order="createdAt desc", limit=None if q else limit)
+        found = list(results)
+        if q:
+            found = [artifact for artifact in found if _mentions(artifact, q.casefold())][:limit]
+    limited = len(found) >= limit
+    document = {
+        "query": q or "",
+        "predicate": predicate or "",
+        "results": [artifact.record() for artifact in found],
+        "total": len(found),
+        "limited": limited,
+        "unhydrated": results.unhydrated,
+    }
+    footer = footer_text(len(found), limited=limited)
+    is_namespaced = bool(repo.config.namespace) or repo.knows_others
+    session.show(document, lambda: records_text(found, footer, is_namespaced))
+
+
+def _predicate(repo: Repo, filters: dict[str, Any]) -> str | None:
+    """Return the filters as a predicate that SQL alone can answer."""
+    _check_owner_type(filters["owner_type"])
+    parts = [
+        f"{field} == {_literal(filters[option])}"
+        for option, field in _EQUALITIES.items()
+        if filters[option] is not None
+    ]
+    parts += [f"tags[{_literal(key)}] == {_literal(value)}" for key, value in filters["tags"]]
+    if filters["streaming"]:
+        parts.append("streaming == true")
+    if filters["workflow"] is not None:
+        workflow = _literal(filters["workflow"])
+        parts.append(f"(workflowName == {workflow} || workflowId == {workflow})")
+    if filters["model"] is not None:
+        parts.append(_of_model(repo, filters["model"]))
+    if filters["since"] is not None:
+        parts.append(f"createdAt >= {_literal(_moment(repo, filters['since']))}")
+    return " && ".join(parts) or None
+
+
+def _check_owner_type(owner_type: str | None) -> None:
+    from swampstore.artifacts.metadata import OWNER_TYPES
+
+    if owner_type is not None and owner_type not in OWNER_TYPES:
+        raise ValidationError(
+            f"the owner type {owner_type!r} is unknown",
+            hint=f"Use one of {', '.join(OWNER_TYPES)}.",
+        )
+
+
+def _literal(text: str) -> str:
+    from swampstore.catalog.query.render import render
+    from swampstore.catalog.query.tree import Literal
+
+    return render(Literal("string", text))
+
+
+def _of_model(repo: Repo, model: str) -> str:
+    from swampstore.layout import split_namespace
+
+    prefix, name = split_namespace(model)
+    if not prefix and "/" not in name:
+        return f"modelName == {_literal(name)}"
+    namespace, ref = repo.locate(model)
+    address = f"modelType == {_literal(ref.type)} && modelId == {_literal(ref.id)}"
+    return f"ns == {_literal(namespace)} && {address}" if prefix else address
+
+
+def _moment(repo: Repo, text: str) -> str:
+    """Return the moment that an age or a time stands for, as the catalog writes it."""
+    from swampstore.artifacts.retention.durations import parse_duration
+    from swampstore.clock import from_iso, to_iso
+
+    try:
+        return to_iso(from_iso(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return to_iso(repo.clock() - parse_duration(text))
+    except (ValidationError, OverflowError):
+        raise ValidationError(
+            f"--since {text!r} is neither an age nor a time",
+            hint="Write an age such as 90m, 12h, 7d or 6mo, or a time such as 2026-05-14T08:00Z.",
+        ) from None
+
+
+def _mentions(artifact: Artifact, word: str) -> bool:
+    """Whether a case-folded word is part of a name or a tag."""
+    row = artifact.row
+    if any(word in text.casefold() for text in (row.data_name, row.model_name, row.spec_name)):
+        return True
+    # Most rows are done with here: what no key and no value holds, their JSON does not hold.
+    if word.isalnum() and word not in row.tags.casefold():
+        return False
+    return any(word in f"{key}={value}".casefold() for key, value in artifact.tags.items())

@@ -1,4 +1,4 @@
-"""`swampstore datastore namespace`: set, unset, list, migrate."""
+"""`swampstore datastore namespace` and `swampstore datastore catalog`: sharing a datastore."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import timeout_option
+from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError
 
 if TYPE_CHECKING:
     from swampstore.namespaces import Manifest, Migration, NamespaceSet, NamespaceUnset
+    from swampstore.sync.foreign.pulling import PulledCatalogs
 
 confirm_option = click.option(
     "-y", "--confirm", is_flag=True, help="Do it. Without this, only show what would move."
@@ -70,7 +72,6 @@ def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> N
     Only as long as no other repository has a namespace in the same datastore. Without --migrate,
     the data stays where it is, and so does the registration.
     """
-    from swampstore.cli.progress import progress_shown
     from swampstore.namespaces import preview_migration, unset_namespace
     from swampstore.namespaces.switching import check_may_unset
 
@@ -146,7 +147,6 @@ def migrate(session: Session, confirm: bool, reverse: bool, timeout: int | None)
     interrupted, run it again.
     """
     from swampstore import namespaces
-    from swampstore.cli.progress import progress_shown
 
     with session.open_repo() as repo:
         if not confirm:
@@ -199,3 +199,62 @@ def _show_partial(session: Session, error: MoveInterruptedError) -> None:
         document, lambda: f"Moved {moved}. {printable(error.message)}.\n{printable(error.hint)}"
     )
     click.get_current_context().exit(EXIT_ERROR)
+
+
+@command(
+    examples="""
+    swampstore datastore catalog pull
+    swampstore datastore catalog pull --namespaces infra,network --json
+    """
+)
+@click.option(
+    "--namespaces", metavar="A,B", help="Only these namespaces.  [default: all but the own]"
+)
+@pass_session
+def pull(session: Session, namespaces: str | None) -> None:
+    """Learn what other namespaces of the datastore hold.
+
+    Queries find their artifacts from then on, and NAMESPACE:MODEL names one of their models.
+    """
+    chosen = None if namespaces is None else [one.strip() for one in namespaces.split(",")]
+    with session.open_repo() as repo:
+        result = repo.pull_catalogs(chosen)
+    session.show(result.to_json(), lambda: _pulled_text(result))
+
+
+def _pulled_text(result: PulledCatalogs) -> str:
+    lines = [
+        f"{printable(one.namespace)} is skipped: {printable(one.reason)}." for one in result.skipped
+    ]
+    for one in result.pulled:
+        if one.bad_rows:
+            bad = counted(one.bad_rows, "row")
+            lines.append(f"{bad} of {one.namespace} could not be understood.")
+    if result.pulled:
+        rows = [(one.namespace, one.rows, one.exported_at) for one in result.pulled]
+        lines.insert(0, table(("namespace", "rows", "exportedAt"), rows, right=("rows",)))
+    return "\n".join(lines) or "There are no other namespaces."
+
+
+@command(
+    examples="""
+    swampstore datastore catalog export
+    swampstore datastore catalog export --json
+    """
+)
+@pass_session
+def export(session: Session) -> None:
+    """Publish the catalog for other namespaces now.
+
+    The next push brings it to the remote. Pushes do the same by themselves, but of a large
+    catalog only every ten minutes.
+    """
+    from swampstore.catalog.export import EXPORT
+
+    with session.open_repo() as repo:
+        repo.export_catalog(force=True)
+        path = f"{repo.config.datastore_dir}/{EXPORT}"
+        document = {"namespace": repo.config.namespace, "path": path}
+    session.show(
+        document, lambda: f"Wrote the catalog of {document['namespace']} to {printable(path)}."
+    )

@@ -1,4 +1,4 @@
-"""`swampstore datastore setup`, `status` and `migrate-index`."""
+"""`swampstore datastore setup`, `status`, `evict` and `migrate-index`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import timeout_option
-from swampstore.cli.rendering import counted, fields, printable, size_text, table
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, fields, named_lines, printable, size_text, table
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.stores.health import Health
     from swampstore.stores.probe import ProbeReport
+    from swampstore.sync.eviction import Evicted
     from swampstore.sync.report import SyncStatus
     from swampstore.sync.setup import IndexKind, SetupReport
-
-_NAMED = 20
 
 
 @command(
@@ -68,7 +68,6 @@ def setup(
     The data is taken along: copied, brought to the remote, and removed here once it is there.
     Nothing else should write to the repository meanwhile. If it is interrupted, run it again.
     """
-    from swampstore.cli.progress import progress_shown
     from swampstore.datastore_setup import set_up_datastore
 
     address = _address(target, config)
@@ -216,8 +215,7 @@ def _status_text(document: dict[str, Any]) -> str:
         shown["dirtyPaths"] = len(dirty)
     blocks = [fields(shown)]
     if dirty:
-        rest = [f"... and {len(dirty) - _NAMED} more"] if len(dirty) > _NAMED else []
-        blocks.append("\n".join([*(f"dirty: {printable(rel)}" for rel in dirty[:_NAMED]), *rest]))
+        blocks.append("\n".join(named_lines("dirty", dirty)))
     if check:
         rows = [["answer", check["message"]]]
         if "latencyMs" in check:
@@ -249,3 +247,69 @@ def migrate_index(session: Session) -> None:
             f" {counted(migrated.partitions, 'partition')}; commit {migrated.commit_seq}."
         ),
     )
+
+
+class SizeParam(click.ParamType[int]):
+    """A number of bytes, with a unit or without."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read a number and its unit."""
+        from swampstore.config import parse_size
+
+        size = parse_size(str(value))
+        if size is None:
+            self.fail(f"{value!r} is no size, write for example 512mb or 20GB", param, ctx)
+        return size
+
+
+@command(
+    examples="""
+    swampstore datastore evict --to 5GB
+    swampstore datastore evict --to 0 --dry-run
+    swampstore datastore evict --json
+    """
+)
+@click.option(
+    "--to",
+    "target",
+    type=SizeParam(),
+    metavar="BYTES",
+    help="Leave so much here, such as 512mb.  [default: 90 % of datastore.cache.maxBytes]",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would go.")
+@pass_session
+def evict(session: Session, target: int | None, dry_run: bool) -> None:
+    """Give up content here that the remote has as well.
+
+    What was not used for the longest time goes first. Reading it again fetches it again. The remote
+    is asked about each file right before; what it does not surely have always stays.
+    """
+    with session.open_repo() as repo:
+        service, remote = repo.sync, repo.config.remote
+        if target is None and remote is not None and remote.cache_limit is None:
+            raise click.UsageError("Say how much to leave, with --to: the cache has no limit.")
+        evicted = service.evict(target, dry_run=dry_run)
+    document: dict[str, Any] = {"dryRun": True, "paths": list(evicted.rels)} if dry_run else {}
+    document |= {
+        "files": evicted.files,
+        "bytes": evicted.bytes,
+        "contentBytes": evicted.held,
+        "unproven": list(evicted.unproven),
+    }
+    session.show(document, lambda: _evicted_text(evicted, dry_run=dry_run))
+
+
+def _evicted_text(evicted: Evicted, *, dry_run: bool) -> str:
+    lines: list[str] = []
+    if dry_run:
+        lines += named_lines("evict", evicted.rels)
+    verb = "Would evict" if dry_run else "Evicted"
+    amount = f"{counted(evicted.files, 'file')}, {size_text(evicted.bytes)}"
+    lines.append(f"{verb} {amount}; {size_text(evicted.held)} of content stay here.")
+    if evicted.unproven:
+        from swampstore.sync.eviction import why_it_stays
+
+        lines.append(printable(why_it_stays(evicted.unproven)))
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`swampstore pipeline verify`: everything that is stored against everything that is said of it."""
+"""`swampstore pipeline verify` and `reindex`: what is stored, and what the index says of it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
+    from swampstore.pipeline.reindex import Reindexed
     from swampstore.pipeline.verify import Verified
 
 _SHOWN = 20
@@ -154,3 +155,66 @@ def _summary(verified: Verified) -> str:
         verb = "WOULD BE LOST" if verified.dry_run else "LOST FOR GOOD"
         text += f" {verb}: {verified.lost}."
     return text if verified.open or verified.repaired or verified.lost else f"{text} All is well."
+
+
+@command(
+    examples="""
+    swampstore pipeline reindex --dry-run
+    swampstore pipeline reindex
+    swampstore pipeline reindex s3://bucket/prefix --namespace infra --rehash
+    swampstore pipeline reindex --findings changed.json
+    """
+)
+@click.option(
+    "--rehash",
+    is_flag=True,
+    help="Also compare the content of every object with the entry that is there.",
+)
+@grace_option(
+    "Objects that no entry names are entered when they are older: a push may be going on."
+)
+@pipeline_options
+@pass_session
+def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
+    """Make the index of a remote anew from what is stored there."""
+    from swampstore.pipeline.findings import write_few_findings, write_findings
+    from swampstore.pipeline.reindex import reindex as reindex_places
+
+    places = bulk.places(session)
+    with bulk.spark(session) as spark, progress_shown() as tell:
+        done = reindex_places(
+            spark,
+            places,
+            rehash=rehash,
+            grace=timedelta(minutes=grace),
+            dry_run=bulk.dry_run,
+            tell=tell,
+        )
+        if bulk.findings is not None:
+            if done.findings is not None:
+                write_findings(done.findings, bulk.findings)
+            else:
+                write_few_findings([], bulk.findings)
+    session.show(done.to_json(), lambda: _reindexed_text(done))
+
+
+def _reindexed_text(done: Reindexed) -> str:
+    made = done.made + done.hashed
+    lines = [
+        f"{'Would name' if done.dry_run else 'The index names'} {counted(done.entries, 'file')}:"
+        f" {done.kept} as before, {made} hashed, {done.adopted} new."
+    ]
+    if done.dropped:
+        lines.append(f"Entries without meaning: {done.dropped}.")
+    if done.leaving:
+        lines.append(f"Left of deletions that go on: {counted(done.leaving, 'object')}.")
+    if done.waiting:
+        lines.append(f"Too young to be anything but a push: {counted(done.waiting, 'object')}.")
+    if done.contradicted:
+        lines.append(
+            f"Entries whose object is missing or another one: {done.contradicted};"
+            " run `swampstore pipeline verify`."
+        )
+    if not done.dry_run:
+        lines.append(f"Documents written: {done.documents}.")
+    return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`swampstore pipeline push`: bring everything that the remote does not have there."""
+"""`swampstore pipeline push` and `pull`: everything, whatever is marked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import click
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
-from swampstore.cli.rendering import counted, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from swampstore.pipeline.syncing import Synced
     from swampstore.repo import Repo
 
-patience_option = click.option(
+_timeout_option = click.option(
     "--timeout",
     type=click.IntRange(1, 31_536_000),  # a year
     metavar="S",
@@ -36,7 +37,7 @@ patience_option = click.option(
 @findings_option
 @engine_option
 @master_option
-@patience_option
+@_timeout_option
 @pass_session
 def push(
     session: Session,
@@ -48,7 +49,6 @@ def push(
     timeout: int | None,
 ) -> None:
     """Compare every file of the cache, and bring to the remote what it does not have."""
-    from swampstore.cli.progress import progress_shown
     from swampstore.pipeline import syncing
     from swampstore.pipeline.engines import EngineCarrier
     from swampstore.sync.run import raised_as_not_pushed
@@ -63,11 +63,52 @@ def push(
             deadline=timeout,
             tell=tell,
         )
-        keep_findings(repo, synced, findings)
-    show_synced(session, synced)
+        _keep_findings(repo, synced, findings)
+    _show(session, synced)
 
 
-def keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
+@command(
+    examples="""
+    swampstore pipeline pull
+    swampstore pipeline pull --dry-run --json
+    swampstore pipeline pull --engine spark --master spark://host:7077
+    """
+)
+@click.option("--metadata-only", is_flag=True, help="Leave content on the remote until it is read.")
+@dry_run_option
+@findings_option
+@engine_option
+@master_option
+@_timeout_option
+@pass_session
+def pull(
+    session: Session,
+    *,
+    metadata_only: bool,
+    dry_run: bool,
+    findings: str | None,
+    engine: Engine | None,
+    master: str | None,
+    timeout: int | None,
+) -> None:
+    """Compare everything that the remote has with the cache, and bring here what is missing."""
+    from swampstore.pipeline import syncing
+
+    with session.open_repo() as repo, progress_shown() as tell:
+        synced = syncing.pull(
+            repo,
+            engine=engine,
+            settings=settings_at(repo.config, master),
+            metadata_only=metadata_only or None,
+            dry_run=dry_run,
+            deadline=timeout,
+            tell=tell,
+        )
+        _keep_findings(repo, synced, findings)
+    _show(session, synced)
+
+
+def _keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
     """Write what was found on the way to a file, if one is named."""
     if path is not None:
         from swampstore.pipeline.findings import write_few_findings
@@ -77,14 +118,12 @@ def keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
         write_few_findings(findings(synced, identity, repo.config.namespace), path)
 
 
-def show_synced(session: Session, synced: Synced) -> None:
+def _show(session: Session, synced: Synced) -> None:
     """Print what was carried, or would be."""
     session.show(synced.to_json(), lambda: _text(synced))
 
 
 def _text(synced: Synced) -> str:
-    from swampstore.cli.sync import named_lines
-
     did = {"push": ("Pushed", "on the remote"), "pull": ("Pulled", "here")}
     verb, where = did[synced.job]
     amount = f"{counted(synced.files, 'file')}, {size_text(synced.bytes)}"
