@@ -283,6 +283,79 @@ def test_all_of_the_index_of_version_2_lost_is_found_again_from_the_files(
     assert sorted(foreign.entries()) == sorted(sharded.has())
 
 
+def test_all_shards_and_meta_lost_is_version_2_for_a_machine_that_never_saw_it(
+    sharded: IndexMachine, machine: Open, foreign: ForeignClient
+) -> None:
+    sharded.commit(removals=[raw_rel("n")])
+    foreign.remove(raw_rel("n"))
+    for key in (META_KEY, *(shard_key(shard_of(model)) for model in "mn")):
+        foreign.remove(key)
+    fresh = machine("fresh")
+    assert fresh.index.refresh().version == 2
+    fresh.pull()
+    # The monolith still names what was deleted since, and does not name what was saved since.
+    assert sorted(fresh.has()) == [raw_rel("m"), raw_rel("m", 2)]
+
+
+def save_version(foreign: ForeignClient, model: str, number: int, content: str) -> list[str]:
+    raw = raw_rel(model, number)
+    metadata = f"{raw.removesuffix('/raw')}/metadata.yaml"
+    foreign.upload(raw, content)
+    foreign.upload(metadata, f"of {content}")
+    return [metadata, raw]
+
+
+def test_where_other_clients_made_version_2_and_all_of_it_is_lost_objects_count(
+    machine: Open, foreign: ForeignClient
+) -> None:
+    """Nothing tells that the monolith is not the truth but what it does not name."""
+    foreign.commit_v1(m="x", n="y")
+    foreign.migrate()
+    foreign.remove(raw_rel("n"))
+    saved = save_version(foreign, "m", 1, "x") + save_version(foreign, "m", 2, "newer")
+    for key in (META_KEY, *(shard_key(shard_of(model)) for model in "mn")):
+        foreign.remove(key)
+    fresh = machine("fresh")
+    fresh.pull()
+    assert sorted(fresh.has()) == sorted(saved)
+    fresh.commit({raw_rel("o"): "z"})
+    assert sorted(foreign.entries()) == sorted([*saved, raw_rel("o")])
+    b = machine("b")
+    b.pull()
+    assert sorted(b.has()) == sorted([*saved, raw_rel("o")])
+
+
+def test_a_doubtful_monolith_is_replaced_before_meta_says_that_it_counts(
+    machine: Open, foreign: ForeignClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreign.commit_monolith_only(n="y")
+    saved = save_version(foreign, "m", 1, "x")
+    fresh = machine("fresh")
+
+    def down(*_: object, **__: object) -> Written:
+        raise StoreUnreachableError("503", hint="Wait.")
+
+    with monkeypatch.context() as context:
+        context.setattr(fresh.index._documents, "put_meta", down)
+        with pytest.raises(StoreUnreachableError):
+            fresh.commit({raw_rel("o"): "z"})
+    assert foreign.meta() is None
+    assert {*saved, raw_rel("o")} <= foreign.entries().keys()
+
+
+def test_version_2_without_meta_names_versions_that_only_the_monolith_has(
+    sharded: IndexMachine, machine: Open, foreign: ForeignClient
+) -> None:
+    saved = save_version(foreign, "z", 1, "of a client that knows nothing else")
+    foreign.commit_monolith_only(z="of a client that knows nothing else")
+    foreign.remove(META_KEY)
+    fresh = machine("fresh")
+    fresh.pull()
+    assert sorted(fresh.has()) == sorted([*sharded.has(), *saved])
+    fresh.commit({raw_rel("o"): "z"})
+    assert {*saved, *sharded.has()} < foreign.entries().keys()
+
+
 # Shards on version 2 ------------------------------------------------------------------------------
 
 

@@ -62,6 +62,11 @@ class Document:
         """The entries that the commit which wrote this shard took out of it."""
         return _decode_if_sound(_raw_members, self.extra.get(_REMOVED)) or {}
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether this monolith is what a migration to version 2 left of it."""
+        return self.extra.get(_FROZEN) == _TRUE
+
     def written_by(self, commit_seq: int, removed: RawEntries | None = None) -> Document:
         """Return the shard as this commit writes it, after it took some entries out."""
         extra = self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)}
@@ -128,9 +133,11 @@ class _OwnMembers(msgspec.Struct):
 
 
 _ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256", "commitSeq"})
-_MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write"})
+_FROZEN = "frozen"
+_MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write", _FROZEN})
 _SHARD_MEMBERS = frozenset({"version", "entries"})
 _VERSION = msgspec.Raw(b"1")
+_TRUE = msgspec.Raw(b"true")
 _COMMIT_SEQ = "commitSeq"
 _REMOVED = "removed"
 _OWN = "swampstore"
@@ -193,14 +200,17 @@ def decode_monolith(data: bytes) -> Document:
     return _document(members, "monolith", MONOLITH_KEY)
 
 
-def encode_monolith(doc: Document, last_pulled: str, write_id: str) -> bytes:
-    """Write the index of a version 1 remote.
+def encode_monolith(
+    doc: Document, last_pulled: str, write_id: str, *, is_frozen: bool = False
+) -> bytes:
+    """Write the index of a version 1 remote; or, `is_frozen`, what is left of it on version 2.
 
     `last_pulled` is, in spite of its name, the time of this change. `write_id` tells this very
     write from any other, for when the answer to it gets lost.
     """
     known = {"version": 1, "lastPulled": last_pulled, "entries": doc.entries}
-    return _encode(known | _without(doc.extra, _MONOLITH_MEMBERS) | {"write": write_id})
+    own = {"write": write_id} | ({_FROZEN: True} if is_frozen else {})
+    return _encode(known | _without(doc.extra, _MONOLITH_MEMBERS) | own)
 
 
 def decode_shard(data: bytes, partition: str = "*") -> Document:

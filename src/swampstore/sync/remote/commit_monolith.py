@@ -11,7 +11,7 @@ shards that are not those of the last monolith that there was agreement about.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from swampstore.clock import Clock, to_iso
 from swampstore.stores.errors import PreconditionFailedError
@@ -92,7 +92,8 @@ class MonolithCommit:
                 view.sighting, view.sighting, found.etag, found.etag, frozenset()
             )
         touched = frozenset(change.by_partition())
-        seen = self._watch.begin_anew(view.sighting) if found.is_guess else view.sighting
+        is_missing = found.is_guess and found.etag is None
+        seen = self._watch.begin_anew(view.sighting) if is_missing else view.sighting
         mono = self._write_monolith(seen, found, change)
         ground, sighting = mono.ground, None
         for _ in attempts(change.rels):
@@ -119,6 +120,8 @@ class MonolithCommit:
                 written = self._documents.put_monolith(data, found.token)
             except PreconditionFailedError:
                 ground = self._watch.look_again()
+                if found.is_guess:
+                    raise index_moved("somebody else is healing the index", change.rels) from None
                 found = self._copy.fetch()
                 if ground.version != 1 or found.doc is None:
                     raise index_moved("the remote has another index now", change.rels) from None
@@ -126,6 +129,8 @@ class MonolithCommit:
                 self._look_again(change.upserts.keys())
                 continue
             self._copy.save(data, written.etag, written.token)
+            if found.is_guess:
+                found = replace(found, etag=None)  # nobody has agreed with these entries
             return _Written(found, merged, written.etag, ground)
         raise AssertionError  # attempts() ends with an error
 
@@ -202,7 +207,7 @@ class MonolithCommit:
             shards=shards.etags,
             monolith=mono.etag if shards.is_whole else None,
             extra=ground.meta.extra if ground.meta else {},
-            origin=self._watch.origin(ground.meta),
+            origin=self._origin(ground, mono),
         )
         data = encode_meta(meta, new_write_id())
         try:
@@ -212,6 +217,11 @@ class MonolithCommit:
         if shards.is_whole:
             self._copy.agrees(mono.etag, data.decode())
         return Sighting(1, meta, data.decode(), written.etag, written.token)
+
+    def _origin(self, ground: Sighting, mono: _Written) -> str | None:
+        if mono.before.is_guess and ground.meta is None:
+            return new_write_id()  # nobody may take what is missing for deleted
+        return self._watch.origin(ground.meta)
 
 
 def _shards_of(partitions: Iterable[str], etags: Mapping[str, str], failed: bool) -> _Shards:

@@ -18,18 +18,17 @@ from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import (
     Document,
     Meta,
-    RawEntries,
     decode_meta,
     decode_monolith,
     encode_meta,
     encode_monolith,
 )
 from swampstore.sync.remote.commit_shards import ShardCommit
-from swampstore.sync.remote.documents import Documents
+from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.merging import NO_CHANGE, new_write_id, trust
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View
+from swampstore.sync.remote.view import View, document
 from swampstore.sync.remote.watch import Watch
 
 
@@ -74,7 +73,7 @@ class Fence:
         elif fetched is None:
             # What commits create has to be there already.
             ShardCommit(self._documents, self._recovery, self._watch, trust).commit(
-                View(sighting), NO_CHANGE
+                View(sighting, shards=self._recovery.shards((), sighting)), NO_CHANGE
             )
 
     def _seen(self, fetched: Fetched | None) -> Sighting:
@@ -114,8 +113,8 @@ class Fence:
         """
         meta = Meta(version=1, partitions=(), origin=new_write_id())
         self._documents.put_meta(encode_meta(meta, new_write_id()), None, commits=False)
-        entries: RawEntries = self._recovery.discover(Sighting(1)).discovered or {}
-        self._put_monolith(Document(entries), None)
+        found = self._recovery.discover(Sighting(1)).discovered
+        self._put_monolith(document(found or Found()), None)
 
     def _put_monolith(self, doc: Document, token: str | None) -> str:
         data = encode_monolith(doc, to_iso(self._clock()), new_write_id())

@@ -30,7 +30,7 @@ from swampstore.sync.remote.model import Committed, Migrated, Proof, Slice, Stat
 from swampstore.sync.remote.reading import Reader
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, with_uncommitted
+from swampstore.sync.remote.view import View
 from swampstore.sync.remote.watch import Watch
 from swampstore.sync.report import Skipped
 
@@ -142,15 +142,7 @@ class RemoteIndex:
                 self._refuse_newer_copies(sighting, {*partitions, *additions})
                 return View(sighting, monolith=monolith)
             sighting = self._recovery.discover(sighting)
-        entries = sighting.discovered or {}
-        is_lost = sighting.discovered is not None
-        found = Found(
-            Document(entries),
-            is_dirty=is_lost,
-            is_recovered=is_lost,
-            is_guess=is_lost and not sighting.is_exact,
-        )
-        return View(sighting, monolith=found)
+        return View(sighting, monolith=sighting.discovered or Found(Document({})))
 
     def _refuse_newer_copies(self, sighting: Sighting, partitions: set[str]) -> None:
         """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
@@ -168,17 +160,8 @@ class RemoteIndex:
         assumed: set[str] = set()
         if self._documents.store.capabilities.conditional_create:
             assumed = additions - partitions - self._doubtful - {*sighting.meta.partitions}
-        found = self._documents.all(self._documents.shard, (partitions | additions) - assumed)
-        shards = {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+        shards = self._recovery.shards((partitions | additions) - assumed, sighting)
         return shards | dict.fromkeys(assumed, Found(is_assumed=True))
-
-    def _healed(self, partition: str, found: Found, sighting: Sighting) -> Found:
-        """Return a shard; one that should be there and is lost or damaged is made anew."""
-        assert sighting.meta is not None
-        is_lost = found.etag is not None or partition in sighting.meta.partitions
-        if found.doc is None and is_lost:
-            return self._recovery.rebuilt(partition, found, sighting.meta)
-        return with_uncommitted(partition, found, sighting)
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.

@@ -33,7 +33,7 @@ from swampstore.sync.remote.merging import NO_CHANGE, attempts, new_write_id, tr
 from swampstore.sync.remote.model import Migrated
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, grouped, with_uncommitted
+from swampstore.sync.remote.view import View, document, grouped
 from swampstore.sync.remote.watch import Watch, meta_facts
 
 
@@ -71,20 +71,19 @@ class Migration:
 
     def _migrate(self, sighting: Sighting) -> Migrated | None:
         """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
-        found = self._copy.fetch()
+        found = sighting.discovered or self._copy.fetch()
         if found.doc is None:
-            sighting = self._recovery.discover(sighting)
-        entries = found.doc.entries if found.doc else sighting.discovered or {}
-        groups = grouped(entries)
-        assert sum(map(len, groups.values())) == len(entries)
+            found = self._recovery.discover(sighting).discovered or Found()
+        doc = document(found)
+        groups = grouped(doc.entries)
+        assert sum(map(len, groups.values())) == len(doc.entries)
         etags = self._write_shards(groups)
-        doc = found.doc or Document(entries)
         touched = self._touch_monolith(doc, found.token)
         if touched is None:
             return None
         extra = sighting.meta.extra if sighting.meta else {}
         origin = self._watch.origin(sighting.meta)
-        if found.doc is None and not sighting.is_exact:
+        if found.is_guess:
             origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(
             2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra, origin=origin
@@ -95,9 +94,9 @@ class Migration:
         except PreconditionFailedError:
             return None
         done = Sighting(2, meta, data.decode(), written.etag, written.token)
-        self._touch_monolith(doc, touched.token)
-        self._remember(done, found.etag)
-        return Migrated(2, len(groups), len(entries), 1, already=False)
+        self._touch_monolith(doc, touched.token, is_frozen=True)
+        self._remember(done, None if found.is_recovered else found.etag)
+        return Migrated(2, len(groups), len(doc.entries), 1, already=False)
 
     def _write_shards(self, groups: Mapping[str, RawEntries]) -> dict[str, str]:
         # Leftovers that are not in use would come back to life as soon as somebody uses them.
@@ -112,9 +111,11 @@ class Migration:
 
         return self._documents.all(write, groups)
 
-    def _touch_monolith(self, doc: Document, token: str | None) -> Written | None:
+    def _touch_monolith(
+        self, doc: Document, token: str | None, *, is_frozen: bool = False
+    ) -> Written | None:
         """Write the monolith anew, with the same entries; None if it is another one by now."""
-        data = encode_monolith(doc, to_iso(self._clock()), new_write_id())
+        data = encode_monolith(doc, to_iso(self._clock()), new_write_id(), is_frozen=is_frozen)
         try:
             return self._documents.put_monolith(data, token)
         except PreconditionFailedError:
@@ -138,22 +139,9 @@ class Migration:
         """Read every shard and put right what is not; the monolith is never looked at."""
         assert sighting.meta is not None
         partitions = {*sighting.meta.partitions, *self._documents.listed_shards()}
-        found = self._documents.all(self._documents.shard, partitions)
-        moved = self._move_strays(found)
-        found |= self._documents.all(self._documents.shard, moved)
-        for partition in sighting.meta.partitions:
-            if found[partition].doc is None:
-                found[partition] = self._recovery.rebuilt(
-                    partition, found[partition], sighting.meta
-                )
-        view = View(
-            sighting,
-            shards={
-                one: with_uncommitted(one, shard, sighting)
-                for one, shard in found.items()
-                if shard.doc
-            },
-        )
+        moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
+        found = self._recovery.shards(partitions | moved, sighting)
+        view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
         done = ShardCommit(self._documents, self._recovery, self._watch, trust).commit(
             view, NO_CHANGE
         )

@@ -24,7 +24,7 @@ from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.model import Slice
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped, with_uncommitted
+from swampstore.sync.remote.view import document, grouped, with_uncommitted, with_unnamed
 from swampstore.sync.remote.watch import Watch
 
 # How often shards may change under our hands before we take the monolith, which cannot.
@@ -89,7 +89,8 @@ class Reader:
             yield from self._monolithic(sighting)
 
     def _discovered(self, sighting: Sighting) -> Iterator[Slice]:
-        for partition, entries in grouped(sighting.discovered or {}).items():
+        entries_there = document(sighting.discovered or Found()).entries
+        for partition, entries in grouped(entries_there).items():
             covered = self._covered(entries)
             if covered:
                 yield Slice(partition, covered, None, complete=False)
@@ -117,6 +118,8 @@ class Reader:
                 return Slice(partition, {}, GONE, complete=True)
             rebuilt = document(self._recovery.rebuilt(partition, found, sighting.meta))
             return Slice(partition, self._covered(rebuilt.entries), None, complete=False)
+        found = with_unnamed(partition, found, sighting)
+        assert found.doc is not None
         is_complete = True
         if found.doc.removed and not sighting.tells_of(partition, found):
             found = with_uncommitted(partition, found, self._watch.look_again())

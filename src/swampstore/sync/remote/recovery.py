@@ -5,7 +5,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION, META
 from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document
+from swampstore.sync.remote.view import document, grouped, with_uncommitted, with_unnamed
 from swampstore.sync.removals import Notes, read_notes
 from swampstore.sync.shapes import version_file
 
@@ -49,15 +49,42 @@ class Recovery:
     # A lost or damaged _meta.json --------------------------------------------------------------
 
     def without_meta(self, etag: str | None, token: str | None) -> Sighting:
-        """Find out what a remote is whose `_meta.json` is missing, or damaged with this token."""
-        shards = self._documents.listed_shards()
+        """Find out what a remote is whose `_meta.json` is missing, or damaged with this token.
+
+        Nothing that anybody committed is left out, whichever of its documents was the truth.
+        """
         if self._base.fact(INDEX_VERSION) == "2":
-            return self._sharded(shards, etag, token)
-        monolith = self._documents.monolith_info()
-        if self._is_sharded(shards, monolith):
+            return self._sharded(self._documents.listed_shards(), etag, token)
+        listed = self._listed("")
+        shards = self._documents.shards_among(listed.values())
+        found = dict(self._documents.shards(shards))
+        if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
         sighting = Sighting(1, etag=etag, token=token)
-        return sighting if monolith else self.discover(sighting)
+        monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
+        if monolith.doc is None:
+            return self.discover(sighting)
+        if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
+            return self._sharded(shards, etag, token)
+        return self._believed(sighting, monolith, listed, found)
+
+    def _believed(
+        self,
+        sighting: Sighting,
+        monolith: Found,
+        listed: Mapping[str, ObjectInfo],
+        shards: Mapping[str, Found],
+    ) -> Sighting:
+        """Return a version 1 remote as its monolith shows it, if that names all versions there are.
+
+        Otherwise it may be one that others made version 2, and whose shards are lost: what has
+        objects counts then.
+        """
+        files = self._payload(listed)
+        if self._versions(files).keys() <= document(monolith).entries.keys():
+            return sighting
+        entries = self._entries(files, self._told(files, listed, shards, monolith))
+        return replace(sighting, discovered=_made_of(entries, monolith))
 
     def discover(self, sighting: Sighting) -> Sighting:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.
@@ -66,18 +93,15 @@ class Recovery:
         """
         listed = self._listed("")
         files = self._payload(listed)
-        shards = self._documents.shards_among(listed.values())
-        found = dict(self._documents.shards(shards))
-        told = self._told(files, shards, found)
-        entries = self._entries(files, told)
+        found = dict(self._documents.shards(self._documents.shards_among(listed.values())))
+        entries = self._entries(files, self._told(files, listed, found))
         is_exact = _are_all_there(sighting.meta, found)
         if is_exact:
             # What the index named stays named, also where the object is lost too.
             for partition in sighting.meta.partitions if sighting.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
-        return replace(
-            sighting, exists=bool(entries), discovered=entries or None, is_exact=is_exact
-        )
+        made = _made_of(entries, Found(), is_exact=is_exact) if entries else None
+        return replace(sighting, exists=bool(entries), discovered=made)
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -98,7 +122,8 @@ class Recovery:
             commit_seq=int(known_seq) if known_seq else None,
             shards={partition: info.etag for partition, info in shards.items()},
         )
-        return Sighting(2, meta, etag=etag, token=token, is_healed=True)
+        versions = grouped(self._entries(self._versions(files), {}))
+        return Sighting(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
     def _last_meta(self) -> Meta | None:
         """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
@@ -108,34 +133,29 @@ class Recovery:
             return None
         return meta if meta.version == 2 and {*meta.partitions} == meta.shards.keys() else None
 
-    def _is_sharded(self, shards: Mapping[str, ObjectInfo], monolith: ObjectInfo | None) -> bool:
-        """Whether the shards are the truth.
-
-        They are if commit numbers are in them, which only commits to version 2 put there. Where
-        only other clients committed, which put none there, they are if they went on after the
-        monolith was frozen: on version 1 that is written before the shards, so that a shard as
-        young as it holds nothing else than it does, while on version 2 shards change alone. That
-        the monolith is younger proves nothing: clients that know nothing else write it anyway.
-        """
-        younger: list[Document] = []
-        for partition, found in self._documents.shards(shards):
-            if found.doc is None:
-                continue
-            if any(_numbers(found.doc)):
-                return True
-            if monolith and shards[partition].last_modified >= monolith.last_modified - _PRECISION:
-                younger.append(found.doc)
-        if not younger:
-            return False
-        doc = self._copy.monolith().doc
-        return any(_goes_beyond(shard, doc.entries if doc else {}) for shard in younger)
-
     def last_commit_seq(self, meta: Meta) -> int:
         """Return the highest commit number that is known or that is in any shard."""
         found = (document(shard) for _, shard in self._documents.shards(meta.partitions))
         return max([meta.commit_seq or 0, *(max(_numbers(doc)) for doc in found)])
 
     # A lost or damaged shard -------------------------------------------------------------------
+
+    def shards(self, partitions: Collection[str], sighting: Sighting) -> dict[str, Found]:
+        """Return shards of a version 2 remote as a commit has to write them.
+
+        One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
+        that may lack a version: the commit writes that document again, and nobody looks any more.
+        """
+        chosen = {*partitions, *sighting.versions}
+        found = self._documents.all(self._documents.shard, chosen)
+        return {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+
+    def _healed(self, partition: str, found: Found, sighting: Sighting) -> Found:
+        assert sighting.meta is not None
+        is_lost = found.etag is not None or partition in sighting.meta.partitions
+        if found.doc is None and is_lost:
+            return self.rebuilt(partition, found, sighting.meta)
+        return with_uncommitted(partition, with_unnamed(partition, found, sighting), sighting)
 
     def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.
@@ -220,23 +240,45 @@ class Recovery:
         }
         return found - self._base.get_many(found).keys()
 
+    @staticmethod
+    def _versions(files: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+        """Return the files of versions of which both metadata and content are there."""
+        found: dict[str, ObjectInfo] = {}
+        for rel, info in files.items():
+            raw = _raw_of(rel)
+            if rel.endswith(f"/{METADATA}") and version_file(rel) and raw in files:
+                found |= {rel: info, raw: files[raw]}
+        return found
+
     def _told(
         self,
         files: Mapping[str, ObjectInfo],
-        shards: Mapping[str, ObjectInfo],
-        documents: Mapping[str, Found],
+        listed: Mapping[str, ObjectInfo],
+        shards: Mapping[str, Found],
+        monolith: Found | None = None,
     ) -> RawEntries:
-        """Return what shards of version 1 tell of files that were not written after them."""
+        """Return what documents tell of files that were not written after them.
+
+        Where two tell of different contents, nobody knows which of them is there.
+        """
+        tellers = [
+            (listed[shard_key(one)].last_modified, grouped(document(found).entries).get(one, {}))
+            for one, found in shards.items()
+        ]
+        if monolith is not None:
+            tellers.append((listed[MONOLITH_KEY].last_modified, document(monolith).entries))
         told: RawEntries = {}
-        for partition, found in documents.items():
-            written = shards[partition].last_modified
-            for rel, raw in document(found).entries.items():
+        disputed: set[str] = set()
+        for written, entries in tellers:
+            for rel, raw in entries.items():
                 info, entry = files.get(rel), _entry(rel, raw)
-                if info is None or entry is None or partition_of(rel) != partition:
+                if info is None or entry is None or entry.size != info.size:
                     continue
-                if entry.size == info.size and info.last_modified <= written:
+                if info.last_modified <= written:
+                    if rel in told and decode_entry(rel, told[rel]).sha256 != entry.sha256:
+                        disputed.add(rel)
                     told[rel] = encode_entry(rel, replace(entry, commit_seq=None), onto=raw)
-        return told
+        return {rel: raw for rel, raw in told.items() if rel not in disputed}
 
     def _entries(self, files: Mapping[str, ObjectInfo], told: RawEntries) -> RawEntries:
         known = self._base.get_many(files)
@@ -265,6 +307,19 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
         and found[partition].doc is not None
         and found[partition].etag == meta.shards.get(partition)
         for partition in meta.partitions
+    )
+
+
+def _made_of(entries: RawEntries, onto: Found, *, is_exact: bool = False) -> Found:
+    """Return a monolith of these entries, to be written in the place of the one that is there."""
+    extra = onto.doc.extra if onto.doc else {}
+    return Found(
+        Document(entries, extra),
+        onto.etag,
+        onto.token,
+        is_dirty=True,
+        is_recovered=True,
+        is_guess=not is_exact,
     )
 
 
@@ -298,6 +353,28 @@ def _numbers(shard: Document) -> Iterator[int]:
     for rel, raw in shard.entries.items():
         entry = _entry(rel, raw)
         yield (entry.commit_seq if entry else None) or 0
+
+
+def _went_on(
+    listed: Mapping[str, ObjectInfo], shards: Mapping[str, Found], monolith: Document
+) -> bool:
+    """Whether shards without commit numbers went on after the monolith was frozen.
+
+    Only other clients, which put none there, make such. On version 1 the monolith is written
+    before the shards, so that one that is younger holds nothing else than it does; on version 2
+    shards change alone. Where both are of the same moment nobody can tell which was first: then
+    only what it names besides, and what has an object, shows that. That the monolith is younger
+    proves nothing: clients that know nothing else write it anyway.
+    """
+    frozen = listed[MONOLITH_KEY].last_modified
+    for partition, shard in shards.items():
+        written, doc = listed[shard_key(partition)].last_modified, document(shard)
+        if written > frozen + _PRECISION and _goes_beyond(doc, monolith.entries):
+            return True
+        besides = doc.entries.keys() - monolith.entries.keys()
+        if written >= frozen - _PRECISION and any(rel in listed for rel in besides):
+            return True
+    return False
 
 
 def _goes_beyond(shard: Document, monolith: RawEntries) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from swampstore.sync.index_format import Meta, RawEntries
 from swampstore.sync.remote.documents import Found
@@ -16,9 +17,10 @@ class Sighting:
 
     `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
     is damaged. `meta` is what it says; on version 2 it may instead be put together from the shards
-    that are there (`is_healed`), for the next commit to write. `discovered` are entries made from
-    a listing of the files, where there is no index at all. What was put together `is_exact` if it
-    surely is what was lost; otherwise nobody may conclude anything from what is missing in it.
+    that are there (`is_healed`), for the next commit to write. That `is_exact` if it surely is what
+    was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
+    those that have objects, by partition: what no shard names of them was not deleted. `discovered`
+    is a monolith made from a listing of the files, where there is none that can be believed.
     """
 
     version: int
@@ -28,8 +30,9 @@ class Sighting:
     token: str | None = None
     is_healed: bool = False
     exists: bool = True
-    discovered: RawEntries | None = None
+    discovered: Found | None = None
     is_exact: bool = False
+    versions: Mapping[str, RawEntries] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
