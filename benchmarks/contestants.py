@@ -13,7 +13,7 @@ import sample
 from peers import Account, Peer, run_quietly
 from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
-from swampstore.stores.counting import Tally
+from swampstore.stores.wrapper import Tally
 
 BUCKET = "bench"
 

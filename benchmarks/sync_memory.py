@@ -13,8 +13,8 @@ import sample
 from contestants import Machine, spent
 from measuring import Line, Setting, say, seconds
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
-from swampstore.stores.counting import Tally
 from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.wrapper import Tally
 from swampstore.sync.base import Base, Known
 from swampstore.sync.index_format import (
     Document,

@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
-from swampstore.stores.wrapping import WrappingStore
+from swampstore.stores.protocol import Store
+from swampstore.stores.wrapper import Request, StoreWrapper
 
-R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Killed(BaseException):
     """The process is no more. Nothing that handles errors may catch it."""
 
 
-class BrokenStore(WrappingStore):
+class BrokenStore(StoreWrapper):
     """A store around a store. It is whole until told otherwise."""
 
     def __init__(self, inner: Store) -> None:
@@ -52,14 +51,17 @@ class BrokenStore(WrappingStore):
         """Be whole again."""
         self._left = None
 
-    def _through(self, request: Callable[[], R]) -> R:
+    def around(self, request: Request, send: Callable[[], T]) -> T:
         is_last = self._admit()
         if is_last and not self._answers:
             self._fail()
-        result = request()
+        result = send()
         if is_last:
             self._fail()
         return result
+
+    def listing(self, request: Request, found: Iterator[T]) -> Iterator[T]:
+        yield from self.around(request, lambda: found)
 
     def _admit(self) -> bool:
         """Refuse a request, or say whether it is the one that fails."""
@@ -78,41 +80,3 @@ class BrokenStore(WrappingStore):
             self._is_dead = True
             raise Killed
         raise StoreUnreachableError("the connection was lost", hint="Try again.")
-
-    def get(self, key: str) -> Fetched:
-        return self._through(lambda: self.inner.get(key))
-
-    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
-        return self._through(lambda: self.inner.get_if_changed(key, etag))
-
-    def download(
-        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
-    ) -> ObjectInfo:
-        return self._through(lambda: self.inner.download(key, fd, size=size, sha256=sha256))
-
-    def head(self, key: str) -> ObjectInfo:
-        return self._through(lambda: self.inner.head(key))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        yield from self._through(lambda: self.inner.list(prefix))
-
-    def put(self, key: str, body: bytes | BinaryIO) -> Written:
-        return self._through(lambda: self.inner.put(key, body))
-
-    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
-        return self._through(lambda: self.inner.put_if_absent(key, body))
-
-    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
-        return self._through(lambda: self.inner.put_if_match(key, body, token))
-
-    def delete(self, key: str) -> None:
-        self._through(lambda: self.inner.delete(key))
-
-    def delete_if_match(self, key: str, token: str) -> None:
-        self._through(lambda: self.inner.delete_if_match(key, token))
-
-    def copy(self, source: str, target: str) -> None:
-        self._through(lambda: self.inner.copy(source, target))
-
-    def clock(self) -> datetime:
-        return self._through(self.inner.clock)

@@ -16,8 +16,8 @@ from typing import Any
 from swampstore.clock import Clock, system_clock
 from swampstore.layout import ModelRef, Routing
 from swampstore.stores import Store
-from swampstore.stores.counting import CountingStore, Tally
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.base import Base, Known
 from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.names import Names

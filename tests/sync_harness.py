@@ -24,8 +24,8 @@ from swampstore.files import Tree
 from swampstore.layout import ModelRef, Routing, is_internal
 from swampstore.stores import Store
 from swampstore.stores.config_fields import Limits
-from swampstore.stores.counting import CountingStore, Tally
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.landing import PlainLanding

@@ -6,9 +6,9 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pytest
 
@@ -21,7 +21,8 @@ from swampstore.locks.process import new_record
 from swampstore.locks.waiting import Patience, asleep_too
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError
 from swampstore.stores.protocol import Store, Written
-from swampstore.stores.wrapping import WrappingStore
+from swampstore.stores.wrapper import Request as StoreRequest
+from swampstore.stores.wrapper import StoreWrapper
 from tests.fault_proxy import Lost, Request, Status
 from tests.locking import (
     KEY,
@@ -40,6 +41,8 @@ from tests.locking import (
 )
 from tests.remotes import ProxiedRemote, Remote
 from tests.test_locks_record import free_pid
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["memory", "directory", "s3", "freeing"])
@@ -446,23 +449,18 @@ def test_pauses_grow_differ_and_end_at_the_deadline(monkeypatch: pytest.MonkeyPa
     assert sleeps[-2:] == [0.0, 0.0]
 
 
-class Pausing(WrappingStore):
-    """A memory store in which one refresh waits until it is told to go on."""
+class Pausing(StoreWrapper):
+    """A store in which one refresh waits until it is told to go on."""
 
-    def __init__(self, inner: MovableStore) -> None:
+    def __init__(self, inner: Store) -> None:
         super().__init__(inner)
-        self.store = inner
         self.is_refreshing, self.may_go_on = threading.Event(), threading.Event()
-        self.get, self.put_if_absent = inner.get, inner.put_if_absent
-        self.delete_if_match, self.clock = inner.delete_if_match, inner.clock
-        self.head, self.list, self.put = inner.head, inner.list, inner.put
-        self.get_if_changed, self.download = inner.get_if_changed, inner.download
-        self.delete, self.copy = inner.delete, inner.copy
 
-    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
-        self.is_refreshing.set()
-        assert self.may_go_on.wait(30)
-        return self.store.put_if_match(key, body, token)
+    def around(self, request: StoreRequest, send: Callable[[], T]) -> T:
+        if request.operation == "put_if_match":
+            self.is_refreshing.set()
+            assert self.may_go_on.wait(30)
+        return send()
 
 
 def test_h44_no_refresh_brings_a_lock_back_that_was_released(memory: MovableStore) -> None:

@@ -23,9 +23,9 @@ from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.commits import Brought
 from swampstore.pipeline.source.committed import Shards
 from swampstore.pipeline.source.objects import Chosen, Contents
-from swampstore.stores.counting import CountingStore
 from swampstore.stores.errors import CorruptObjectError
 from swampstore.stores.protocol import Store
+from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY
 from tests.histories import History

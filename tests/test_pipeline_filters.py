@@ -26,7 +26,7 @@ from swampstore.pipeline.source.filters import (
     Wanted,
     understood,
 )
-from swampstore.stores.counting import CountingStore
+from swampstore.stores.wrapper import CountingStore
 from tests.histories import MODELS, NAMES, History
 from tests.members import bucket_in_a_directory, shared_directory
 

@@ -16,9 +16,9 @@ from swampstore import Repo, init_repo
 from swampstore.errors import ValidationError
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place, places_of
-from swampstore.stores.counting import CountingStore
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Store
+from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, shard_key
 from tests.machines import Machine
@@ -234,7 +234,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
 
     class Counted(CountingStore):
-        def _count(self, kind: str, *, sent: int = 0) -> None:
+        def _count(self, kind: str, sent: int = 0) -> None:
             counted[kind] += 1
 
     def open_counting(place: Place) -> Store:

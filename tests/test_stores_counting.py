@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from swampstore.stores import Store
-from swampstore.stores.counting import CountingStore, Tally
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -19,6 +18,7 @@ from swampstore.stores.errors import (
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import Fetched
 from swampstore.stores.retry import RetryingStore, RetryPolicy
+from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.testing import StoreConformance
 
 

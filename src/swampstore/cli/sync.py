@@ -16,7 +16,7 @@ from swampstore.cli.session import Session
 if TYPE_CHECKING:
     from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
-    from swampstore.stores.counting import Tally
+    from swampstore.stores.wrapper import Tally
     from swampstore.sync.report import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.sync.run import SyncRun
 

@@ -6,8 +6,8 @@ lost after the write was done, and repeating it would then report "somebody was 
 ourselves. So after a failed conditional write the object is read back: if it holds our bytes we
 succeeded; if it is still what the condition asked for, the write can safely be repeated; only
 otherwise did somebody else win. A file is compared by its hash while the object streams by. Two
-writers of the very same bytes both succeed, so a writer
-that must be told apart (a lock, a commit) puts something unique into them.
+writers of the very same bytes both succeed, so a writer that must be told apart (a lock, a commit)
+puts something unique into them.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 from typing import BinaryIO, TypeVar
 
-from swampstore.stores.contents import Handed, Wanted, contents
 from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnreachableError,
 )
-from swampstore.stores.folders import Level, level
 from swampstore.stores.payloads import sha256_of, size_of
-from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
-from swampstore.stores.wrapping import WrappingStore
+from swampstore.stores.protocol import ObjectInfo, Store, Written
+from swampstore.stores.wrapper import Request, StoreWrapper
 
 T = TypeVar("T")
 
@@ -55,56 +52,32 @@ class RetryPolicy:
             yield
 
 
-class RetryingStore(WrappingStore):
+class RetryingStore(StoreWrapper):
     """A store whose operations survive transient failures of the one inside."""
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
         self._policy = policy or RetryPolicy()
 
-    def _repeat(self, operation: Callable[[], T]) -> T:
+    def around(self, request: Request, send: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
+        """Make a request again, unless it is one of the conditional writes below.
+
+        A listing is not made again here: stores repeat failed pages themselves, because only they
+        know where they are.
+
+        A conditional deletion whose answer was lost is made again. If the first one was carried
+        out, the object is gone or somebody has put another one there since; who deletes cannot
+        tell that from having come late, and is told PreconditionFailedError in both cases. The
+        object that was meant is gone either way.
+        """
         failure: StoreUnreachableError | None = None
         for _ in self._policy.pauses():
             try:
-                return operation()
+                return send()
             except StoreUnreachableError as error:
                 failure = error
         assert failure is not None
         raise failure
-
-    def get(self, key: str) -> Fetched:
-        """See Store.get."""
-        return self._repeat(lambda: self.inner.get(key))
-
-    def get_if_changed(self, key: str, etag: str) -> Fetched | None:
-        """See Store.get_if_changed."""
-        return self._repeat(lambda: self.inner.get_if_changed(key, etag))
-
-    def download(
-        self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
-    ) -> ObjectInfo:
-        """See Store.download."""
-        return self._repeat(lambda: self.inner.download(key, fd, size=size, sha256=sha256))
-
-    def head(self, key: str) -> ObjectInfo:
-        """See Store.head."""
-        return self._repeat(lambda: self.inner.head(key))
-
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        """See Store.list. Stores repeat failed pages themselves: only they know where they are."""
-        return self.inner.list(prefix)
-
-    def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
-        """See swampstore.stores.contents. Like a listing, it is not repeated here."""
-        return contents(self.inner, prefix, wanted, limit)
-
-    def level(self, prefix: str = "") -> Level:
-        """See swampstore.stores.folders."""
-        return self._repeat(lambda: level(self.inner, prefix))
-
-    def put(self, key: str, body: bytes | BinaryIO) -> Written:
-        """See Store.put."""
-        return self._repeat(lambda: self.inner.put(key, body))
 
     def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
@@ -173,28 +146,6 @@ class RetryingStore(WrappingStore):
             return info, False
         finally:
             os.close(nowhere)
-
-    def delete(self, key: str) -> None:
-        """See Store.delete."""
-        self._repeat(lambda: self.inner.delete(key))
-
-    def delete_if_match(self, key: str, token: str) -> None:
-        """See Store.delete_if_match.
-
-        A request whose answer was lost is made again. If the first one was carried out, the
-        object is gone or somebody has put another one there since; who deletes cannot tell that
-        from having come late, and is told PreconditionFailedError in both cases. The object that
-        was meant is gone either way.
-        """
-        self._repeat(lambda: self.inner.delete_if_match(key, token))
-
-    def copy(self, source: str, target: str) -> None:
-        """See Store.copy."""
-        self._repeat(lambda: self.inner.copy(source, target))
-
-    def clock(self) -> datetime:
-        """See Store.clock."""
-        return self._repeat(self.inner.clock)
 
 
 def _lost(failure: StoreUnreachableError | PreconditionFailedError) -> PreconditionFailedError:

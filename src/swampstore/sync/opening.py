@@ -16,9 +16,9 @@ from swampstore.files import Tree
 from swampstore.layout import DataRef
 from swampstore.locks.deleting import Deletions
 from swampstore.locks.manager import LockManager
-from swampstore.stores.counting import CountingStore
 from swampstore.stores.registry import store_config
 from swampstore.stores.retry import RetryingStore
+from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.landing import ArtifactLanding
