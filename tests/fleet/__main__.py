@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 
 from tests.fleet.fleet import Script, run
-from tests.fleet.generate import generate
-from tests.fleet.many import many, many_at_once
+from tests.fleet.many import many, many_at_once, script_of
 
 _HASHING = "PYTHONHASHSEED"
 
@@ -39,12 +38,14 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--replay", type=Path)
     parser.add_argument("--show", help="write the script of a seed")
+    parser.add_argument("--patience", type=float, default=60, help="seconds, to shrink one script")
+    parser.add_argument("--variants", default="", help="last letters of seeds")
     parser.add_argument("--rules", action="store_true")
     chosen = parser.parse_args()
     if chosen.replay:
         return _replay(chosen.replay)
     if chosen.show:
-        sys.stdout.write(generate(chosen.show).to_json())
+        sys.stdout.write(script_of(chosen.show).to_json())
         return 0
     if chosen.rules:
         from tests.fleet.rules import find_all
@@ -57,7 +58,7 @@ def main() -> int:
     if chosen.jobs > 1:
         figures = many_at_once(seed, chosen.steps, chosen.jobs)
     else:
-        figures = many(seed, 0, 1, chosen.steps, chosen.budget)
+        figures = many(seed, 0, 1, chosen.steps, chosen.budget, chosen.variants, chosen.patience)
     sys.stdout.write(f"{figures}\n")
     return 1 if figures.violations else 0
 

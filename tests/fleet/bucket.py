@@ -61,7 +61,8 @@ class Bucket(MemoryBucket):
         """Return the nonce of the lock that a machine holds at this moment, None if it does not."""
         found = self.objects.get(key)
         record = json.loads(found.data) if found else {}
-        return record["nonce"] if actor and record.get("hostname") == actor.name else None
+        held = (record.get("hostname"), record.get("pid"))
+        return record["nonce"] if actor and held == (actor.host, actor.pid) else None
 
     def check_lock(self, removed: Fetched, sender: Actor | None, meant: str | None) -> None:
         """Note it if a deletion has hit the lock of somebody who is at work.
@@ -75,7 +76,7 @@ class Bucket(MemoryBucket):
             return
         age = (self.world.moment() - removed.info.last_modified).total_seconds()
         for holder in self.world.actors:
-            is_holder = (holder.name, holder.pid) == (record["hostname"], record["pid"])
+            is_holder = (holder.host, holder.pid) == (record["hostname"], record["pid"])
             if is_holder and not holder.is_idle and age < record["ttlMs"] / 1000:
                 key, by = removed.info.key, sender and sender.name
                 self.world.hits.append(f"{key} of {holder.name}, by {by}")

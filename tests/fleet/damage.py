@@ -81,7 +81,7 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
     machine = fleet.machines[number % len(fleet.machines)]
     machine.now(machine.reopen)
     machine.actor.outcome = None
-    cache = Path(machine._environ["SWAMP_HOME"]) / "repos" / REPO_ID
+    cache = machine.home / "repos" / REPO_ID
     found = []
     for path in sorted(cache.glob("data/**/raw")):
         files = [one for one in path.parent.iterdir() if one.is_file()]
@@ -164,9 +164,7 @@ def _monolith(fleet: Fleet) -> list[str]:
 
 def _objects(fleet: Fleet) -> list[str]:
     """Return objects of which a machine has a copy, so that nothing is lost for good."""
-    copies = [
-        Path(machine._environ["SWAMP_HOME"]) / "repos" / REPO_ID for machine in fleet.machines
-    ]
+    copies = [machine.home / "repos" / REPO_ID for machine in fleet.machines]
     found = []
     for key, one in sorted(fleet.bucket.objects.items()):
         if key.startswith("data/") and key.endswith("/raw"):

@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.fleet import damage, foreign
+from tests.fleet import damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle, index_of
+from tests.fleet.places import Place, Places
 from tests.fleet.seams import install
-from tests.fleet.steps import OPS, Tell
+from tests.fleet.steps import OPS as WORK
+from tests.fleet.steps import Tell
 from tests.fleet.world import (
     DISK,
     STORE,
@@ -34,6 +36,7 @@ from tests.fleet.world import (
 )
 
 SETTLE = "settle"
+OPS = WORK | moving.OPS
 _ROUNDS = 8
 _PLACE = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
 
@@ -60,9 +63,13 @@ class Script:
     hydration: str
     skews: list[float]
     steps: list[Step]
+    # Whose home each machine uses, by number; empty: its own.
+    homes: list[int] = field(default_factory=list)
 
     def to_json(self) -> str:
         document = asdict(self)
+        if not document["homes"]:
+            del document["homes"]
         lines = [json.dumps(step) for step in document.pop("steps")]
         head = json.dumps(document)[:-1]
         return f'{head}, "steps": [\n' + ",\n".join(lines) + "\n]}\n"
@@ -110,21 +117,21 @@ class Fleet:
         self.bucket = Bucket(self.world, "fleet", script.store)
         BUCKETS.clear()
         BUCKETS["fleet"] = self.bucket
+        BUCKETS[moving.OTHER] = Bucket(self.world, moving.OTHER, script.store)
         foreign.begin()
         self.oracle = Oracle()
+        self.places = Places(self.oracle)
         self.oracle.has_index = lambda: bool(
             self.bucket.objects.keys() & {damage.META, damage.MONOLITH}
         )
         self.result = Result(faults=self.world.faults)
-        self.settings = {
-            "type": "memory",
-            "url": "memory://fleet",
-            "hydrationStrategy": script.hydration,
-        }
-        self.machines = [
-            Machine(self.world, number, directory / f"m{number}", self.settings, skew)
-            for number, skew in zip(range(script.machines), script.skews, strict=True)
-        ]
+        self.machines: list[Machine] = []
+        for number, skew in zip(range(script.machines), script.skews, strict=True):
+            home = script.homes[number] if script.homes else number
+            twin = self.machines[home] if home != number else None
+            settings = Place().settings(script.hydration)
+            made = Machine(self.world, number, directory / f"m{number}", settings, skew, twin=twin)
+            self.machines.append(made)
         self.peer = foreign.Peer(self.world, script.machines)
         self._fresh = 0
         # Whether something failed, so that a lock may have been left behind.
@@ -156,13 +163,16 @@ class Fleet:
         self._finish()
         if step.faults:
             self.is_rough = True
-        self.world.tell(f"--- {actor.name} {step.op} {step.args}")
+        op = step.op
+        if not is_foreign and self._machine(step).owes_migration:
+            op = "namespace_migrate"  # anything else would be told to wait for it
+        self.world.tell(f"--- {actor.name} {op} {step.args}")
+        actor.op = op
         if is_foreign:
-            actor.start(lambda: foreign.OPS[step.op](self, step.args), step.faults)
+            actor.start(lambda: foreign.OPS[op](self, step.args), step.faults)
         else:
             machine = self._machine(step)
-            machine.do(lambda: OPS[step.op](Tell(self, machine), step.args), step.faults)
-        actor.op = step.op
+            machine.do(lambda: OPS[op](Tell(self, machine), step.args), step.faults)
         self._finish()
 
     def _machine(self, step: Step) -> Machine:
@@ -175,8 +185,9 @@ class Fleet:
             if outcome is None or not actor.is_idle:
                 continue
             actor.outcome = None
-            if outcome.ending != "done":
-                self.oracle.stopped.add(actor.number)
+            for machine in self.machines:
+                if machine.actor is actor:
+                    self._note_end(machine, outcome)
             self._count(actor.op, outcome)
             self.world.tell(f"{actor.name} {actor.op}: {outcome.ending} {outcome.error or ''}")
             requests, changes = self.result.points.get(actor.op, (0, 0))
@@ -184,6 +195,12 @@ class Fleet:
                 max(requests, actor.counts[STORE]),
                 max(changes, actor.counts[DISK]),
             )
+
+    def _note_end(self, machine: Machine, outcome: Outcome) -> None:
+        if machine.actor.op in moving.OPS:
+            self.places.end(machine.number, machine.look_where())
+        if outcome.ending != "done":
+            self.places.oracle(machine.place).stopped.add(machine.number)
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1
@@ -213,25 +230,36 @@ class Fleet:
             raise Violation("lock", f"of a living holder removed: {self.world.hits}")
         for machine in self.machines:
             machine.actor.is_offline = False
-        self._sync_until_quiet()
-        seen = [self._look(machine) for machine in self.machines]
-        seen.append(self._look_afresh())
-        if not self.oracle.has_index():
+        places = {machine.place for machine in self.machines}
+        for place in sorted(places | self.places.oracles.keys()):
+            self._settle_at(place, [one for one in self.machines if one.place == place])
+
+    def _settle_at(self, place: Place, machines: list[Machine]) -> None:
+        oracle = self.places.oracle(place)
+        if place.is_remote:
+            self._sync_until_quiet(machines)
+        seen = [self._look(machine) for machine in machines]
+        if machines or (place.is_remote and oracle.has_index()):
+            seen.append(self._look_afresh(place))
+        if place.is_remote and not oracle.has_index():
             return  # nobody has ever committed: some see objects that others know to be uploads
         for name, found in seen:
-            self.oracle.check(name, found)
+            oracle.check(name, found)
+        if not machines:
+            return
         self._check_agreement(seen)
-        self._check_index(seen[0][1])
+        if place.is_remote:
+            self._check_index(place, seen[0][1])
         self._check_locks()
-        self.oracle.resolve(seen[0][1])
+        oracle.resolve(seen[0][1])
         self.result.rests += 1
 
-    def _sync_until_quiet(self) -> None:
+    def _sync_until_quiet(self, machines: list[Machine]) -> None:
         """Let one after the other sync until nothing changes, once around."""
         quiet, said = 0, ""
-        for turn in range(_ROUNDS * len(self.machines)):
-            machine = self.machines[turn % len(self.machines)]
-            full = machine.needs_full and turn < len(self.machines)
+        for turn in range(_ROUNDS * len(machines)):
+            machine = machines[turn % len(machines)]
+            full = machine.needs_full and turn < len(machines)
             outcome = self._now(machine, partial(self._sync, machine, full=full))
             self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
             if outcome.ending == "failed":
@@ -240,11 +268,12 @@ class Fleet:
                 quiet, said = 0, f"{machine.name} changed {outcome.result}"
             else:
                 quiet += 1
-            if quiet == len(self.machines):
+            if quiet == len(machines):
                 break
         else:
-            raise Violation("no rest", f"after {_ROUNDS} rounds: {said}")
-        for machine in self.machines:
+            if machines:
+                raise Violation("no rest", f"after {_ROUNDS} rounds: {said}")
+        for machine in machines:
             machine.needs_full = False
 
     def _now(self, machine: Machine, job: Callable[[], Any]) -> Outcome:
@@ -257,6 +286,8 @@ class Fleet:
         return outcome
 
     def _sync(self, machine: Machine, *, full: bool) -> int:
+        if machine.owes_migration:
+            OPS["namespace_migrate"](Tell(self, machine), {})
         if full:
             OPS["repair"](Tell(self, machine), {})
         changes: int = OPS["sync"](Tell(self, machine), {"full": full})
@@ -270,19 +301,24 @@ class Fleet:
         if written != rebuilt:
             differ = set(written) ^ set(rebuilt)
             raise Violation("catalog", f"{machine.name}: {sorted(differ)}")
-        return machine.name, self.oracle.without_ghosts(machine.number, found)
+        oracle = self.places.oracle(machine.place)
+        return machine.name, oracle.without_ghosts(machine.number, found)
 
-    def _look_afresh(self) -> tuple[str, list[Found]]:
+    def _look_afresh(self, place: Place) -> tuple[str, list[Found]]:
         self._fresh += 1
         directory = self.directory / f"fresh{self._fresh}"
-        fresh = Machine(self.world, 90 + self._fresh, directory, self.settings, 0.0)
+        settings = place.settings(self.script.hydration)
+        fresh = Machine(self.world, 90 + self._fresh, directory, settings, 0.0)
         try:
-            outcome = self._now(fresh, lambda: self._sync(fresh, full=False))
+            if place.is_remote:
+                outcome = self._now(fresh, lambda: self._sync(fresh, full=False))
+            else:
+                outcome = Outcome("done")
             if outcome.ending != "done":
                 raise Violation("unreadable", f"a fresh machine: {outcome.error}")
             found = self._look(fresh)[1]
             fresh.now(fresh.reopen)
-            return "a fresh machine", found
+            return f"a fresh machine at {place.address} {place.namespace}".rstrip(), found
         finally:
             fresh.actor.end()
             self.world.actors.remove(fresh.actor)
@@ -296,8 +332,9 @@ class Fleet:
                 differ = sorted(set(found) ^ set(expected))
                 raise Violation("disagreement", f"{first} and {name} differ in {differ}")
 
-    def _check_index(self, found: list[Found]) -> None:
-        objects = {key: one.data for key, one in self.bucket.objects.items()}
+    @staticmethod
+    def _check_index(place: Place, found: list[Found]) -> None:
+        objects = place.objects()
         entries = index_of(objects)
         for rel, entry in entries.items():
             data = objects.get(rel)
@@ -321,7 +358,8 @@ class Fleet:
             return
         left = [
             key
-            for key in self.bucket.objects
+            for bucket in BUCKETS.values()
+            for key in bucket.objects
             if key.endswith((".lock", ".lock.json")) or "_control/locks/" in key
         ]
         if left:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.config import read_marker, update_marker
+from swampstore.sync.unmigrated import unmigrated_subdirs
 from tests.fleet.oracle import Found, look
+from tests.fleet.places import Place
 from tests.fleet.seams import clock, close_connections, let_go_of_locks
 from tests.fleet.world import REPO_ID, Actor, Fault, World
 
@@ -19,24 +22,36 @@ class Machine:
     """A cache and a repository on a disk that outlives every kill."""
 
     def __init__(
-        self, world: World, number: int, directory: Path, settings: Mapping[str, Any], skew: float
+        self,
+        world: World,
+        number: int,
+        directory: Path,
+        settings: Mapping[str, Any],
+        skew: float,
+        *,
+        twin: Machine | None = None,
     ) -> None:
         self.number = number
         self.name = f"m{number}"
         self.directory = directory
         self.actor = Actor(world, number, self.name)
+        if twin is not None:
+            self.actor.host = twin.actor.host
         self.actor.skew = skew
         self.actor.on_death = self._crash
         self.world = world
         self.needs_full = False
         self._repo: Repo | None = None
-        self._environ = {
-            "SWAMP_HOME": str(directory / "home"),
+        # A twin is another checkout of the same repository under one home.
+        self.home: Path = twin.home if twin else directory / "home"
+        self.environ = {
+            "SWAMP_HOME": str(self.home),
             "SWAMPSTORE_FSYNC": "0",
             "USER": self.name,
         }
         template = _template(directory.parent, settings)
         shutil.copytree(template, directory / "repo")
+        self.place = Place.of(settings)
 
     @property
     def repo(self) -> Repo:
@@ -45,7 +60,7 @@ class Machine:
             self.actor.pid += 1
             self.actor.abandoned.clear()
             self.actor.environ.clear()
-            self._repo = open_repo(self.directory / "repo", environ=self._environ, clock=clock)
+            self._repo = open_repo(self.directory / "repo", environ=self.environ, clock=clock)
         return self._repo
 
     @property
@@ -67,11 +82,36 @@ class Machine:
     def look(self, *, contents: bool = True) -> list[Found]:
         return look(self.repo, contents=contents)
 
+    def define(self, models: Iterable[str]) -> None:
+        """Let these models be defined, and no others."""
+        directory = self.directory / "repo" / "models"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        for model in models:
+            id_ = model.rpartition("/")[2]
+            (directory / f"{id_}.yaml").write_text(f"id: {id_}\n")
+
+    @property
+    def owes_migration(self) -> bool:
+        """Whether a namespace was set, and the data is not there yet."""
+        cache = self.home / "repos" / REPO_ID
+        return bool(self.place.namespace and unmigrated_subdirs(str(cache)))
+
+    def look_where(self) -> Place:
+        """Find out where the settings say that the data is."""
+        self.place = Place.of(read_marker(str(self.directory / "repo"))["datastore"])
+        return self.place
+
     def reopen(self) -> None:
         """End the process and start another one, in good order."""
         if self._repo is not None:
             self._repo.close()
         self._repo = None
+
+    def forget(self) -> None:
+        """Reopen, unless the machine is off."""
+        if not self.actor.is_dead:
+            self.reopen()
 
     def _crash(self) -> None:
         """Be off for a moment: what was not written is gone, the disk is as it was."""
@@ -87,7 +127,8 @@ class Machine:
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> Path:
     """Return a repository with these settings, to be copied."""
-    path = directory / "template"
+    number = zlib.crc32(repr(sorted(settings.items())).encode())
+    path = directory / f"template-{number}"
     if not path.exists():
         init_repo(path).close()
         update_marker(str(path), {"repoId": REPO_ID, "datastore": dict(settings)})

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.fleet.fleet import Result, run
+from tests.fleet.fleet import Result, Script, run
 from tests.fleet.generate import generate
+from tests.fleet.more import VARIANTS
 from tests.fleet.shrink import shrink, told
 
 
@@ -58,18 +59,36 @@ class Figures:
         )
 
 
-def many(seed: str, first: int, every: int, steps: int, budget: float = 1e9) -> Figures:
-    """Run script after script until there were so many steps, or the time is over."""
+def script_of(seed: str) -> Script:
+    """Return the script of a seed; its last letter may say what else happens in it."""
+    variant = VARIANTS.get(seed[-1:])
+    return variant(generate(seed)) if variant else generate(seed)
+
+
+def many(
+    seed: str,
+    first: int,
+    every: int,
+    steps: int,
+    budget: float = 1e9,
+    variants: str = "",
+    patience: float = 60.0,
+) -> Figures:
+    """Run script after script until there were so many steps, or the time is over.
+
+    `variants` are last letters of seeds, which take turns; a space is for none.
+    """
     logging.disable(logging.WARNING)
     figures, began = Figures(), time.perf_counter()
     for number in itertools.count(first, every):
         if figures.steps >= steps or time.perf_counter() - began > budget:
             break
-        script = generate(f"{seed}-{number}")
+        variant = variants[number % len(variants)].strip() if variants else ""
+        script = script_of(f"{seed}-{number}{variant}")
         result = run(script)
         figures.add(result)
         if result.violation is not None:
-            short = shrink(script, result.violation.kind)
+            short = shrink(script, result.violation.kind, seconds=patience)
             figures.violations.append(told(short, run(short)))
             sys.stdout.write(f"{figures.violations[-1]}\n")
             sys.stdout.flush()

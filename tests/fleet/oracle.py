@@ -7,6 +7,7 @@ returned without an error is certain; what failed or was killed may be there or 
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -104,22 +105,24 @@ class Oracle:
         # What was removed by hand from which machine, until it was repaired at the next rest.
         self.removed: set[tuple[int, str]] = set()
         self.has_index: Callable[[], bool] = lambda: True
-        self._number = 0
+        self._numbers = itertools.count(1)
+
+    def share_work(self, other: Oracle) -> None:
+        """Know the same pieces of work as the oracle of another place."""
+        self.works, self._numbers = other.works, other._numbers
 
     # What machines tell ----------------------------------------------------------------------
 
     def new_work(self, model: str, name: str, size: int, who: str) -> tuple[str, bytes]:
         """Return the tag and the content of something that is about to be saved."""
-        self._number += 1
-        tag = f"w{self._number}{who}"
+        tag = f"w{next(self._numbers)}{who}"
         content = f"{tag}:".encode() + tag.encode() * (size // len(tag))
         self.works[tag] = Work(content, {(model, name)})
         return tag, content
 
     def piece(self, work: str) -> bytes:
         """Return what is about to be appended."""
-        self._number += 1
-        piece = _MARK + f"p{self._number}".encode()
+        piece = _MARK + f"p{next(self._numbers)}".encode()
         self.works[work].pieces.add(piece)
         return piece
 
@@ -157,7 +160,7 @@ class Oracle:
         Then somebody committed after another one had taken its locks over.
         """
         for other in self.sessions:
-            first, second = sorted((session, other), key=lambda one: one.locked)
+            first, second = sorted((other, session), key=lambda one: one.locked)
             missing = {
                 id_
                 for id_ in first.made - second.seen

@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+from swampstore.stores import health, probe
+from swampstore.stores.probe import Finding, ProbeReport
 from tests.fleet.bucket import BUCKETS, FleetStore
 from tests.fleet.world import REPO_ID, Actor, Heart, current
 
@@ -305,13 +307,15 @@ def _patch_swampstore() -> None:
     _patch(
         process,
         _place=lambda: f"boot-{_name()}",
-        _exists=lambda pid: pid == os.getpid(),
-        _start_of=lambda pid: "1" if pid == os.getpid() else "",
+        _exists=_runs,
+        _start_of=lambda pid: "1" if _runs(pid) else "",
     )
     defaults = RetryPolicy.__init__.__defaults__ or ()
     _patch(RetryPolicy.__init__, __defaults__=(*defaults[:-2], time.sleep, _uniform))
     _patch(registry, _store_type=lambda _: MemoryConfig)
     _patch(MemoryConfig, open=lambda config: FleetStore(BUCKETS[config.name]))
+    _replace(probe.probe, _believe)
+    _replace(health.examine, _ask)
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)
     real_getpid, real_uname = os.getpid, os.uname
@@ -319,7 +323,7 @@ def _patch_swampstore() -> None:
         os,
         getpid=lambda: actor.pid if (actor := current()) else real_getpid(),
         uname=lambda: (
-            SimpleNamespace(nodename=actor.name) if (actor := current()) else real_uname()
+            SimpleNamespace(nodename=actor.host) if (actor := current()) else real_uname()
         ),
     )
 
@@ -340,7 +344,29 @@ def _replace(old: object, new: object) -> None:
 
 def _name() -> str:
     actor = current()
-    return actor.name if actor else "scheduler"
+    return actor.host if actor else "scheduler"
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of the machine at work is there."""
+    actor = current()
+    if actor is None:
+        return pid == os.getpid()
+    return any(one.pid == pid for one in actor.world.actors if one.host == actor.host)
+
+
+def _believe(store: Any, *, racers: int = 0) -> ProbeReport:
+    """Spare the proofs, for which many threads meet in a store."""
+    del racers
+    problem = "" if store.capabilities.conditional_delete else "it does not"
+    finding = Finding(probe._DELETION, problem, is_required=False)
+    return ProbeReport(store.identity, (finding,))
+
+
+def _ask(store: Any, **_: Any) -> health.Health:
+    """Ask in the thread of the machine."""
+    next(store.list(f"{probe.PREFIX}/"), None)
+    return health.Health(store.identity, 0.0)
 
 
 def _environ(environ: Any) -> Any:

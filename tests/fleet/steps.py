@@ -14,10 +14,11 @@ from swampstore.artifacts.metadata import Draft
 from swampstore.doctor import examine
 from swampstore.errors import NotFoundError, SwampstoreError
 from swampstore.layout import DataRef, ModelRef
-from swampstore.retention.data_gc import gc
+from swampstore.retention import gc, prune
 from swampstore.sync.errors import IncompleteSyncError
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import MODELS, WORK, Found, Oracle, Session
+from tests.fleet.oracle import MODELS, WORK, Found, Session
+from tests.fleet.places import Places
 
 Args = dict[str, Any]
 KEEP = 4
@@ -27,7 +28,7 @@ class Fleet(Protocol):
     """What steps need of the whole."""
 
     @property
-    def oracle(self) -> Oracle: ...
+    def places(self) -> Places: ...
 
 
 class Tell:
@@ -35,7 +36,7 @@ class Tell:
 
     def __init__(self, fleet: Fleet, machine: Machine) -> None:
         self.fleet = fleet
-        self.oracle = fleet.oracle
+        self.oracle = fleet.places.oracle(machine.place)
         self.machine = machine
         self.repo = machine.repo
 
@@ -159,6 +160,17 @@ def collect(tell: Tell, args: Args) -> None:
     tell.oracle.deleted([id_ for id_ in excess if id_ not in left])
 
 
+def prune_model(tell: Tell, args: Args) -> None:
+    """Let a model be defined no longer, and prune: all of its data goes, and nothing else."""
+    tell.machine.define(one for one in MODELS if one != args["model"])
+    before = tell.machine.look(contents=False)
+    orphans = [one.id for one in before if one.model == args["model"]]
+    tell.oracle.deleting(orphans, tell.machine.number)
+    prune(tell.repo)
+    left = {one.id for one in tell.machine.look(contents=False)}
+    tell.oracle.deleted([id_ for id_ in orphans if id_ not in left])
+
+
 # Sync ------------------------------------------------------------------------------------------
 
 
@@ -245,6 +257,7 @@ OPS: dict[str, Callable[[Tell, Args], Any]] = {
     "delete_all": delete_all,
     "rename": rename,
     "gc": collect,
+    "prune": prune_model,
     "push": push,
     "pull": pull,
     "sync": sync,

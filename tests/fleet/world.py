@@ -150,6 +150,7 @@ class Actor:
         self.op = ""
         self.skew = 0.0
         self.pid = 1000 * (number + 1)
+        self.host = name
         self.connections: set[Any] = set()
         self.abandoned: set[str] = set()
         self.locked: set[int] = set()

@@ -110,11 +110,14 @@ class StagedCache:
     def _can_be_made_in_place(self) -> bool:
         """Whether what is in the cache is on its way to the same remote, or nothing at all.
 
-        Another namespace of the same remote has a directory of its own there; data without one
-        would be taken for data that was forgotten when the namespace was set.
+        The cache of a remote that is in use is neither, even if it is empty: what is brought there
+        would count as new for that remote. Another namespace of the same remote has a directory of
+        its own there; data without one would be taken for data that was forgotten when the
+        namespace was set.
         """
         cache = self._there.base
-        if not any(not is_internal(name) for name in _names_in(cache)):
+        is_in_use = self._here.remote is not None and not self._settings_hold()
+        if not is_in_use and not any(not is_internal(name) for name in _names_in(cache)):
             return True
         identity, _, namespace = (owner_of(cache) or "").rpartition("#")
         ours, _, wanted = self._owner.rpartition("#")

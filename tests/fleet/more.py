@@ -1,0 +1,75 @@
+"""What else happens in some scripts: data moves, and others work in the same cache.
+
+It is put into the script that a seed has without it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.fleet.fleet import Script, Step
+from tests.fleet.moving import DIRECTORY, OTHER, TARGETS
+from tests.fleet.oracle import MODELS
+from tests.fleet.places import HOME
+from tests.fleet.world import DISK, STORE, Fault
+
+# How often what is put in, and by how many requests and changes of the disk it takes at most.
+_MOVES: dict[str, tuple[int, int, int]] = {
+    "setup": (6, 120, 160),
+    "namespace_set": (3, 40, 80),
+    "namespace_unset": (3, 40, 80),
+    "prune": (2, 0, 40),
+}
+_REQUESTS = ("fail", "lost", "late", "twice", "kill", "kill", "kill-after", "stop", "slow")
+_CHANGES = ("kill", "kill", "kill", "torn", "slow", "full")
+_SPARED = ("damage", "lose", "foreign", "migrate_index")
+_SHARE = 0.2
+
+
+def with_moves(script: Script) -> Script:
+    """Return a script in which machines move to other places as well."""
+    chance = random.Random(f"{script.seed} moves")
+    roughness = chance.choice([0.0, 0.3, 0.6])
+    weights = {op: weight * chance.choice([0, 1, 2]) for op, (weight, _, _) in _MOVES.items()}
+    if not any(weights.values()):
+        weights["setup"] = 1
+    targets = chance.choice([TARGETS, (HOME, OTHER), (HOME, DIRECTORY)])
+    steps: list[Step] = []
+    for step in script.steps:
+        if step.op.startswith(_SPARED):
+            continue
+        steps.append(step)
+        if chance.random() < _SHARE:
+            op = chance.choices(list(weights), list(weights.values()))[0]
+            made = Step(chance.randrange(script.machines), op, _args(chance, op, targets))
+            made.overlaps = chance.random() < 0.4
+            if chance.random() < roughness:
+                made.faults = _faults(chance, _MOVES[op])
+            steps.append(made)
+    return script.with_steps(steps)
+
+
+def _args(chance: random.Random, op: str, targets: tuple[str, ...]) -> dict[str, Any]:
+    if op == "setup":
+        return {"to": chance.choice(targets)}
+    if op == "prune":
+        return {"model": chance.choice(MODELS)}
+    return {}
+
+
+def _faults(chance: random.Random, most: tuple[int, int, int]) -> list[Fault]:
+    _, requests, changes = most
+    faults = []
+    for _ in range(chance.choice([1, 1, 2])):
+        at_store = requests and chance.random() < 0.5
+        where, limit = (STORE, requests) if at_store else (DISK, changes)
+        kind = chance.choice(_REQUESTS if at_store else _CHANGES)
+        number = int(limit * chance.random() ** 1.5)
+        faults.append(Fault(where, number, kind, chance.choice([0.1, 1.0, 5.0, 45.0])))
+    return faults
+
+
+# By the last letter of a seed.
+VARIANTS: dict[str, Callable[[Script], Script]] = {"m": with_moves}

@@ -1,0 +1,180 @@
+"""Where the data of a machine is, and what must be there after it has moved.
+
+A place is a bucket, or a part of one that is a namespace, or a directory. Each has an oracle of its
+own: whoever moves leaves the old place to those who stay, and takes along what was committed there
+and whatever only this machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tests.fleet.bucket import BUCKETS
+from tests.fleet.oracle import Oracle, State, Version, index_of
+
+MEMORY = "memory://"
+HOME = "fleet"
+
+
+class Place(NamedTuple):
+    """The name of a bucket or the path of a directory, and the namespace there."""
+
+    target: str = HOME
+    namespace: str = ""
+
+    @property
+    def is_remote(self) -> bool:
+        return not self.target.startswith("/")
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.namespace}/" if self.namespace else ""
+
+    @property
+    def address(self) -> str:
+        return f"{MEMORY}{self.target}" if self.is_remote else self.target
+
+    def settings(self, hydration: str) -> dict[str, Any]:
+        """Return what a marker says of it."""
+        if not self.is_remote:
+            return {"type": "filesystem", "path": self.target}
+        settings = {"type": "memory", "url": self.address, "hydrationStrategy": hydration}
+        return settings | ({"namespace": self.namespace} if self.namespace else {})
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any]) -> Place:
+        """Return the place that a marker names."""
+        target = section.get("path") or str(section["url"]).removeprefix(MEMORY)
+        return cls(target, section.get("namespace") or "")
+
+    def objects(self) -> dict[str, bytes]:
+        """Return what the bucket has below the namespace, by path."""
+        if not self.is_remote:
+            return {}
+        objects = BUCKETS[self.target].objects
+        return {
+            key.removeprefix(self.prefix): one.data
+            for key, one in objects.items()
+            if key.startswith(self.prefix)
+        }
+
+    def committed(self) -> set[str]:
+        """Return the metadata of all versions that the index names, each as text."""
+        objects = self.objects()
+        return {
+            objects[rel].decode("utf-8", "replace")
+            for rel in index_of(objects)
+            if rel.endswith("/metadata.yaml") and rel in objects
+        }
+
+
+class Move(NamedTuple):
+    """A move that was begun: from where to where, what has to come along, and what must not."""
+
+    machine: int
+    source: Place
+    target: Place
+    ids: frozenset[str]
+    gone: frozenset[str]
+
+
+class Places:
+    """The oracles of all places that were ever used."""
+
+    def __init__(self, home: Oracle) -> None:
+        self.oracles: dict[Place, Oracle] = {Place(): home}
+        self._home = home
+        self.moves: dict[int, Move] = {}
+
+    def oracle(self, place: Place) -> Oracle:
+        if place not in self.oracles:
+            made = self.oracles[place] = Oracle()
+            made.share_work(self._home)
+            made.has_index = lambda: bool(
+                place.objects().keys() & {"_index/_meta.json", ".datastore-index.json"}
+            )
+        return self.oracles[place]
+
+    def begin(self, machine: int, source: Place, target: Place, held: Iterable[str]) -> None:
+        """Note what a machine that is about to move has, itself and on its remote."""
+        here, there = self.oracle(source), self.oracle(target)
+        documents = source.committed()
+        held = set(held)
+        ids = {
+            id_
+            for id_, one in here.versions.items()
+            if one.state is State.THERE and (id_ in held or any(id_ in text for text in documents))
+        }
+        gone = {
+            id_
+            for id_, one in here.versions.items()
+            if one.state is State.GONE
+            and (one.deleted_by == machine or not any(id_ in text for text in documents))
+        }
+        self.moves[machine] = Move(machine, source, target, frozenset(ids), frozenset(gone))
+        _doubt(here, there)
+
+    def end(self, machine: int, place: Place) -> None:
+        """Note where a machine is, however its step ended."""
+        move = self.moves.pop(machine, None)
+        if move is None:
+            return
+        here, there = self.oracle(move.source), self.oracle(move.target)
+        if place != move.target or move.source == move.target:
+            _doubt(here, there)
+            return
+        for id_ in move.ids:
+            _bring(here.versions[id_], there, here, machine)
+        for id_ in move.gone - there.versions.keys():
+            there.versions[id_] = _copy(here.versions[id_], State.GONE)
+        _doubt(here, there)
+        _leave(here, machine, move.source.committed())
+
+
+def _copy(one: Version, state: State) -> Version:
+    made = Version(one.id, one.model, one.name, one.work, state, one.is_tombstone)
+    made.appended = set(one.appended)
+    made.is_contested = one.is_contested
+    return made
+
+
+def _doubt(here: Oracle, there: Oracle) -> None:
+    """Whatever is on its way may arrive, even if others deleted it there."""
+    there.renames |= here.renames
+    for one in list(here.versions.values()):
+        known = there.versions.get(one.id)
+        if one.state is State.GONE:
+            continue
+        if known is None:
+            there.versions[one.id] = _copy(one, State.UNSURE)
+        elif known.state is State.GONE:
+            known.state = State.UNSURE
+
+
+def _bring(one: Version, there: Oracle, here: Oracle, machine: int) -> None:
+    """A version has arrived, unless it was deleted meanwhile on one side."""
+    known = there.versions.get(one.id)
+    if known is None:
+        known = there.versions[one.id] = _copy(one, State.UNSURE)
+        is_new = True
+    else:
+        is_new = known.state is State.UNSURE and known.deleted_by is None
+    if one.state is State.THERE and is_new:
+        known.state, known.maker = State.THERE, machine
+        known.appended |= one.appended
+    if one.work and here.works[one.work].pieces:
+        known.is_contested = True
+
+
+def _leave(here: Oracle, machine: int, documents: set[str]) -> None:
+    """Expect nothing at the old place of what a machine that left had never pushed."""
+    for one in here.versions.values():
+        is_committed = any(one.id in text for text in documents)
+        if one.maker == machine and one.state is State.THERE and not is_committed:
+            one.state = State.UNSURE
+        if one.deleted_by == machine and one.state is State.GONE:
+            one.state = State.UNSURE
+        if one.work and here.works[one.work].pieces:
+            one.is_contested = True
+            one.appended.clear()
