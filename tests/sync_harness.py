@@ -23,7 +23,7 @@ from swampstore.clock import Clock, system_clock
 from swampstore.files import Tree
 from swampstore.layout import ModelRef, Routing, is_internal
 from swampstore.stores import Store
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.base import Base

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.layout import DEFERRED, LANDING
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.sync import eviction
 from swampstore.sync.uses import Uses
 from tests.machines import Machine

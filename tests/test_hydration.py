@@ -19,7 +19,7 @@ from swampstore.errors import (
     SyncNotSupportedError,
     ValidationError,
 )
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import IncompleteSyncError
 from swampstore.sync.report import Step

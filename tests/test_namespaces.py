@@ -23,9 +23,8 @@ from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST
 from swampstore.namespaces import list_namespaces, set_namespace, unset_namespace
 from swampstore.namespaces.manifests import Manifest, Registry, check_new_namespace
 from swampstore.stores.errors import PreconditionFailedError, StoreMissingError
-from swampstore.stores.folders import folders
 from swampstore.stores.memory import MemoryStore
-from swampstore.stores.protocol import ObjectInfo, Written
+from swampstore.stores.protocol import ObjectInfo, Written, folders
 from swampstore.stores.wrapper import CountingStore
 from tests.members import Place, bucket_in_a_directory, shared_directory
 from tests.remotes import Remote

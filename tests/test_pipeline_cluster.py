@@ -48,7 +48,7 @@ def read_with_executors(spark: SparkSession, url: str) -> list[tuple[str, str]]:
         import pyarrow as pa
 
         import swampstore
-        from swampstore.stores.registry import open_store
+        from swampstore.stores.config import open_store
 
         for batch in batches:
             with open_store(url) as store:
@@ -69,7 +69,7 @@ def test_the_shipped_package_is_found_with_its_stores(foreign_python: Path, tmp_
     program = (
         f"import sys; sys.path.insert(1, {archive!r})\n"
         "from importlib.metadata import entry_points\n"
-        "from swampstore.stores.registry import store_config\n"
+        "from swampstore.stores.config import store_config\n"
         "for store in entry_points(group='swampstore.stores'): store.load()\n"
         f"print(store_config('file://{tmp_path}').open())"
     )

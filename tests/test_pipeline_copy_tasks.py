@@ -37,8 +37,8 @@ from swampstore.pipeline.copying.outcomes import (
     Wanted,
 )
 from swampstore.pipeline.editing import committer
+from swampstore.stores.bodies import payload as payload_of
 from swampstore.stores.directory import DirectoryStore
-from swampstore.stores.payloads import payload as payload_of
 from swampstore.sync.errors import IndexDamagedError
 from tests.copying import (
     MODEL,

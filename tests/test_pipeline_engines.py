@@ -43,8 +43,8 @@ from swampstore.pipeline.seeing import Unseen
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.shards import Cargo
 from swampstore.pipeline.transfers import Left, Site, SparkTasks, ending
+from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
-from swampstore.stores.registry import StoreConfig, store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import Tally
 from swampstore.sync import conflicts

@@ -20,10 +20,10 @@ from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.mending import Wanted
 from swampstore.pipeline.verify.repair import Mended, Repair
 from swampstore.pipeline.verify.sources import Sources
+from swampstore.stores.config import StoreConfig
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Store, Written
-from swampstore.stores.registry import StoreConfig
 from swampstore.sync.remote.merging import index_moved
 from tests.broken_store import Killed
 from tests.damage import Bucket

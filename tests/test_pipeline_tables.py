@@ -107,7 +107,7 @@ def test_what_is_no_place_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 
 def test_a_place_travels_with_its_credentials() -> None:
-    from swampstore.stores.registry import store_config
+    from swampstore.stores.config import store_config
 
     members = {"bucket": "abc", "accessKeyId": "k", "secretAccessKey": "s3cret"}
     place = Place(store_config("s3", members, environ={}), "s3://abc", "s3://abc", "infra")

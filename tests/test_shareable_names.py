@@ -23,7 +23,7 @@ from swampstore.layout import (
     is_always_local,
 )
 from swampstore.notices import notice
-from swampstore.stores.keys import check_key
+from swampstore.stores.protocol import check_key
 from swampstore.sync.names import Names
 from tests.machines import Machine
 from tests.remotes import Remote

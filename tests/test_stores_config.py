@@ -16,7 +16,7 @@ from swampstore.errors import ConfigError
 from swampstore.redaction import without_credentials
 from swampstore.stores import open_store, store_config
 from swampstore.stores.azure import AzureConfig
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.errors import StoreCredentialsError
 from swampstore.stores.gcs import GcsConfig

@@ -14,7 +14,6 @@ import pytest
 
 from swampstore.errors import ConfigError, DiskError, ValidationError
 from swampstore.stores import Store, directory, open_store
-from swampstore.stores.contents import contents
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -22,7 +21,7 @@ from swampstore.stores.errors import (
     StoreMissingError,
     StorePermissionError,
 )
-from swampstore.stores.protocol import ObjectInfo
+from swampstore.stores.protocol import ObjectInfo, contents
 from swampstore.stores.retry import RetryingStore
 from swampstore.testing import StoreConformance
 from tests.test_many_processes import run_all

@@ -28,9 +28,8 @@ from swampstore.stores.errors import (
     UnsupportedOperationError,
     UntrustworthyStoreError,
 )
-from swampstore.stores.health import examine
 from swampstore.stores.memory import MemoryStore
-from swampstore.stores.probe import probe, proves_conditional_delete
+from swampstore.stores.probe import examine, probe, proves_conditional_delete
 from swampstore.stores.protocol import Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
 from swampstore.stores.signed_requests import SignedRequests

@@ -15,8 +15,7 @@ import pytest
 from swampstore.doctor import upload_checks
 from swampstore.stores import Store, open_store, store_config
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
-from swampstore.stores.s3 import S3Config
-from swampstore.stores.unfinished import signed_url, unfinished_uploads
+from swampstore.stores.s3 import S3Config, signed_url, unfinished_uploads
 from swampstore.testing import StoreConformance
 from tests.servers import S3_KEY, S3Server
 

@@ -10,11 +10,10 @@ from typing import TypeVar
 import pytest
 
 from swampstore.stores import ObjectInfo, Store
-from swampstore.stores.contents import contents
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.folders import level
 from swampstore.stores.memory import MemoryStore
+from swampstore.stores.protocol import contents, level
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Request, StoreWrapper
 from swampstore.sync.waiting import AttentiveStore

@@ -26,7 +26,7 @@ from swampstore.config import update_marker
 from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.stores import Store
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
     StoreMissingError,
     StorePermissionError,

@@ -16,7 +16,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
 from swampstore.layout import ModelRef
 from swampstore.stores import Store
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.sync.errors import UnmigratedDataError

@@ -24,15 +24,14 @@ import pytest
 from swampstore.errors import DiskError
 from swampstore.layout import Routing
 from swampstore.stores import Store, store_config
-from swampstore.stores.cloud import Bucket, Remedies
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.cloud import Bucket, Remedies, translate
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
     StoreCredentialsError,
     StorePermissionError,
     StoreUnreachableError,
 )
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.stores.obstore_errors import translate
 from swampstore.stores.protocol import Written
 from swampstore.stores.s3 import S3Config
 from swampstore.sync.downloads import Staging

@@ -19,7 +19,7 @@ from swampstore.layout import (
     is_plain,
     is_temp,
 )
-from swampstore.stores.keys import check_key, is_plain_key
+from swampstore.stores.protocol import check_key, is_plain_key
 from swampstore.sync.names import Names, is_safe
 
 TEMP = ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp"

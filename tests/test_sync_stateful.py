@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.sync.errors import SyncError

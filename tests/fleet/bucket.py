@@ -14,9 +14,8 @@ from swampstore.stores.errors import (
     StoreUnreachableError,
     UnsupportedOperationError,
 )
-from swampstore.stores.keys import check_key
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written, check_key
 from swampstore.stores.wrapper import Request, StoreWrapper
 from tests.fleet.world import Actor, Fault, World, current
 

@@ -293,7 +293,7 @@ def _patch_sqlite() -> None:
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.locks import heartbeat, lock, manager, process
-    from swampstore.stores import registry
+    from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
     from swampstore.sync import uploads, workers
@@ -312,7 +312,7 @@ def _patch_swampstore() -> None:
     )
     defaults = RetryPolicy.__init__.__defaults__ or ()
     _patch(RetryPolicy.__init__, __defaults__=(*defaults[:-2], time.sleep, _uniform))
-    _patch(registry, _store_type=lambda _: MemoryConfig)
+    _patch(store_configs, _store_type=lambda _: MemoryConfig)
     _patch(MemoryConfig, open=lambda config: FleetStore(BUCKETS[config.name]))
     _replace(probe.probe, _believe)
     _replace(health.examine, _ask)

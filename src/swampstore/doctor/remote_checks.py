@@ -15,6 +15,7 @@ from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.locks.deleting import Deletions
 from swampstore.stores import Store
+from swampstore.stores.config import ALIASES
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -22,9 +23,7 @@ from swampstore.stores.errors import (
     StoreError,
     StorePermissionError,
 )
-from swampstore.stores.health import Health
-from swampstore.stores.probe import probe
-from swampstore.stores.registry import ALIASES
+from swampstore.stores.probe import Health, probe
 from swampstore.sync.names import Names
 
 # Seconds by which clocks may differ: stores date to a second, and answers take their time.

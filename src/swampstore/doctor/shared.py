@@ -14,9 +14,9 @@ from swampstore.doctor.index_checks import IndexCheck
 from swampstore.doctor.namespace_checks import contamination
 from swampstore.doctor.object_checks import ObjectCheck
 from swampstore.errors import SwampstoreError
-from swampstore.stores.health import examine as answer_of
-from swampstore.stores.registry import store_config
-from swampstore.stores.unfinished import unfinished_uploads
+from swampstore.stores.config import store_config
+from swampstore.stores.probe import examine as answer_of
+from swampstore.stores.s3 import unfinished_uploads
 from swampstore.sync.base_view import known_shards
 from swampstore.sync.remote.documents import Documents
 

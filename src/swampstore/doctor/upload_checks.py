@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from swampstore.clock import to_iso
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
-from swampstore.stores.unfinished import UnfinishedUploads
+from swampstore.stores.s3 import UnfinishedUploads
 
 # Nobody takes that long for one object.
 ABANDONED = timedelta(days=1)

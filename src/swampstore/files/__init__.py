@@ -18,6 +18,7 @@ from swampstore.files.disk import (
     replace_file,
     sync_dir,
     sync_filesystem,
+    write_all,
 )
 from swampstore.files.hold import Hold, taking_over
 from swampstore.files.tree import Announce, Change, Reception, Tree
@@ -38,4 +39,5 @@ __all__ = [
     "sync_dir",
     "sync_filesystem",
     "taking_over",
+    "write_all",
 ]

@@ -24,7 +24,7 @@ from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.folders import folders
+from swampstore.stores.protocol import folders
 from swampstore.sync.workers import Deadline, in_parallel
 
 _CONCURRENCY = 8

@@ -28,7 +28,7 @@ from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespa
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.stores.folders import folders
+from swampstore.stores.protocol import folders
 from swampstore.sync.workers import Deadline, in_parallel
 
 CATALOG_EXPORT = ".catalog-export.json"

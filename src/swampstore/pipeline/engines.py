@@ -171,7 +171,7 @@ class EngineCarrier:
         if spark is None:
             return THREADS
         from swampstore.pipeline.transfers import SparkTasks
-        from swampstore.stores.registry import store_config
+        from swampstore.stores.config import store_config
 
         remote = self._repo.config.remote
         assert remote is not None

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from swampstore.config import LockSettings, lock_settings
 from swampstore.errors import ConfigError, NotFoundError
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
-from swampstore.stores.folders import level
-from swampstore.stores.protocol import Store
-from swampstore.stores.registry import StoreConfig, store_config
+from swampstore.stores.config import StoreConfig, store_config
+from swampstore.stores.protocol import Store, level
 from swampstore.stores.retry import RetryingStore
 from swampstore.sync.names import Names
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY

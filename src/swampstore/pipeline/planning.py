@@ -16,9 +16,7 @@ from swampstore.layout import (
     parse_version,
 )
 from swampstore.pipeline.places import Place
-from swampstore.stores.contents import Handed, contents
-from swampstore.stores.folders import Level, level
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import Handed, Level, ObjectInfo, Store, contents, level
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
 from swampstore.sync.workers import Deadline, in_parallel
 
@@ -140,7 +138,7 @@ def listed_with_content(
 ) -> Iterator[tuple[Listed, Handed]]:
     """Yield the objects of a piece; `wanted` is asked once for each whether it is to be read now.
 
-    See `swampstore.stores.contents`.
+    See `swampstore.stores.protocol`.
     """
     names = piece.place.names()
     root = names.remote("")

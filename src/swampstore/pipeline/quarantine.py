@@ -12,8 +12,7 @@ from swampstore.errors import ValidationError
 from swampstore.pipeline.source.objects import IN_MEMORY
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError, StorePermissionError
 from swampstore.stores.errors import changed as changed_by_others
-from swampstore.stores.keys import check_key
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import ObjectInfo, Store, check_key
 from swampstore.sync.names import Names
 from swampstore.sync.workers import Deadline, in_parallel
 

@@ -22,8 +22,8 @@ from swampstore.pipeline.planning import parallelism, tasks_for
 from swampstore.pipeline.running import run_tasks, stoppable
 from swampstore.pipeline.seeing import Unseen, unseen
 from swampstore.pipeline.shards import Cargo
+from swampstore.stores.config import StoreConfig
 from swampstore.stores.protocol import Store
-from swampstore.stores.registry import StoreConfig
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.carriers import THREADS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from swampstore.stores.cloud import Bucket, Remedies
-from swampstore.stores.config_fields import Fields, Limits, mapping_from_url
+from swampstore.stores.config import Fields, Limits, mapping_from_url
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:

@@ -1,9 +1,40 @@
-"""What sets one cloud's buckets apart from another's, for the one class that serves them all."""
+"""What sets one cloud's buckets apart from another's, and what their errors mean.
+
+The client tells a status only inside its text, so that is where it is read from. No status at
+all means that no answer came (refused, reset, timed out, no such host): that is transient.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+from swampstore.redaction import without_credentials
+from swampstore.stores.errors import (
+    StoreCredentialsError,
+    StoreError,
+    StoreMissingError,
+    StorePermissionError,
+    StoreUnreachableError,
+    not_found,
+)
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
+# Where clients on cloud machines fetch credentials; a failure there means that there are none.
+_CREDENTIAL_SOURCES = ("169.254.", "fd00:ec2", "computeMetadata", "token request", "credential")
+_MISSING = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_REJECTED = frozenset(
+    {"InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "InvalidAccessKey"}
+)
+_NOT_AUTHENTICATED = "failed to authenticate"  # Azure says so under several codes
+_REDIRECTED = "Received redirect"  # carries no status, and is the answer to a wrong region
+_BAD_KEY = "object with invalid path"
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_ABOUT_ONE_OBJECT = frozenset({"get", "head", "copy", "delete"})
+_LONGEST_TEXT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +65,89 @@ class Bucket:
     largest: int
     repeats_tokens: bool = False
     signs_headers: bool = False
+
+
+class Reply(NamedTuple):
+    """What can be made out of a client's error. No status: there was no reply."""
+
+    status: int | None
+    code: str
+    text: str
+
+
+def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> StoreError:
+    """Return the error to raise instead of the client's."""
+    reply = _read(error)
+    what = f"{operation} {key}".strip()
+    if _is_about_credentials(reply):
+        return _credentials(reply, bucket, what)
+    if reply.status == 404 and reply.code not in _MISSING and operation in _ABOUT_ONE_OBJECT:
+        return not_found(key, bucket.identity)
+    if reply.status == 404:
+        return StoreMissingError(
+            f"{bucket.identity} does not exist ({what}: {reply.text})",
+            hint="Check the bucket's name, region and endpoint, or create it.",
+        )
+    if _is_transient(reply):
+        return StoreUnreachableError(
+            f"{bucket.identity} did not complete {what}: {reply.text}",
+            hint="Check the network and the endpoint, then try again; nothing was lost.",
+        )
+    return _refusal(reply, bucket, what)
+
+
+def _read(error: Exception) -> Reply:
+    status, code = _STATUS.search(str(error)), _CODE.search(str(error))
+    # The first paragraph, without query strings: a signature may be among them.
+    text = str(error).partition("\n\nDebug source")[0]
+    text = " ".join(without_credentials(_QUERY.sub(r"\1?...", text)).split())
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}..."
+    return Reply(int(status[1]) if status else None, code[1] if code else "", text)
+
+
+def _is_about_credentials(reply: Reply) -> bool:
+    if reply.code in _EXPIRED or _is_rejection(reply):
+        return True
+    by_the_store = bool(reply.code) or reply.status == 404
+    return not by_the_store and any(sign in reply.text for sign in _CREDENTIAL_SOURCES)
+
+
+def _is_rejection(reply: Reply) -> bool:
+    return reply.status == 401 or reply.code in _REJECTED or _NOT_AUTHENTICATED in reply.text
+
+
+def _is_transient(reply: Reply) -> bool:
+    if reply.status is None:
+        return _REDIRECTED not in reply.text and _BAD_KEY not in reply.text
+    return reply.status in {408, 409, 429} or reply.status >= 500
+
+
+def _credentials(reply: Reply, bucket: Bucket, what: str) -> StoreCredentialsError:
+    if reply.code in _EXPIRED or "invalid_grant" in reply.text:
+        problem = "the session has expired"
+    elif _is_rejection(reply):
+        problem = "the credentials were rejected"
+    else:
+        problem = "no credentials were found"
+    return StoreCredentialsError(
+        f"{problem} for {bucket.identity} ({what}: {reply.text})", hint=bucket.remedies.sign_in
+    )
+
+
+def _refusal(reply: Reply, bucket: Bucket, what: str) -> StoreError:
+    if reply.status == 403:
+        return StorePermissionError(
+            f"{bucket.identity} refused {what}: {reply.text}",
+            hint=f"The credentials need {bucket.remedies.permissions}; without the right to list, "
+            "even a missing object is refused.",
+        )
+    if _BAD_KEY in reply.text:
+        return StoreError(
+            f"{bucket.identity} holds an object that no path can name ({what}: {reply.text})",
+            hint="It was put there by another program: rename or remove it with that one.",
+        )
+    return StoreError(
+        f"{bucket.identity} refused {what}: {reply.text}",
+        hint="Check the endpoint, the region and the bucket's settings.",
+    )

@@ -33,12 +33,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
 
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, write_all
 from swampstore.layout import is_temp
 from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
-from swampstore.stores.config_fields import Fields, Limits, split_url
-from swampstore.stores.contents import Handed, Wanted
+from swampstore.stores.bodies import CHUNK, receive
+from swampstore.stores.config import Fields, Limits, split_url
 from swampstore.stores.errors import (
     StoreError,
     StoreMissingError,
@@ -49,10 +49,18 @@ from swampstore.stores.errors import (
     exists,
     not_found,
 )
-from swampstore.stores.folders import Level
-from swampstore.stores.keys import check_key, parent_of
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
-from swampstore.stores.streaming import CHUNK, receive
+from swampstore.stores.protocol import (
+    Capabilities,
+    Fetched,
+    Handed,
+    Level,
+    ObjectInfo,
+    Store,
+    Wanted,
+    Written,
+    check_key,
+    parent_of,
+)
 
 LOCKS = ".swampstore-locks"
 _STRIPES = 64
@@ -161,7 +169,7 @@ class DirectoryStore:
             self._sweep(temps)
 
     def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
-        """See swampstore.stores.contents."""
+        """See swampstore.stores.protocol."""
         with self._errors(prefix):
             for found in tree.walk(self._root, parent_of(prefix), prefix, LOCKS, []):
                 info = _info(found.path, found.status)
@@ -173,7 +181,7 @@ class DirectoryStore:
                     yield _handed(info, found)
 
     def level(self, prefix: str = "") -> Level:
-        """See swampstore.stores.folders."""
+        """See swampstore.stores.protocol."""
         with self._errors(prefix):
             inner, files = tree.children(self._root, parent_of(prefix))
         return Level(
@@ -374,9 +382,7 @@ def _fill(fd: int, body: bytes | BinaryIO) -> None:
         body.seek(0)
         chunks = iter(lambda: body.read(CHUNK), b"")
     for chunk in chunks:
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(fd, view) :]
+        write_all(fd, chunk)
 
 
 def _handed(info: ObjectInfo, found: tree.Found) -> Handed:

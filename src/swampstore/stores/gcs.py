@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from swampstore.errors import ConfigError
 from swampstore.stores.cloud import Bucket, Remedies
-from swampstore.stores.config_fields import Fields, Limits, mapping_from_url
+from swampstore.stores.config import Fields, Limits, mapping_from_url
 from swampstore.stores.errors import StoreCredentialsError
 from swampstore.stores.protocol import Store
 

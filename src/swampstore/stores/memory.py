@@ -10,12 +10,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Self
 
-from swampstore.stores.config_fields import Fields, Limits
+from swampstore.stores.bodies import payload, receive
+from swampstore.stores.config import Fields, Limits
 from swampstore.stores.errors import changed, exists, not_found
-from swampstore.stores.keys import check_key, parent_of
-from swampstore.stores.payloads import payload
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
-from swampstore.stores.streaming import receive
+from swampstore.stores.protocol import (
+    Capabilities,
+    Fetched,
+    ObjectInfo,
+    Written,
+    check_key,
+    parent_of,
+)
 
 
 class MemoryBucket:

@@ -20,8 +20,9 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
-from swampstore.stores.cloud import Bucket
-from swampstore.stores.config_fields import Limits
+from swampstore.stores.bodies import CHUNK, payload, receive, size_of
+from swampstore.stores.cloud import Bucket, translate
+from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
     StoreMissingError,
     StoreUnreachableError,
@@ -29,13 +30,16 @@ from swampstore.stores.errors import (
     changed,
     exists,
 )
-from swampstore.stores.folders import Level
-from swampstore.stores.keys import check_key, parent_of
-from swampstore.stores.obstore_errors import translate
-from swampstore.stores.payloads import payload, size_of
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Written
+from swampstore.stores.protocol import (
+    Capabilities,
+    Fetched,
+    Level,
+    ObjectInfo,
+    Written,
+    check_key,
+    parent_of,
+)
 from swampstore.stores.signed_requests import SignedRequests
-from swampstore.stores.streaming import CHUNK, receive
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
@@ -150,7 +154,7 @@ class ObstoreStore:
                     yield self._info(meta)
 
     def level(self, prefix: str = "") -> Level:
-        """See swampstore.stores.folders."""
+        """See swampstore.stores.protocol."""
         parent = parent_of(prefix)
         try:
             found = obstore.list_with_delimiter(self._client, parent or None)

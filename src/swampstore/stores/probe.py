@@ -1,17 +1,24 @@
-"""Proving what a store can do, instead of believing it.
+"""Proving what a store can do, instead of believing it; and whether it answers at all.
 
 Some servers accept conditional writes and ignore the condition. Nothing about their answers
 gives that away until two clients meet and one loses its work, so the probe makes many meet.
+
+`examine` is a quick look before anything depends on a store. It asks once, and it never waits
+longer than it was told: a hanging credentials helper or a silent network must not hold up a command
+that could have said so after three seconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+from swampstore.errors import SwampstoreError
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -25,6 +32,7 @@ RACERS = 32
 # Below what other clients leave alone, in case the probe is killed.
 PREFIX = "_control/probe"
 _DELETION = "refusal of a stale deletion"
+PREFLIGHT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,3 +233,47 @@ class _Trial:
             )
         if self._store.get(key).data != winners[0]:
             raise _Wrong("the writer that was told it won is not the one whose content is there")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether a store answered a listing, and what was wrong if it did not."""
+
+    identity: str
+    latency: float
+    error: SwampstoreError | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the store may be used."""
+        return self.error is None
+
+    def check(self) -> None:
+        """Raise what was wrong, if anything was."""
+        if self.error is not None:
+            raise self.error
+
+
+def examine(store: Store, *, timeout: float = PREFLIGHT_SECONDS) -> Health:
+    """Ask a store for a listing of (next to) nothing. Never raises, never waits past `timeout`."""
+    start = time.monotonic()
+    failures: list[SwampstoreError] = []
+
+    def ask() -> None:
+        try:
+            next(store.list(f"{PREFIX}/"), None)
+        except SwampstoreError as error:
+            failures.append(error)
+
+    # A daemon: a request that never ends must not keep the process from ending either.
+    asking = threading.Thread(target=ask, name="store-preflight", daemon=True)
+    asking.start()
+    asking.join(timeout)
+    if asking.is_alive():
+        failures.append(
+            StoreUnreachableError(
+                f"{store.identity} gave no answer within {timeout:g} s",
+                hint="Check the network, the endpoint, and that credentials can be fetched.",
+            )
+        )
+    return Health(store.identity, time.monotonic() - start, failures[0] if failures else None)

@@ -5,13 +5,19 @@ to change an object safely when others change it too: create it only if it is ab
 it only if it is still the one that was read. Every method is synchronous, may be called from
 many threads, and raises only the errors of `swampstore.stores.errors`, ValidationError for a key
 that no store may hold, and DiskError for the local file of a transfer.
+
+Two abilities are extra: `level` and `contents` use them where a store has them, and do without
+where it has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import BinaryIO, NamedTuple, Protocol, Self
+from typing import BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
+
+from swampstore.errors import ValidationError
+from swampstore.layout import MAX_KEY_BYTES, is_plain, why_no_key
 
 
 class ObjectInfo(NamedTuple):
@@ -144,3 +150,117 @@ class Store(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class Level(NamedTuple):
+    """What is directly below a prefix: the segments that keys go on with, and whole objects.
+
+    Both are sorted. A folder may be named although nothing is left below it.
+    """
+
+    folders: Sequence[str]
+    objects: Sequence[ObjectInfo]
+
+
+@runtime_checkable
+class ListsFolders(Protocol):
+    """A store that can tell what is directly below a prefix without listing everything."""
+
+    def level(self, prefix: str = "") -> Level:
+        """See `level`."""
+
+
+def level(store: Store, prefix: str = "") -> Level:
+    """Return what is directly below `prefix`, which is empty or ends with a slash."""
+    if isinstance(store, ListsFolders):
+        return store.level(prefix)
+    found: set[str] = set()
+    objects: list[ObjectInfo] = []
+    for info in store.list(prefix):
+        first, slash, _ = info.key.removeprefix(prefix).partition("/")
+        if slash:
+            found.add(first)
+        else:
+            objects.append(info)
+    return Level(sorted(found), sorted(objects))
+
+
+def folders(store: Store, prefix: str = "") -> Sequence[str]:
+    """Return the segments that keys go on with, and a slash, behind `prefix`; sorted."""
+    return level(store, prefix).folders
+
+
+class Handed(NamedTuple):
+    """An object of a listing. `data` is its content if it was wanted and was easily had."""
+
+    info: ObjectInfo
+    is_wanted: bool
+    data: bytes | None = None
+
+
+Wanted = Callable[[ObjectInfo], bool]
+
+
+@runtime_checkable
+class ListsContent(Protocol):
+    """A store that hands content out while it lists objects."""
+
+    def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
+        """See `contents`."""
+
+
+def contents(store: Store, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
+    """Yield all objects below a prefix, ordered by key; `wanted` is asked once for each.
+
+    Content of more than `limit` bytes never comes along. What is wanted and did not come must be
+    asked for: it may be gone, or not be readable.
+    """
+    if isinstance(store, ListsContent):
+        yield from store.contents(prefix, wanted, limit)
+        return
+    for info in store.list(prefix):
+        yield Handed(info, wanted(info))
+
+
+def is_plain_key(key: str) -> bool:
+    """Whether `check_key` surely has nothing against a key, told at a glance."""
+    return (
+        len(key) <= MAX_KEY_BYTES  # of ASCII, characters are bytes
+        and key.isascii()
+        and key.isprintable()
+        and is_plain(key)
+    )
+
+
+def check_key(key: str) -> str:
+    """Return the key; raise ValidationError if it could mean something else than a plain path."""
+    if is_plain_key(key):
+        return key
+    if not key:
+        raise ValidationError("an object key is empty", hint="Give a path such as data/a/1/raw.")
+    if key[0] == "/" or any(part in {"", ".", ".."} for part in key.split("/")):
+        raise ValidationError(
+            f"the object key {key!r} has an empty, '.' or '..' segment",
+            hint="Keys are relative paths with single forward slashes.",
+        )
+    if reason := why_no_key(key):
+        raise ValidationError(
+            f"{key[:80]!r} cannot be an object key: {reason}",
+            hint="Use a shorter type, model id or data name, without control characters.",
+        )
+    return key
+
+
+def trim_prefix(prefix: str) -> str:
+    """Return a configured prefix without slashes around it, checked like a key."""
+    trimmed = prefix.strip("/")
+    return check_key(trimmed) if trimmed else ""
+
+
+def parent_of(prefix: str) -> str:
+    """Return the whole segments of a listing prefix: `data/ab` is below `data`.
+
+    Raises ValidationError if they are no key; the segment that is only begun may be anything.
+    """
+    parent, slash, _ = prefix.rpartition("/")
+    return check_key(parent) if slash else ""

@@ -1,15 +1,24 @@
-"""S3 and everything that speaks its protocol: configuration and how the client is made."""
+"""S3 and everything that speaks its protocol.
+
+Its configuration, where credentials come from, how the client is made, and uploads in parts that
+nobody finished.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import quote, urlsplit
 
-from swampstore.stores.aws_credentials import AwsCredentials, find_credentials
 from swampstore.stores.cloud import Bucket, Remedies
-from swampstore.stores.config_fields import Fields, Limits, mapping_from_url
+from swampstore.stores.config import Fields, Limits, StoreConfig, mapping_from_url
+from swampstore.stores.errors import StoreCredentialsError, StoreError, StoreUnreachableError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -19,6 +28,15 @@ if TYPE_CHECKING:
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _DEFAULT_REGION = "us-east-1"
+_CLIENT_FINDS = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_NEEDS_TOOLS = frozenset({"credential_process", "role_arn", "source_profile"})
+_UPLOAD = re.compile(r"<Upload>(.*?)</Upload>", re.DOTALL)
+_SIGNED_FOR = "300"
+_LONGEST_TEXT = 500
 # What a URL may say beside what all buckets know.
 PARAMETERS = ("region", "endpoint", "forcePathStyle")
 _REMEDIES = Remedies(
@@ -144,3 +162,205 @@ def _endpoint_from(environ: Mapping[str, str]) -> str:
         "endpoint": environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
     }
     return Fields(named).url("endpoint")
+
+
+# Where credentials come from, in the order that AWS tools look for them. The client itself knows
+# web identities, containers and instances; what it does not know are the files of `~/.aws`. To look
+# for an instance's credentials costs a request to a link-local address, so it is not done where
+# AWS_EC2_METADATA_DISABLED says so; that decision concerns one client and never touches the
+# environment of the process.
+
+
+@dataclass(frozen=True, slots=True)
+class AwsCredentials:
+    """A key pair, with the token of the session if there is one."""
+
+    access_key_id: str
+    secret_access_key: str = field(repr=False)
+    session_token: str = field(default="", repr=False)
+
+
+def find_credentials(
+    fields: Fields, environ: Mapping[str, str]
+) -> tuple[AwsCredentials | None, str]:
+    """Return the credentials and the region, from the configuration, environment or profile.
+
+    None means that the client finds them by itself. Raises StoreCredentialsError if there is no
+    place left to look.
+    """
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
+    if fields.text("accessKeyId"):
+        return _pair(fields.text, "accessKeyId", "secretAccessKey", "sessionToken"), region
+    if environ.get("AWS_ACCESS_KEY_ID"):
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+        return _pair(lambda name: environ.get(name, ""), *names), region
+    profile = _profile(environ)
+    region = region or profile.get("region", "")
+    if profile.get("aws_access_key_id"):
+        names = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+        return _pair(lambda name: profile.get(name, ""), *names), region
+    _check_profile_is_plain(profile, environ)
+    if not any(environ.get(name) for name in _CLIENT_FINDS):
+        _check_instance_may_be_asked(environ)
+    return None, region
+
+
+def _pair(read: Callable[[str], str], key: str, secret: str, token: str) -> AwsCredentials:
+    if not read(secret):
+        raise StoreCredentialsError(
+            f"{key} is set, {secret} is not", hint=f"Set {secret}, or remove {key}."
+        )
+    return AwsCredentials(read(key), read(secret), read(token))
+
+
+def _check_profile_is_plain(profile: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """Refuse a profile that needs the AWS tools, rather than look for credentials elsewhere."""
+    if any(member.startswith("sso_") or member in _NEEDS_TOOLS for member in profile):
+        name = environ.get("AWS_PROFILE") or "default"
+        raise StoreCredentialsError(
+            f"the AWS profile {name!r} holds no keys, only where the AWS tools get them",
+            hint=f"Run `aws sso login --profile '{name}'` if it is a single sign-on, then "
+            f"`eval $(aws configure export-credentials --profile '{name}' --format env)`.",
+        )
+
+
+def _check_instance_may_be_asked(environ: Mapping[str, str]) -> None:
+    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        raise StoreCredentialsError(
+            "no credentials for S3: none in the environment, none in the AWS profile, and "
+            "AWS_EC2_METADATA_DISABLED forbids to ask the machine for some",
+            hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; for a "
+            "single sign-on session, `eval $(aws configure export-credentials --format env)`.",
+        )
+
+
+def _profile(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the members of the chosen profile in both of the AWS files."""
+    import configparser
+
+    name = environ.get("AWS_PROFILE") or "default"
+    home = f"{environ.get('HOME', '')}/.aws"
+    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or f"{home}/credentials"
+    config = environ.get("AWS_CONFIG_FILE") or f"{home}/config"
+    sections = ((config, name if name == "default" else f"profile {name}"), (credentials, name))
+    members: dict[str, str] = {}
+    for path, section in sections:
+        parser = configparser.RawConfigParser()
+        try:
+            if os.path.isfile(path):
+                parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise StoreCredentialsError(
+                f"{path} cannot be read: {error}", hint="Repair it."
+            ) from error
+        if parser.has_section(section):
+            members.update(parser.items(section))
+    return members
+
+
+# Uploads in parts that nobody finished stay in a bucket, and no listing shows them. Nothing is
+# written in parts here that fits into one request, but other programs do, and earlier releases did.
+# The client can neither list nor abort such uploads, so those requests are signed here. That needs
+# keys; where the client finds credentials by itself, nothing can be told.
+
+
+class Unfinished(NamedTuple):
+    """An upload that was begun and neither finished nor aborted."""
+
+    key: str
+    upload: str
+    begun: datetime
+
+
+class UnfinishedUploads:
+    """The unfinished uploads of one place."""
+
+    def __init__(self, config: S3Config) -> None:
+        self._config = config
+
+    def list(self) -> list[Unfinished]:
+        """Return the uploads below the prefix, 1,000 at most. Raises StoreError."""
+        prefix = f"{self._config.prefix}/" if self._config.prefix else ""
+        text = self._ask("GET", "", {"uploads": "", "prefix": prefix})
+        return [_read(one, prefix) for one in _UPLOAD.findall(text)]
+
+    def abort(self, one: Unfinished) -> None:
+        """Remove what has arrived of an upload. Raises StoreError."""
+        prefix = f"{self._config.prefix}/" if self._config.prefix else ""
+        self._ask("DELETE", prefix + one.key, {"uploadId": one.upload})
+
+    def _ask(self, method: str, key: str, query: Mapping[str, str]) -> str:
+        from obstore.exceptions import BaseError
+
+        from swampstore.stores.signed_requests import SignedRequests
+
+        url = signed_url(self._config, method, key, query, datetime.now(UTC))
+        requests = SignedRequests(self._config.limits.request_timeout)
+        try:
+            return requests.send(method, url, {}).decode(errors="replace")
+        except FileNotFoundError:
+            return ""  # somebody was faster
+        except BaseError as error:
+            raise StoreError(
+                f"{self._config.identity} refused to tell about unfinished uploads:"
+                f" {' '.join(str(error).split())[:_LONGEST_TEXT]}",
+                hint="The credentials need s3:ListBucketMultipartUploads and"
+                " s3:AbortMultipartUpload.",
+            ) from error
+        except OSError as error:
+            raise StoreUnreachableError(
+                f"{self._config.identity} did not answer: {error}", hint="Try again."
+            ) from error
+        finally:
+            requests.close()
+
+
+def unfinished_uploads(config: StoreConfig) -> UnfinishedUploads | None:
+    """Return the unfinished uploads of a place, None where they cannot be told."""
+    if isinstance(config, S3Config) and config.credentials is not None:
+        return UnfinishedUploads(config)
+    return None
+
+
+def _read(text: str, prefix: str) -> Unfinished:
+    from html import unescape
+
+    def member(name: str) -> str:
+        found = re.search(f"<{name}>(.*?)</{name}>", text, re.DOTALL)
+        return unescape(found[1]) if found else ""
+
+    begun = datetime.fromisoformat(member("Initiated"))
+    return Unfinished(member("Key").removeprefix(prefix), member("UploadId"), begun)
+
+
+def signed_url(
+    config: S3Config, method: str, key: str, query: Mapping[str, str], now: datetime
+) -> str:
+    """Return a URL that allows one request about a bucket or an object, for some minutes."""
+    keys = config.credentials
+    assert keys is not None
+    day, time = f"{now:%Y%m%d}", f"{now:%Y%m%dT%H%M%SZ}"
+    scope = f"{day}/{config.region}/s3/aws4_request"
+    parts = urlsplit(config.bucket_url)
+    path = quote(f"{parts.path}/{key}".rstrip("/") or "/", safe="/~")
+    members = {
+        **query,
+        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
+        "X-Amz-Credential": f"{keys.access_key_id}/{scope}",
+        "X-Amz-Date": time,
+        "X-Amz-Expires": _SIGNED_FOR,
+        "X-Amz-SignedHeaders": "host",
+        **({"X-Amz-Security-Token": keys.session_token} if keys.session_token else {}),
+    }
+    encoded = "&".join(
+        f"{quote(name, safe='~')}={quote(value, safe='~')}"
+        for name, value in sorted(members.items())
+    )
+    request = f"{method}\n{path}\n{encoded}\nhost:{parts.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
+    digest = hashlib.sha256(request.encode()).hexdigest()
+    secret = f"AWS4{keys.secret_access_key}".encode()
+    for step in (day, config.region, "s3", "aws4_request"):
+        secret = hmac.digest(secret, step.encode(), "sha256")
+    text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{digest}"
+    signature = hmac.digest(secret, text.encode(), "sha256").hex()
+    return f"{parts.scheme}://{parts.netloc}{path}?{encoded}&X-Amz-Signature={signature}"

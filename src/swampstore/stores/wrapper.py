@@ -14,10 +14,19 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import BinaryIO, NamedTuple, Self, TypeVar
 
-from swampstore.stores.contents import Handed, Wanted, contents
-from swampstore.stores.folders import Level, level
-from swampstore.stores.payloads import size_of
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, Written
+from swampstore.stores.bodies import size_of
+from swampstore.stores.protocol import (
+    Capabilities,
+    Fetched,
+    Handed,
+    Level,
+    ObjectInfo,
+    Store,
+    Wanted,
+    Written,
+    contents,
+    level,
+)
 
 T = TypeVar("T")
 
@@ -108,12 +117,12 @@ class StoreWrapper:
         return self.listing(Request("list", prefix), self.inner.list(prefix))
 
     def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
-        """See swampstore.stores.contents."""
+        """See swampstore.stores.protocol."""
         found = contents(self.inner, prefix, wanted, limit)
         return self.listing(Request("contents", prefix), found)
 
     def level(self, prefix: str = "") -> Level:
-        """See swampstore.stores.folders."""
+        """See swampstore.stores.protocol."""
         return self.around(Request("level", prefix), lambda: level(self.inner, prefix))
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:

@@ -20,7 +20,7 @@ import msgspec
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
-from swampstore.stores.keys import check_key
+from swampstore.stores.protocol import check_key
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 

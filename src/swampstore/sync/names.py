@@ -17,7 +17,7 @@ from swampstore.layout import (
     is_plain,
     why_no_key,
 )
-from swampstore.stores.keys import is_plain_key
+from swampstore.stores.protocol import is_plain_key
 
 
 class Names:

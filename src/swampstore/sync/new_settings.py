@@ -18,7 +18,7 @@ from swampstore.config import (
 from swampstore.datastore_address import FILESYSTEM, Address, is_url, scheme_of, without_secrets
 from swampstore.layout import check_namespace
 from swampstore.stores import gcs, s3
-from swampstore.stores.config_fields import mapping_from_url
+from swampstore.stores.config import mapping_from_url
 
 # What other clients call the stores that they know, so that they understand the setting, too.
 _SHARED_NAMES = {"s3": "@swamp/s3-datastore", "gs": "@swamp/gcs-datastore"}

@@ -16,7 +16,7 @@ from swampstore.files import Tree
 from swampstore.layout import DataRef
 from swampstore.locks.deleting import Deletions
 from swampstore.locks.manager import LockManager
-from swampstore.stores.registry import store_config
+from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.base import Base

@@ -13,7 +13,7 @@ from swampstore.sync.names import Names
 from swampstore.sync.remote import RemoteIndex
 
 if TYPE_CHECKING:
-    from swampstore.stores.config_fields import Limits
+    from swampstore.stores.config import Limits
     from swampstore.sync.landing import Landing
 
 

@@ -52,7 +52,7 @@ from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
-    from swampstore.stores.config_fields import Limits
+    from swampstore.stores.config import Limits
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.

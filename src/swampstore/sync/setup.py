@@ -25,8 +25,7 @@ from swampstore.errors import (
 from swampstore.escaping import escaped
 from swampstore.files import disk_errors
 from swampstore.stores.errors import CorruptObjectError, StoreError
-from swampstore.stores.health import examine
-from swampstore.stores.probe import probe
+from swampstore.stores.probe import examine, probe
 from swampstore.sync.destinations import Cache, Destination, Place
 from swampstore.sync.names import Names, ways_out
 from swampstore.sync.new_settings import write_settings

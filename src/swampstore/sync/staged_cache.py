@@ -18,7 +18,7 @@ from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, read_file
 from swampstore.layout import SIDECAR, is_internal
-from swampstore.stores.registry import store_config
+from swampstore.stores.config import store_config
 from swampstore.sync.base_view import owner_of
 from swampstore.sync.sidecar import decode
 

@@ -16,16 +16,14 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import ValidationError
-from swampstore.stores.contents import contents
 from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     UnsupportedOperationError,
 )
-from swampstore.stores.folders import folders, level
 from swampstore.stores.probe import PREFIX, probe, proves_conditional_delete
-from swampstore.stores.protocol import ObjectInfo, Store, Written
+from swampstore.stores.protocol import ObjectInfo, Store, Written, contents, folders, level
 
 RACERS = 16
 AWKWARD_KEYS = (

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from swampstore.config import Config, Hydration
     from swampstore.datastore_address import Address
     from swampstore.repo import Repo
-    from swampstore.stores.health import Health
-    from swampstore.stores.probe import ProbeReport
+    from swampstore.stores.probe import Health, ProbeReport
     from swampstore.sync.eviction import Evicted
     from swampstore.sync.report import SyncStatus
     from swampstore.sync.setup import IndexKind, SetupReport
@@ -160,8 +159,7 @@ def _remote_state(repo: Repo, *, check: bool) -> dict[str, Any]:
     except StoreError as error:  # a directory that is not mounted is no reason to say nothing
         return {"check": {"healthy": False, "message": error.message, "proofs": []}}
     if check:
-        from swampstore.stores.health import examine
-        from swampstore.stores.probe import probe
+        from swampstore.stores.probe import examine, probe
 
         health = examine(repo.connection.store)
         report = probe(repo.connection.store) if health.healthy else None

@@ -13,9 +13,8 @@ from swampstore.layout import DATASTORE_SUBDIRS, Routing
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.index import documents
-from swampstore.stores.folders import folders
 from swampstore.stores.probe import probe
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import Store, folders
 from swampstore.sync.errors import IndexDamagedError
 
 if TYPE_CHECKING:

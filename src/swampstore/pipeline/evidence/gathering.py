@@ -16,9 +16,8 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
 from swampstore.pipeline.source.index import Index, partition_in, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
-from swampstore.stores.contents import Handed
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import Handed, ObjectInfo, Store
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import decode_entry
 

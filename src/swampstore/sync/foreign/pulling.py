@@ -27,8 +27,7 @@ from swampstore.files import Tree, disk_errors
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, Routing, check_namespace
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError, StoreUnreachableError
-from swampstore.stores.folders import folders
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import ObjectInfo, Store, folders
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,35 @@
-"""Reading the members of a store's configuration, with errors that name the member."""
+"""Finding a store by URL or by type name, and reading the members of its configuration.
+
+A kind of store is an entry point of the group `swampstore.stores`. Its name is the URL scheme
+and the type name; it points at a class of configurations (`StoreConfig`). The built-in ones are
+registered in the same way, so a new kind of store is one new file and one entry point.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from swampstore.errors import ConfigError, ValidationError
 from swampstore.redaction import is_secret, without_credentials
-from swampstore.stores.keys import trim_prefix
+from swampstore.stores.protocol import Store, trim_prefix
+from swampstore.stores.retry import RetryingStore
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
+GROUP = "swampstore.stores"
+# What configurations of other clients call them.
+ALIASES = {
+    "@swamp/s3-datastore": "s3",
+    "@swamp/gcs-datastore": "gs",
+    "gcs": "gs",
+    "azure": "az",
+}
+_URL = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
 # What a URL may say about any bucket, beside what its cloud knows.
 _PARAMETERS = frozenset(
@@ -175,3 +191,67 @@ def split_url(url: str) -> SplitResult:
     if "#" in url:
         raise ConfigError("a store URL has no part after a `#`", hint="In a path, write it as %23.")
     return parts
+
+
+class StoreConfig(Protocol):
+    """A checked configuration, from which stores can be opened in any process.
+
+    An entry point names a class of them.
+    """
+
+    @property
+    def limits(self) -> Limits:
+        """How hard the store may be driven."""
+
+    @classmethod
+    def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
+        """Read a URL of this kind; raise ConfigError naming what is wrong."""
+
+    @classmethod
+    def from_mapping(cls, config: Mapping[str, Any], environ: Mapping[str, str]) -> Self:
+        """Read a configuration of this kind; raise ConfigError naming what is wrong."""
+
+    def open(self) -> Store:
+        """Return a new store. Its operations are single requests; the caller adds retries."""
+
+
+def store_config(
+    target: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> StoreConfig:
+    """Return the configuration that a URL, or a type name with its members, stands for.
+
+    Raises ConfigError for an unknown kind or a wrong member. Nothing is sent anywhere.
+    """
+    environ = os.environ if environ is None else environ
+    url = _URL.match(target)
+    if url:
+        return _store_type(url[1].lower()).from_url(target, environ)
+    return _store_type(ALIASES.get(target, target)).from_mapping(config or {}, environ)
+
+
+def open_store(
+    target: str,
+    config: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+) -> Store:
+    """Open a store by URL, or by type name and configuration, with retries around it."""
+    return RetryingStore(store_config(target, config, environ=environ).open())
+
+
+def _store_type(name: str) -> type[StoreConfig]:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=GROUP)
+    for entry in found:
+        if entry.name == name:
+            store_type: type[StoreConfig] = entry.load()
+            return store_type
+    known = ", ".join(sorted({entry.name for entry in found}))
+    raise ConfigError(
+        f"there is no kind of store called {name!r}",
+        hint=f"Installed are: {known or 'none'}. Install the package that brings {name!r}.",
+    )
