@@ -416,6 +416,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "sync/removals.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/downloads.py": {
         "os.makedirs": "the staging directory",
+        "os.mkdir": "a directory in it for each thread",
         "os.open": "files in it",
         "os.rename": "files of the dead into it",
         "os.unlink": "files in it",

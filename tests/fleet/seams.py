@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from swampstore.stores import health, probe
+from swampstore.stores import probe
 from swampstore.stores.probe import Finding, ProbeReport
 from tests.fleet.bucket import BUCKETS, FleetStore
 from tests.fleet.world import REPO_ID, Actor, Heart, current
@@ -315,7 +315,7 @@ def _patch_swampstore() -> None:
     _patch(store_configs, _store_type=lambda _: MemoryConfig)
     _patch(MemoryConfig, open=lambda config: FleetStore(BUCKETS[config.name]))
     _replace(probe.probe, _believe)
-    _replace(health.examine, _ask)
+    _replace(probe.examine, _ask)
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)
     real_getpid, real_uname = os.getpid, os.uname
@@ -363,10 +363,10 @@ def _believe(store: Any, *, racers: int = 0) -> ProbeReport:
     return ProbeReport(store.identity, (finding,))
 
 
-def _ask(store: Any, **_: Any) -> health.Health:
+def _ask(store: Any, **_: Any) -> probe.Health:
     """Ask in the thread of the machine."""
     next(store.list(f"{probe.PREFIX}/"), None)
-    return health.Health(store.identity, 0.0)
+    return probe.Health(store.identity, 0.0)
 
 
 def _environ(environ: Any) -> Any:

@@ -109,7 +109,10 @@ class Staging:
             directory = f"{self.path}/{next(self._numbers)}"
             with disk_errors(self._parent):
                 # Not a step more than that: whoever comes late finds that all is over.
-                (os.makedirs if self._lock is None else os.mkdir)(directory)
+                if self._lock is None:
+                    os.makedirs(directory)
+                else:
+                    os.mkdir(directory)
             self._of_thread.directory = directory
         return f"{directory}/{next(self._numbers)}{f'-{sha256}' if sha256 else ''}"
 
