@@ -172,6 +172,14 @@ def test_a_base_may_be_changed_while_it_is_iterated(
     assert base.count() == 0
 
 
+def test_held_content_is_found_below_the_directory_it_is_in_and_nowhere_else(base: Base) -> None:
+    base.apply(known=[known("a/b/c"), replace(known("d/e"), held=None), known("f-g/h")])
+    assert base.is_held_below(["a"])
+    assert base.is_held_below(["x", "a/b"])
+    assert not base.is_held_below(["d", "f", "a/b/c", "b"])
+    assert not base.is_held_below([])
+
+
 def test_a_partition_has_exactly_the_paths_that_belong_to_it(base: Base) -> None:
     rels = [
         f"data/t/m{model}/n{name}/{leaf}"
@@ -206,6 +214,7 @@ def test_facts_are_set_and_removed(base: Base) -> None:
     assert base.fact("meta") == '{"version":1}'
     assert base.fact("meta_etag") is None
     assert base.fact("monolith_etag") == ""
+    assert base.facts("monolith_etag", "meta_etag", "meta") == ["", None, '{"version":1}']
 
 
 def test_uploads_are_noted_until_they_are_known_or_forgotten(base: Base) -> None:

@@ -321,6 +321,16 @@ def _check_latest(who: str, found: list[Found]) -> None:
 def look(repo: Repo, *, contents: bool) -> list[Found]:
     """Return everything that a repository has."""
     return [
+        one
+        for model in MODELS
+        for name in NAMES
+        for one in look_at(repo, model, name, contents=contents)
+    ]
+
+
+def look_at(repo: Repo, model: str, name: str, *, contents: bool) -> list[Found]:
+    """Return the versions that a repository has of one name, the oldest first."""
+    return [
         Found(
             model,
             name,
@@ -331,8 +341,6 @@ def look(repo: Repo, *, contents: bool) -> list[Found]:
             one.is_latest,
             _content(one) if contents else None,
         )
-        for model in MODELS
-        for name in NAMES
         for one in reversed(repo.versions(model, name))
         if not one.row.deferred
     ]

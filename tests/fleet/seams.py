@@ -292,6 +292,7 @@ def _patch_sqlite() -> None:
 
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
+    from swampstore.artifacts import name_locks
     from swampstore.locks import heartbeat, lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
@@ -318,6 +319,8 @@ def _patch_swampstore() -> None:
     _replace(probe.examine, _ask)
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)
+    # Names share lock files; few names need few of them for that.
+    _patch(name_locks, STRIPES=4)
     real_getpid, real_uname = os.getpid, os.uname
     _patch(
         os,

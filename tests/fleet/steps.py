@@ -17,7 +17,7 @@ from swampstore.layout import DataRef, ModelRef
 from swampstore.retention import gc, prune
 from swampstore.sync.errors import IncompleteSyncError
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import MODELS, WORK, Found, Session
+from tests.fleet.oracle import MODELS, WORK, Found, Session, look_at
 from tests.fleet.places import Places
 
 Args = dict[str, Any]
@@ -41,11 +41,7 @@ class Tell:
         self.repo = machine.repo
 
     def versions(self, model: str, name: str) -> list[Found]:
-        return [
-            one
-            for one in self.machine.look(contents=False)
-            if (one.model, one.name) == (model, name)
-        ]
+        return look_at(self.repo, model, name, contents=False)
 
 
 # Work ------------------------------------------------------------------------------------------

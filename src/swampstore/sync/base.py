@@ -8,7 +8,7 @@ the next sync and never data. Only a disk that refuses is an error.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -104,6 +104,13 @@ class Base:
         # "0" is the character behind "/", so this is neither "a-b" nor "a0" for "a".
         yield from map(_known, self._pages(_COLUMNS, f"{prefix}/", f"{prefix}0"))
 
+    def is_held_below(self, prefixes: Sequence[str]) -> bool:
+        """Whether the content of anything below one of these paths came here."""
+        below = " OR ".join(["rel > ? AND rel < ?"] * len(prefixes))
+        bounds = tuple(bound for prefix in prefixes for bound in (f"{prefix}/", f"{prefix}0"))
+        sql = f"SELECT EXISTS (SELECT 1 FROM known WHERE held_inode IS NOT NULL AND ({below}))"
+        return bool(prefixes and self._number(sql, bounds))
+
     def in_partition(self, partition: str) -> dict[str, Known]:
         """Return everything known of one partition, by path."""
         sql = f"SELECT {_COLUMNS} FROM known WHERE partition = ?"
@@ -186,9 +193,13 @@ class Base:
 
     def fact(self, name: str) -> str | None:
         """Return a small thing that was recorded with `apply`."""
-        for (value,) in self._rows("SELECT value FROM facts WHERE name = ?", (name,)):
-            return str(value)
-        return None
+        return self.facts(name)[0]
+
+    def facts(self, *names: str) -> list[str | None]:
+        """Return several of them as they are at one moment, for the price of one."""
+        sql = f"SELECT name, value FROM facts WHERE name IN ({', '.join('?' * len(names))})"
+        found = dict(self._rows(sql, names))
+        return [found.get(name) for name in names]
 
     def note_uploads(self, uploads: Mapping[str, tuple[str, str]]) -> None:
         """Note objects (path: SHA-256 and ETag) that are uploaded but in no index yet."""
@@ -227,8 +238,8 @@ class Base:
     def _rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         return self._file.read(lambda db: db.execute(sql, parameters).fetchall())
 
-    def _number(self, sql: str) -> int:
-        return int(self._rows(sql)[0][0])
+    def _number(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
+        return int(self._rows(sql, parameters)[0][0])
 
     def _matching(self, sql: str, rels: Iterable[str]) -> Iterator[Any]:
         wanted = list(rels)

@@ -327,8 +327,9 @@ class SyncService:
         """Say how the cache stands to its remote, without asking the remote."""
         parts = self._parts
         marked = parts.tracker.peek()
-        version = parts.base.fact("index_version")
-        commit_seq = parts.base.fact("commit_seq")
+        version, commit_seq, last_verified = parts.base.facts(
+            "index_version", "commit_seq", "verified_at"
+        )
         return SyncStatus(
             identity=parts.store.identity,
             namespace=parts.names.namespace,
@@ -341,7 +342,7 @@ class SyncService:
             needs_full_walk=marked.bulk,
             index_version=int(version) if version else None,
             commit_seq=int(commit_seq) if commit_seq else None,
-            last_verified=parts.base.fact("verified_at"),
+            last_verified=last_verified,
         )
 
     def close(self) -> None:
@@ -403,7 +404,7 @@ class SyncService:
         if self._is_base_lost():
             self._parts.tracker.mark(None)
         base = self._parts.base
-        before = (base.fact("index_version"), base.fact("commit_seq"), base.fact("origin"))
+        before = base.facts("index_version", "commit_seq", "origin")
         state = self._parts.index.refresh()
         if base.count() and (not state.exists or _is_another(state, *before)):
             self._parts.tracker.mark(None)
@@ -429,11 +430,10 @@ class SyncService:
 
     def _is_wiped(self) -> bool:
         """Whether a whole directory that the base knows files in is gone from the cache."""
-        return any(
-            not os.path.lexists(self._parts.names.local(name))
-            and any(known.held for known in self._parts.base.below(name))
-            and not self._parts.tracker.covers(self._parts.names.mark(name))
-            for name in DATASTORE_SUBDIRS
+        names, base, tracker = self._parts.names, self._parts.base, self._parts.tracker
+        gone = [name for name in DATASTORE_SUBDIRS if not os.path.lexists(names.local(name))]
+        return base.is_held_below(gone) and any(
+            base.is_held_below([name]) and not tracker.covers(names.mark(name)) for name in gone
         )
 
     def _announce_absences(self) -> None:

@@ -24,6 +24,7 @@ COMMIT_SEQ = "commit_seq"
 ORIGIN = "origin"
 AGREED = "agreed"
 _EPOCH = "agreed_epoch"
+_FIRST = "0"
 MONOLITH_ETAG = "monolith_etag"
 MONOLITH_CHECKED = "monolith_checked"
 FOREIGN_WRITER = "foreign_writer"
@@ -64,12 +65,13 @@ class Agreements:
     @property
     def epoch(self) -> str:
         """What changes whenever all agreements are revoked."""
-        return self._base.fact(_EPOCH) or "0"
+        return self._base.fact(_EPOCH) or _FIRST
 
     def of(self, scope: Scope | None) -> Fingerprint | None:
         """Return what the base agrees with in this scope."""
-        epoch, _, text = (self._base.fact(_name(scope)) or "").partition(" ")
-        if epoch != self.epoch:
+        agreed, now = self._base.facts(_name(scope), _EPOCH)
+        epoch, _, text = (agreed or "").partition(" ")
+        if epoch != (now or _FIRST):
             return None
         try:
             return msgspec.json.decode(text, type=Fingerprint)

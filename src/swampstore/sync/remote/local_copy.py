@@ -110,7 +110,8 @@ class LocalCopy:
 
     def agrees(self, etag: str, meta_text: str) -> None:
         """Note that this `_meta.json` agrees with the monolith of this ETag, if we have that."""
-        if self._base.fact(_ETAG) != etag or self._base.fact(_META) == meta_text:
+        ours, agreeing = self._base.facts(_ETAG, _META)
+        if ours != etag or agreeing == meta_text:
             return
         self._base.apply(facts={_META: meta_text, _AGREED_META: None, _AGREED_SHA256: None})
         with contextlib.suppress(OSError):
@@ -118,13 +119,14 @@ class LocalCopy:
 
     def proof(self, etag: str | None) -> Proof:
         """Return what proves to other clients that the copy is the monolith of this ETag."""
-        if not same(etag, self._base.fact(_ETAG)):
+        ours, token = self._base.facts(_ETAG, _TOKEN)
+        if not same(etag, ours):
             return Proof()
         try:
             mtime_ns = os.stat(self._path).st_mtime_ns
         except OSError:
             return Proof()
-        return Proof(self._base.fact(_TOKEN), not_before=iso_ms(mtime_ns + 1_000_000))
+        return Proof(token, not_before=iso_ms(mtime_ns + 1_000_000))
 
     def last_agreed(self) -> AgreedCopy | None:
         """Return the latest monolith we have that a `_meta.json` agreed with."""

@@ -87,7 +87,7 @@ class Watch:
 
     def agreed(self, scope: Scope | None) -> list[Fingerprint]:
         """Return the states of the remote that the base agrees with, in the scope or at all."""
-        found = (self._agreements.of(one) for one in (None, scope))
+        found = (self._agreements.of(one) for one in ((None, scope) if scope else (None,)))
         return [one for one in found if one is not None]
 
     def _is_monolith_unchanged(self, agreed: Fingerprint) -> bool:
@@ -100,8 +100,8 @@ class Watch:
         return True
 
     def _is_check_due(self) -> bool:
-        checked = self._base.fact(MONOLITH_CHECKED)
-        if checked is None or self._base.fact(FOREIGN_WRITER) is not None:
+        checked, foreign = self._base.facts(MONOLITH_CHECKED, FOREIGN_WRITER)
+        if checked is None or foreign is not None:
             return True
         age = self._clock() - from_iso(checked)
         return not timedelta(0) <= age < _MONOLITH_EVERY
@@ -118,10 +118,9 @@ class Watch:
         answer, self._answer = self._answer, None
         answer = answer or self._ask(self._base.fact(META_ETAG))
         if answer.is_unchanged:
-            text = self._base.fact(META) or ""
-            meta = _decode(text.encode())
+            text, etag, token = self._base.facts(META, META_ETAG, META_TOKEN)
+            meta = _decode((text or "").encode())
             if meta is not None:
-                etag, token = self._base.fact(META_ETAG), self._base.fact(META_TOKEN)
                 return Sighting(meta.version, meta, text, etag, token)
             answer = self._ask(None)
         return self._interpret(answer)
