@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
 from swampstore.sync.remote import Slice
 from swampstore.sync.report import Conflict, Skipped
-from swampstore.sync.shapes import is_lazy, is_marker
+from swampstore.sync.shapes import is_lazy, is_marker, version_file
 from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
 from swampstore.sync.vanished import not_deleted
 from swampstore.sync.whole import speaks_of
@@ -89,8 +90,12 @@ class PullPlanner:
         self._full = full
         self._deadline = deadline
         self._began_ns = time.time_ns()
-        self._removals = parts.tracker.peek().removals
+        marked = parts.tracker.peek()
+        self._removals = marked.removals
+        self._marked = frozenset(marked.paths)
         self._links = Links(parts.names.root)
+        # What the index names in the partition that is being compared.
+        self._named: Mapping[str, msgspec.Raw] = {}
 
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
@@ -112,6 +117,7 @@ class PullPlanner:
         else:
             work.undone.append(piece.partition)
         known = self._parts.base.in_partition(piece.partition)
+        self._named = piece.entries
         for rel, raw in piece.entries.items():
             self._compare_entry(rel, raw, known.get(rel), token, work)
         if not piece.complete:
@@ -174,6 +180,10 @@ class PullPlanner:
         decision = decide(state.local, state.sha256, before, entry)
         if decision is Decision.CONFLICT and entry is not None:
             decision = self._reconsider(rel, state, entry)
+            if decision is Decision.CONFLICT and before is None and self._is_hollow(rel):
+                decision = Decision.PULL
+                reason = "its content was nowhere any more; the remote has another version there"
+                work.conflicts.append(Conflict(rel, reason))
         work.slice_of[rel] = token
         match decision:
             case Decision.PULL if entry is not None:
@@ -241,6 +251,26 @@ class PullPlanner:
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
         return Decision.CONFLICT
+
+    def _is_hollow(self, rel: str) -> bool:
+        """Whether metadata is all there is of a version here, and its content not on the remote.
+
+        The cache has lost its base, and others have put another version in its place since: it
+        was evicted, or it would still have its content. What was saved here and is not pushed yet
+        is marked; if somebody removed its content, that may be put back.
+        """
+        version_rel, _, name = rel.rpartition("/")
+        raw = f"{version_rel}/{RAW}"
+        if name != METADATA or version_file(rel) is None or raw not in self._named:
+            return False
+        is_marked = is_covered(self._parts.names.mark(rel), self._marked)
+        if is_marked or os.path.lexists(self._parts.names.local(raw)):
+            return False
+        try:
+            entry = decode_entry(raw, self._named[raw])
+        except IndexDamagedError:
+            return False
+        return not speaks_of(self._parts.names, version_rel, entry)
 
     def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
         """Whether the object has the content of our file, where the index does not tell."""

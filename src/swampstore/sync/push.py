@@ -27,7 +27,14 @@ from swampstore.sync.errors import (
     SyncError,
 )
 from swampstore.sync.index_format import Entry
-from swampstore.sync.local_scan import Changed, LocalScan, Scan, Touched, with_parents
+from swampstore.sync.local_scan import (
+    Changed,
+    LocalScan,
+    Scan,
+    Touched,
+    is_covered,
+    with_parents,
+)
 from swampstore.sync.lost_objects import files_without_object, stored_paths
 from swampstore.sync.names import ways_out
 from swampstore.sync.partitions import Scope, partition_of
@@ -240,12 +247,17 @@ class Push:
         )
 
     def _withhold(self, plan: Plan, prepared: PreparedPush) -> None:
-        """Tell of versions that are not complete; they stay marked until somebody sees to them."""
+        """Tell of versions that are not complete; what is marked of them stays so.
+
+        Somebody may see to them. What was not saved here is left to the next pull.
+        """
         known = {one.rel for one in prepared.skipped}
         for rel, reason in plan.withheld.items():
             if rel not in known:
                 prepared.skipped.append(Skipped(rel, reason))
-                self._parts.tracker.mark_written(self._parts.names.mark(unit_of(f"{rel}/{RAW}")))
+                mark = self._parts.names.mark(unit_of(f"{rel}/{RAW}"))
+                if is_covered(mark, prepared.snapshot.paths):
+                    self._parts.tracker.mark_written(mark)
 
     def _overwritten(self, touched: Collection[Touched]) -> Iterator[Changed]:
         """Yield files whose objects are not what they were, because a push of ours was stopped."""
@@ -291,8 +303,10 @@ class Push:
     ) -> None:
         removals = self._removals(prepared.snapshot)
         prepared.told.append(conflicts.renumber(self._parts, name_rel, clashing, taken, removals))
-        moved = [rel for rel in changed if rel.startswith(f"{name_rel}/")]
-        for rel in moved:
+        moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
+        for rel, change in moved.items():
+            if self._is_only_sent_again(change):
+                continue
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
             prepared.uploaded.pop(rel, None)
@@ -300,6 +314,12 @@ class Push:
         again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)
+
+    def _is_only_sent_again(self, change: Changed) -> bool:
+        """Whether a file is what the base says, and still there: only its object is not."""
+        known, path = change.known, self._parts.names.local(change.rel)
+        is_known = known is not None and known.sha256 == change.sha256 is not None
+        return is_known and signature(path) == change.signature
 
     def _keep_both(
         self,

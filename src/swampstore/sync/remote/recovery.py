@@ -5,7 +5,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -229,16 +229,26 @@ class Recovery:
         }
 
     def _half_uploaded(self, listed: Mapping[str, ObjectInfo]) -> set[str]:
-        """Return metadata that no index is known to have named, and whose content is not there."""
-        found = {
-            rel
+        """Return metadata whose content is neither there nor here.
+
+        It is what a stopped upload left, or the content is lost; whoever still has that pushes
+        both, because the index does not name them.
+        """
+        contents = {
+            rel: raw
             for rel in listed
             if rel.endswith(f"/{METADATA}")
             and version_file(rel)
             and (raw := _raw_of(rel)) not in listed
             and self._names.why_not(raw) is None
         }
-        return found - self._base.get_many(found).keys()
+        here = self._held(contents.values())
+        return {rel for rel, raw in contents.items() if raw not in here}
+
+    def _held(self, rels: Iterable[str]) -> dict[str, Known]:
+        """Return what the base knows of the paths of which this cache has the content."""
+        known = self._base.get_many(rels)
+        return {rel: one for rel, one in known.items() if one.held is not None}
 
     @staticmethod
     def _versions(files: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
@@ -289,9 +299,9 @@ class Recovery:
         return entries | self._lost_contents(files)
 
     def _lost_contents(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
-        """Return content that was lost of versions that stay: who has it uploads it again."""
+        """Return content that was lost and is here: it is uploaded again."""
         raws = {_raw_of(rel) for rel in files if rel.endswith(f"/{METADATA}") and version_file(rel)}
-        lost = self._base.get_many(raws - files.keys())
+        lost = self._held(raws - files.keys())
         return {
             rel: encode_entry(rel, Entry(one.size, one.modified, one.sha256))
             for rel, one in sorted(lost.items())
