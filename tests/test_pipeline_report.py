@@ -272,7 +272,7 @@ def session_in_tokyo(spark: SparkSession) -> Iterator[SparkSession]:
 def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
     session_in_tokyo: SparkSession,
 ) -> None:
-    from swampstore.pipeline.report.reading import SummaryReader
+    from swampstore.pipeline.report.figures import SummaryReader
 
     spark, rows = session_in_tokyo, six_versions()
     figures = figures_of(spark, rows)
@@ -316,7 +316,7 @@ def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
 
 
 def test_a_summary_of_nothing_is_all_zeros(spark: SparkSession) -> None:
-    from swampstore.pipeline.report.reading import SummaryReader
+    from swampstore.pipeline.report.figures import SummaryReader
 
     summary = SummaryReader(figures_of(spark, []), lambda _: None).summary([], NOW)
     assert summary.totals == Totals()

@@ -13,9 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swampstore.pipeline.report.charts import Size, Tile, growth_chart, treemap_chart
+from swampstore.pipeline.report.charts import (
+    Box,
+    Size,
+    Tile,
+    byte_ticks,
+    day_ticks,
+    growth_chart,
+    treemap,
+    treemap_chart,
+)
 from swampstore.pipeline.report.growth import growth_of, spans_of
-from swampstore.pipeline.report.markup import Html, element, visible
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import (
     Addition,
@@ -36,9 +44,7 @@ from swampstore.pipeline.report.summary import (
     TypeUsage,
     WorkflowUsage,
 )
-from swampstore.pipeline.report.ticks import byte_ticks, day_ticks
-from swampstore.pipeline.report.treemap import Box, treemap
-from swampstore.pipeline.report.wording import age_text, bytes_text, share_text
+from swampstore.pipeline.report.text import Html, age_text, bytes_text, html, share_text, visible
 
 NOW = datetime(2026, 5, 14, 20, 19, tzinfo=UTC)
 TODAY = NOW.date()
@@ -209,11 +215,14 @@ def test_a_page_tells_what_matters() -> None:
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:
-    assert element("b", "<", Html("<i></i>"), title='"') == '<b title="&quot;">&lt;<i></i></b>'
+    filled = html('<b title="{}">{}{}</b>', '"', "<", Html("<i></i>"))
+    assert filled == '<b title="&quot;">&lt;<i></i></b>'
+    assert isinstance(filled, Html)
 
 
-def test_attributes_without_a_value_are_left_out() -> None:
-    assert element("td", class_=None, data_value=0) == '<td data-value="0"></td>'
+def test_parts_of_a_list_are_escaped_one_by_one_and_joined() -> None:
+    assert html("<p>{}</p>", ["<", Html("<i></i>"), "{0}"]) == "<p>&lt;<i></i>{0}</p>"
+    assert html('<td data-value="{}">{:.1f}</td>', 0, 1 / 3) == '<td data-value="0">0.3</td>'
 
 
 @given(st.text())

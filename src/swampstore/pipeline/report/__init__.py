@@ -61,7 +61,7 @@ def report(
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
     from swampstore.pipeline.findings import write_findings
-    from swampstore.pipeline.report.reading import SummaryReader
+    from swampstore.pipeline.report.figures import SummaryReader
     from swampstore.pipeline.running import spark_errors
 
     started = time.monotonic()

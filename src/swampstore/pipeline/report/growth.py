@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from itertools import accumulate
 from typing import NamedTuple
@@ -48,11 +48,13 @@ def growth_of(additions: Sequence[Addition], today: date, at_most: int) -> Growt
 
     What has no day was there from the start, what is dated in the future came today.
     """
+    everything: dict[date, int] = defaultdict(int)
     layers: dict[Source | None, dict[date, int]] = defaultdict(lambda: defaultdict(int))
     for addition in additions:
-        layers[addition.source][_shown_day(addition, today)] += addition.bytes
-    days = _story(_bytes_by_day(additions, today), today, at_most)
-    told = [Layer(source, _totals(layers[source], days)) for source in layers]
+        for by_day in (everything, layers[addition.source]):
+            by_day[_shown_day(addition, today)] += addition.bytes
+    days = _story(everything, today, at_most)
+    told = [Layer(source, _totals(by_day, days)) for source, by_day in layers.items()]
     told.sort(key=lambda layer: (layer.source is None, -layer.totals[-1], layer.source or ()))
     return Growth(days, told)
 
@@ -76,26 +78,19 @@ def _shown_day(addition: Addition, today: date) -> date:
     return min(addition.day or date.min, today)
 
 
-def _bytes_by_day(additions: Iterable[Addition], today: date) -> dict[date, int]:
-    days: dict[date, int] = defaultdict(int)
-    for addition in additions:
-        days[_shown_day(addition, today)] += addition.bytes
-    return dict(sorted(days.items()))
-
-
-def _story(by_day: dict[date, int], today: date, at_most: int) -> list[date]:
+def _story(by_day: Mapping[date, int], today: date, at_most: int) -> list[date]:
     """Return the days to show: all that matter, or as many as can be told apart."""
-    dated = [day for day in by_day if day > date.min]
-    reached = dict(zip(by_day, accumulate(by_day.values()), strict=True))
+    days = sorted(by_day)
+    reached = zip(days, accumulate(by_day[day] for day in days), strict=True)
     enough = _NEGLIGIBLE * sum(by_day.values())
-    first = next((day for day in dated if reached[day] >= enough), today)
+    first = next((day for day, total in reached if day > date.min and total >= enough), today)
     first = min(first, today - _SHORTEST)
     every = -(-((today - first).days + 1) // at_most)
     count = (today - first).days // every
     return [today - timedelta(days=every * number) for number in range(count, -1, -1)]
 
 
-def _totals(by_day: dict[date, int], days: Sequence[date]) -> list[int]:
+def _totals(by_day: Mapping[date, int], days: Sequence[date]) -> list[int]:
     totals = []
     total = 0
     pending = sorted(by_day.items(), reverse=True)

@@ -7,13 +7,15 @@ that the command prints.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from swampstore.clock import to_iso
 
 TOP = 10
+# How many namespaces and types have a colour of their own, the largest first.
+COLOURED = 6
 
 
 class Source(NamedTuple):
@@ -198,6 +200,17 @@ class RuleUsage(NamedTuple):
     bytes: int
 
 
+Usage = (
+    ContentTypeUsage
+    | LifecycleUsage
+    | NamespaceUsage
+    | OwnerUsage
+    | RuleUsage
+    | TypeUsage
+    | WorkflowUsage
+)
+
+
 class Addition(NamedTuple):
     """What was written to a namespace on a day and still exists.
 
@@ -234,26 +247,12 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals and the top ten of everything."""
-        lists = {
-            "namespaces": self.namespaces,
-            "types": self.types,
-            "models": self.models,
-            "names": self.names,
-            "contentTypes": self.content_types,
-            "owners": self.owners,
-            "workflows": self.workflows,
-            "lifecycles": self.lifecycles,
-            "largest": self.largest,
-            "oldest": self.oldest,
-            "duplicates": self.duplicates,
-            "rules": self.rules,
-            "freed": self.freed,
-        }
+        lists = [one.name for one in fields(self)][4:]
         return {
             "generatedAt": to_iso(self.generated_at),
             "sources": [_json(source) for source in self.sources],
             "totals": _json(self.totals),
-            **{name: [_json(row) for row in rows[:TOP]] for name, rows in lists.items()},
+            **{_camel(name): [_json(row) for row in getattr(self, name)[:TOP]] for name in lists},
         }
 
 

@@ -1,14 +1,58 @@
-"""Numbers, sizes and times in the words of people; spaces in them do not break."""
+"""The texts of the page: markup that nothing can break, and numbers in the words of people.
+
+`html` escapes every text; only what is `Html` already goes in as it is. Characters that nobody
+sees, or that turn the direction of a text around, are spelled out. Spaces within a number or a
+date do not break.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from html import escape
+from string import Formatter
+from typing import Any
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-# What belongs together stays on one line.
-_SPACE = "\u00a0"
 _AGES = ((365, "year"), (30, "month"), (1, "day"))
+_SPACE = "\u00a0"
+# Without the joiners some scripts, and some emoji, would fall apart.
+_HARMLESS = f"\u200c\u200d{_SPACE}"
+
+
+class Html(str):
+    """Markup that is finished."""
+
+    __slots__ = ()
+
+
+class _Escaping(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, Html):
+            return value
+        if isinstance(value, str | int | float):
+            return escape(visible(format(value, format_spec)), quote=True)
+        return "".join(self.format_field(part, format_spec) for part in value)
+
+
+_ESCAPING = _Escaping()
+
+
+def html(template: str, *values: object) -> Html:
+    """Fill the braces of a template: texts are escaped, `Html` is not, parts of a list joined."""
+    return Html(_ESCAPING.vformat(template, values, {}))
+
+
+def visible(text: str) -> str:
+    """Return a text in which every invisible or direction-changing character is spelled out."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in _HARMLESS else _spelled(one) for one in text)
+
+
+def _spelled(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def bytes_text(size: int) -> str:
