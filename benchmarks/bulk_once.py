@@ -34,7 +34,7 @@ def main() -> None:
 
 def _session(master: str) -> Any:
     from swampstore.pipeline.settings import SparkSettings
-    from swampstore.pipeline.starting import session
+    from swampstore.pipeline.spark.session import session
 
     return session(SparkSettings(master=master))
 

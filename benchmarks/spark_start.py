@@ -83,7 +83,7 @@ def _session() -> Times:
     """Start a session and let it run the same small job twice, with Python in its tasks."""
     begin = time.perf_counter()
     from swampstore.pipeline.settings import SparkSettings
-    from swampstore.pipeline.starting import session, stop
+    from swampstore.pipeline.spark.session import session, stop
 
     spark = session(SparkSettings(master="local[*]", conf={"spark.driver.memory": "1g"}))
     start = time.perf_counter() - begin

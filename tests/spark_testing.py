@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from swampstore.pipeline.gateway import class_archive
-from swampstore.pipeline.java import find_java
 from swampstore.pipeline.settings import SparkSettings
-from swampstore.pipeline.starting import session, stop
+from swampstore.pipeline.spark.java import find_java
+from swampstore.pipeline.spark.jvm import class_archive
+from swampstore.pipeline.spark.session import session, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -451,12 +451,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "pipeline/class_archive.py": {
-        "os.makedirs": "the user's cache directory",
-        "os.open": "archives of classes in it",
-        "os.unlink": "the same",
-        "os.utime": "the same",
-    },
     "pipeline/copying/objects.py": {
         "open": "/dev/null",
         "tempfile.TemporaryFile": "content on its way",
@@ -470,11 +464,15 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.replace": "the same",
         "shutil.rmtree": "the same",
     },
-    "pipeline/gateway.py": {
+    "pipeline/spark/jvm.py": {
         "open": "the settings of Spark, in a temporary directory",
-        "tempfile.TemporaryDirectory": "the same",
+        "os.makedirs": "the user's cache directory",
+        "os.open": "archives of classes in it",
+        "os.unlink": "the same",
+        "os.utime": "the same",
+        "tempfile.TemporaryDirectory": "the settings of Spark",
     },
-    "pipeline/java.py": {
+    "pipeline/spark/java.py": {
         "open": "the wrapper around a Java runtime, in the user's cache directory",
         "os.chmod": "the same",
         "os.makedirs": "the same",
@@ -492,7 +490,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the directory of a verification that goes on, in the local tier",
         "shutil.rmtree": "the same",
     },
-    "pipeline/shipping.py": {
+    "pipeline/spark/shipping.py": {
         "tempfile.mkdtemp": "the package for executors, in a temporary directory",
     },
     "pipeline/source/filters.py": {

@@ -75,6 +75,6 @@ def test_nothing_that_is_small_starts_a_jvm_or_loads_spark(ana: Machine, called:
 
 
 def test_a_start_of_java_would_be_noticed(ana: Machine, called: Path) -> None:
-    program = "from swampstore.pipeline.java import find_java; find_java()"
+    program = "from swampstore.pipeline.spark.java import find_java; find_java()"
     subprocess.run([sys.executable, "-c", program], env=environ_of(ana, called), check=False)
     assert called.exists()

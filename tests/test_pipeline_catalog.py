@@ -553,7 +553,7 @@ def test_the_command_says_what_does_not_go_together(
 def test_the_command_does_both_in_one_session(
     ana: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.pipeline.starting.stop", lambda _: None)
+    monkeypatch.setattr("swampstore.pipeline.spark.session.stop", lambda _: None)
     ana.put("aws/ec2/i-1", "state", "x")
     ana("sync")
     output = tmp_path / "catalogs"

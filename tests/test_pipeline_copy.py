@@ -164,7 +164,7 @@ def command_line(*args: str) -> int:
     from swampstore.cli.pipeline.copy import copy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("swampstore.pipeline.starting.stop", lambda _: None)
+        patch.setattr("swampstore.pipeline.spark.session.stop", lambda _: None)
         return cli_run(copy, args)
 
 

@@ -604,7 +604,7 @@ def test_without_spark_auto_goes_on_with_threads_and_says_so(
     def fail(_settings: object) -> None:
         raise SparkMissingError("PySpark is not installed", hint="Install it.")
 
-    monkeypatch.setattr("swampstore.pipeline.starting.session", fail)
+    monkeypatch.setattr("swampstore.pipeline.spark.session.session", fail)
     monkeypatch.setattr(engines, "BREAK_EVEN", {"push": BreakEven(1, 1)})
     save(ana, 1)
     forced = ana("pipeline", "push", "--engine", "spark", "--json")

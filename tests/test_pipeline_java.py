@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.pipeline.errors import JavaMissingError, JavaTooOldError
-from swampstore.pipeline.java import VECTOR_MODULE, Java, find_java, wrapped
+from swampstore.pipeline.spark.java import VECTOR_MODULE, Java, find_java, wrapped
 
 ANSWERS = {
     8: 'openjdk version "1.8.0_402"',

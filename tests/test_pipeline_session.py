@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
-from swampstore.pipeline import gateway, starting
-from swampstore.pipeline.class_archive import ClassArchive
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
-from swampstore.pipeline.gateway import class_archive
-from swampstore.pipeline.java import Java, find_java
 from swampstore.pipeline.settings import SparkSettings
-from swampstore.pipeline.starting import session, session_for, started_here, stop
+from swampstore.pipeline.spark import jvm
+from swampstore.pipeline.spark import session as starting
+from swampstore.pipeline.spark.java import Java, find_java
+from swampstore.pipeline.spark.jvm import ClassArchive, class_archive
+from swampstore.pipeline.spark.session import session, session_for, started_here, stop
 from tests.spark_testing import ROOT, wait_for
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def test_who_hears_an_interrupt_stays_the_same() -> None:
 
 @pytest.mark.parametrize("text", ["", "a b", " x=y:z#!\\", "ü\n\t", "\U0001f600"])
 def test_settings_reach_the_jvm_in_a_spelling_that_is_not_misunderstood(text: str) -> None:
-    spelled = gateway._escaped(text)
+    spelled = jvm._escaped(text)
     assert spelled.isascii()
     units = spelled.encode().decode("unicode_escape")
     assert units.encode("utf-16-be", "surrogatepass").decode("utf-16-be") == text
@@ -170,7 +170,7 @@ def python(program: str, environ: dict[str, str]) -> subprocess.Popen[str]:
 
 
 ONE_JOB = """
-from swampstore.pipeline.starting import session, stop
+from swampstore.pipeline.spark.session import session, stop
 from swampstore.pipeline.settings import SparkSettings
 from tests.spark_testing import ASK_ONCE
 spark = session(SparkSettings(master="local[1]", conf=ASK_ONCE))
@@ -202,7 +202,7 @@ def test_the_launcher_is_used_if_the_short_way_fails_and_pip_alone_is_enough(
 BUSY = """
 import signal, time
 from pyspark import SparkContext
-from swampstore.pipeline.starting import session
+from swampstore.pipeline.spark.session import session
 from swampstore.pipeline.settings import SparkSettings
 from tests.spark_testing import ASK_ONCE
 def wait(batches):

@@ -9,10 +9,10 @@ import pytest
 
 from swampstore.config import Config, load, update_marker
 from swampstore.errors import ConfigError
-from swampstore.pipeline.cluster import check_master, check_reachable, is_local, local_cores
 from swampstore.pipeline.errors import SparkStartError
-from swampstore.pipeline.memory import heap_size
 from swampstore.pipeline.settings import SparkSettings, settings_of
+from swampstore.pipeline.spark.cluster import check_master, check_reachable, is_local, local_cores
+from swampstore.pipeline.spark.jvm import heap_size
 
 
 def config_of(repo_dir: Path, members: dict[str, Any]) -> Config:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 import swampstore
 from swampstore.artifacts.metadata import Owner
-from swampstore.pipeline import Tables, places_of
-from swampstore.pipeline.starting import session
+from swampstore.pipeline import Tables, places_of, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

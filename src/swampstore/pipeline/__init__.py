@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from swampstore.pipeline.places import Place, places_of
     from swampstore.pipeline.source import register
-    from swampstore.pipeline.starting import session
+    from swampstore.pipeline.spark.session import session
+    from swampstore.pipeline.spark.shipping import ship
     from swampstore.pipeline.tables import Tables, load
 
 _HOMES = {
@@ -20,10 +21,11 @@ _HOMES = {
     "load": "tables",
     "places_of": "places",
     "register": "source",
-    "session": "starting",
+    "session": "spark.session",
+    "ship": "spark.shipping",
 }
 
-__all__ = ["Place", "Tables", "load", "places_of", "register", "session"]
+__all__ = ["Place", "Tables", "load", "places_of", "register", "session", "ship"]
 
 
 def __getattr__(name: str) -> Any:

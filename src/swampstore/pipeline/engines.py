@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from swampstore.notices import notice
-from swampstore.pipeline.cluster import is_local
 from swampstore.pipeline.errors import (
     FilesNotSeenError,
     JavaMissingError,
@@ -23,6 +22,7 @@ from swampstore.pipeline.errors import (
     SparkStartError,
 )
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
+from swampstore.pipeline.spark.cluster import is_local
 from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.report import Progress, Step, no_progress
 
@@ -94,7 +94,7 @@ class SparkOnDemand:
 
     def session(self, *, strict: bool) -> SparkSession | None:
         """Return the session. If it cannot be had, raise if that is `strict`, else say so."""
-        from swampstore.pipeline.starting import session_for
+        from swampstore.pipeline.spark.session import session_for
 
         if self._spark is None:
             try:

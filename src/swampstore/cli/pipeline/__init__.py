@@ -55,7 +55,7 @@ class Bulk:
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:
         """Yield a Spark session, which ends with the block if it began with it."""
-        from swampstore.pipeline.starting import session_for
+        from swampstore.pipeline.spark.session import session_for
 
         with session_for(self.settings(session)) as spark:
             yield spark

@@ -15,12 +15,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swampstore.config import Config
-from swampstore.pipeline import cluster, gateway
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
-from swampstore.pipeline.java import find_java
-from swampstore.pipeline.memory import heap_size
 from swampstore.pipeline.settings import SparkSettings, settings_of
-from swampstore.pipeline.shipping import ship
+from swampstore.pipeline.spark import cluster, jvm
+from swampstore.pipeline.spark.java import find_java
+from swampstore.pipeline.spark.jvm import heap_size
+from swampstore.pipeline.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,7 +137,7 @@ def _started(settings: SparkSettings) -> SparkSession:
     conf = _classic_conf(master, settings.conf)
     java = find_java()
     with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
-        if gateway.launch(java, conf):
+        if jvm.launch(java, conf):
             with _classes_prepared():
                 _start_context(conf)
         else:
