@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.fleet import damage, foreign, moving
+from tests.fleet import damage, foreign, moving, verdict
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle, index_of
@@ -250,6 +250,7 @@ class Fleet:
         self._check_agreement(seen)
         if place.is_remote:
             self._check_index(place, seen[0][1])
+            self._check_verdict(place)
         self._check_locks()
         oracle.resolve(seen[0][1])
         self.result.rests += 1
@@ -351,6 +352,15 @@ class Fleet:
             for rel in (f"{where}/raw", f"{where}/metadata.yaml"):
                 if rel not in entries:
                     raise Violation("unnamed", f"{rel} is in no index")
+
+    def _check_verdict(self, place: Place) -> None:
+        """The rules that look at whole stores agree; only what somebody left may be too much."""
+        serious = {"error"} if self.is_rough else {"error", "warning"}
+        findings = verdict.findings(BUCKETS[place.target], place.namespace)
+        bad = [one for one in findings if verdict.severity(one) in serious]
+        if bad:
+            told = (f"{one.kind} {one.rel} {one.detail}".rstrip() for one in bad)
+            raise Violation("verify", "; ".join(told))
 
     def _check_locks(self) -> None:
         """Where locks are deleted, nobody who is done has left one behind."""

@@ -272,12 +272,27 @@ class Push:
         self, plan: Plan, view: View, changed: dict[str, Changed], prepared: PreparedPush
     ) -> None:
         for name_rel, clashing in plan.clashes.items():
+            self._keep_numbers(name_rel, clashing, plan)
             taken = conflicts.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
             with self._giving_up(name_rel, changed, prepared):
                 self._renumber(name_rel, clashing, taken, changed, prepared)
         for rel, (change, entry) in plan.copies.items():
             with self._giving_up(rel, changed, prepared):
                 self._keep_both(rel, change, entry, changed, prepared)
+
+    def _keep_numbers(self, name_rel: str, clashing: set[int], plan: Plan) -> None:
+        """Let the base learn which versions are the remote's as well: those are not renumbered.
+
+        Without its base a cache takes all it has for its own, and would share it once more.
+        """
+        common = [
+            known
+            for rel, known in plan.adopted.items()
+            if (found := version_file(rel)) is not None
+            and found.name_rel == name_rel
+            and found.version not in clashing
+        ]
+        self._parts.base.apply(known=common)
 
     @contextlib.contextmanager
     def _giving_up(
