@@ -116,6 +116,7 @@ def _on_remote(
             del fleet.bucket.objects[key]
         fleet.oracle.doubt_deletions(None, _deleted_for_good(fleet))
         fleet.oracle.is_index_lost = True
+        fleet.has_lost_documents |= any(not key.startswith("data/") for key in chosen)
         for machine in fleet.machines:
             machine.needs_full = True
         return True

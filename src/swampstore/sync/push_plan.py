@@ -74,6 +74,7 @@ class Planner:
         for rel, known in deleted.items():
             self._delete(rel, known)
         self._keep_whole_what_stays()
+        self._take_content_along()
         for rel, change in changed.items():
             try:
                 self._change(change, noted.get(rel))
@@ -107,6 +108,19 @@ class Planner:
         staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
         for rel in [rel for rel in self._plan.removals if rel.rpartition("/")[0] in staying]:
             del self._plan.removals[rel]
+
+    def _take_content_along(self) -> None:
+        """Delete with a version also content that this cache could not get, and knows nothing of.
+
+        Else the index would name content for ever that belongs to no version.
+        """
+        base, names = self._parts.base, self._parts.names
+        for rel in [rel for rel in self._plan.removals if rel.endswith(f"/{METADATA}")]:
+            version_rel = rel.rpartition("/")[0]
+            raw = f"{version_rel}/{RAW}"
+            entry = self._entry(raw) if version_file(rel) and base.get(raw) is None else None
+            if entry is not None and not os.path.lexists(names.local(version_rel)):
+                self._plan.removals[raw] = described(raw, entry)
 
     def _change(self, change: Changed, noted: tuple[str, str] | None) -> None:
         rel, known, entry = change.rel, change.known, self._entry(change.rel)
