@@ -14,6 +14,7 @@ from swampstore.sync import conflicts, local_scan
 from swampstore.sync.eviction import Eviction
 from swampstore.sync.index_format import Document
 from swampstore.sync.pull_plan import PullPlanner
+from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Planner
 from swampstore.sync.remote import recovery
 from swampstore.sync.remote.documents import Found
@@ -95,6 +96,21 @@ _REMOVED_LATER = (
     Act(1, "push", ("slow",), (5, 12), (20.0,), args=_PLAIN),
     Act(0, "sync", overlaps=True, args=_PLAIN),
 )
+# One is killed after its commit, before it could note that; the other one deletes what that
+# brought, and removes the objects while the first one finds its uploads and will commit them.
+_UPLOADED_BEFORE = (
+    Act(0, "save", args=_SMALL),
+    Act(-1, "settle"),
+    Act(1, "save", args=_SMALL),
+    Act(1, "push", ("kill-after",), (18, 19), args=_PLAIN),
+    Act(1, "idle", args=(("seconds", 40.0),)),
+    Act(0, "pull", args=_PLAIN),
+    Act(0, "save", args=(*_SMALL, ("name", "y"))),
+    Act(0, "push", args=_PLAIN),
+    Act(0, "delete_one", args=(("pick", 0.99),)),
+    Act(0, "push", ("slow",), (12, 16), (5.0,), args=_PLAIN),
+    Act(1, "push", overlaps=True, args=_PLAIN),
+)
 
 RULES: dict[str, Rule] = {
     "large content goes on a condition": Rule(
@@ -158,6 +174,9 @@ RULES: dict[str, Rule] = {
     "an object is deleted only if it is still the one": Rule(
         {(Remover, "_remove_if_older"): _remove, (Remover, "_delete"): _delete},
         _REMOVED_LATER,
+    ),
+    "earlier uploads are looked at again": Rule(
+        {(Push, "_check"): _nothing}, _UPLOADED_BEFORE, store="gcs"
     ),
     "a lost document is damage": Rule(
         {
