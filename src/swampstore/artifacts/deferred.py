@@ -9,6 +9,7 @@ from typing import NamedTuple, Self
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import wins
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import point_latest
@@ -110,7 +111,7 @@ class Deferral:
             stored.append(StoredVersion(metadata, deferred=False))
             change.remove(ref.file_rel(version, DEFERRED))
             claims.settle(change, ref, version)
-        if versions[-1] > marker:
+        if wins(versions[-1], marker):
             marker = point_latest(change, ref, versions[-1])
         return Outcome(ref, marker, stored)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import marker_content, wins
 from swampstore.artifacts.metadata import Metadata, Owner, encode
 from swampstore.errors import MetadataError, OwnershipError, VersionClaimError
 from swampstore.files import Change, Hold, Tree
@@ -94,13 +95,13 @@ def publish(
         claims.settle(change, ref, version)
     change.sync_dir(ref.version_rel(version))
     change.sync_dir(ref.rel)
-    if deferred or version <= marker:
+    if deferred or not wins(version, marker):
         return marker
     return point_latest(change, ref, version)
 
 
 def point_latest(change: Change, ref: DataRef, version: int) -> int:
     """Make `latest` name a version, durably; return that version."""
-    change.write(ref.latest_rel, b"%d" % version)
+    change.write(ref.latest_rel, marker_content(version))
     change.sync_dir(ref.rel)
     return version

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.arriving import tidy_name
+from swampstore.artifacts.latest import is_right
+from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.files import Change, Tree
@@ -126,10 +128,8 @@ def repoint(
     """
     top = on_disk.top_committed(tree, ref, without)
     marker = on_disk.read_marker(tree, ref)
-    if top and (marker is None or marker < top or (down and marker != top)):
-        change.write(ref.latest_rel, b"%d" % top)
-        change.sync_dir(ref.rel)
-        return top
+    if top and not is_right(marker, top, may_be_ahead=not down):
+        return point_latest(change, ref, top)
     if not top and not on_disk.version_numbers(tree, ref):
         change.remove_tree(ref.rel)
         return 0

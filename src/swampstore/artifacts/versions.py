@@ -1,7 +1,8 @@
 """Reading one data name from disk: its versions, their metadata, the marker of the latest.
 
 Nothing here writes. The rules are those every client follows: a version exists once its
-`metadata.yaml` does, and `latest` (a text file, or a symbolic link of old) names the current one.
+`metadata.yaml` does, and `latest` (a text file, or a symbolic link of old) names the current one;
+see `swampstore.artifacts.latest`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.files import Tree, read_file
@@ -78,11 +80,6 @@ def marker_at(path: str) -> int | None:
     return parse_marker(data or b"")
 
 
-def parse_marker(data: bytes) -> int | None:
-    """Return the version that the content of a marker names, None if it is nonsense."""
-    return parse_version(data.decode("ascii", "replace").strip().removesuffix("/"))
-
-
 def _link_target(path: str) -> bytes | None:
     try:
         return os.fsencode(os.readlink(path))
@@ -110,10 +107,10 @@ def stored_versions(
 
 def top_committed(tree: Tree, ref: DataRef, without: Container[int] = ()) -> int:
     """Return the highest version that is finalised and committed, 0 if there is none."""
-    for version in reversed(version_numbers(tree, ref)):
-        if version not in without and _is_committed(tree, ref, version):
-            return version
-    return 0
+    return latest_of(
+        version_numbers(tree, ref),
+        lambda version: version not in without and _is_committed(tree, ref, version),
+    )
 
 
 def committed_versions(tree: Tree, ref: DataRef) -> list[int]:

@@ -1,8 +1,8 @@
 """The catalog: one row per artifact version, written through by every change.
 
-Which versions count as latest is decided from the rows and the name's marker alone: by `settled`
-where all rows of a name are at hand, and by `_settle`, which says the same in SQL, where only some
-are.
+Which versions count as latest is decided from the rows and the name's marker alone, by the rule of
+`swampstore.artifacts.latest`: in Python where all rows of a name are at hand, in SQL where only
+some are.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
+from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
 from swampstore.catalog.database import Rows
-from swampstore.catalog.latest import settled
 from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
 from swampstore.clock import to_iso
 from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef
@@ -172,7 +173,7 @@ class Catalog:
         Rows that are the same already, newest first, stay as they are: reading is cheaper.
         """
         key = self._key(ref)
-        wanted = settled(rows, marker)
+        wanted = _flagged(rows, marker)
         known = db.execute(ROWS_OF_NAME, key).fetchall()
         if known != wanted:
             if known:
@@ -228,8 +229,7 @@ class Catalog:
     def _settle(db: sqlite3.Connection, key: tuple[str, ...], step: str, marker: int) -> None:
         """Flag the newest committed version of one step, no newer than the marker, as latest."""
         top = db.execute(
-            f"SELECT version FROM catalog WHERE {_NAME} AND version <= ? AND step_name = ?"
-            " AND deferred = 0 ORDER BY version DESC LIMIT 1",
+            f"SELECT version FROM catalog WHERE {_NAME} AND {LATEST_OF_STEP_SQL}",
             (*key, marker, step),
         ).fetchone()
         version = top[0] if top else 0
@@ -424,3 +424,14 @@ class Catalog:
         )
         versions, latest, pending = self.rows.read(lambda db: db.execute(sql).fetchone())
         return {"versions": versions, "latest": latest, "pending": pending}
+
+
+def _flagged(rows: Iterable[Row], marker: int) -> list[Row]:
+    """Return all rows of a name, newest first, with the latest ones flagged; none may be before."""
+    steps = LatestOfSteps(marker)
+    return [
+        row._replace(is_latest=1)
+        if steps.is_latest(row.version, row.step_name, deferred=bool(row.deferred))
+        else row
+        for row in sorted(rows, key=attrgetter("version"), reverse=True)
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import latest_of, marker_problem
 from swampstore.artifacts.metadata import Metadata
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.publish import point_latest
@@ -48,13 +49,12 @@ def examine_name(tree: Tree, ref: DataRef, *, has_remote: bool = False) -> NameH
         if not on_disk.is_deferred(tree, ref, version):
             committed.append(version)
         problems += _content_problems(tree, ref, metadata, has_remote=has_remote)
-    newest = max(committed, default=0)
+    newest = latest_of(committed)
     marker = on_disk.read_marker(tree, ref)
     complaint = _marker_complaint(marker, newest, {*committed, *unreadable})
     if complaint:
         problems.append((checks.MARKERS, f"{tree.path(ref.latest_rel)} {complaint}"))
-    covered = [version for version in committed if marker is None or version <= marker]
-    return NameHealth(readable, newest, max(covered, default=0), problems)
+    return NameHealth(readable, newest, latest_of(committed, marker=marker), problems)
 
 
 def _content_problems(
@@ -71,13 +71,15 @@ def _content_problems(
 
 
 def _marker_complaint(marker: int | None, newest: int, existing: set[int]) -> str:
-    if marker is None:
-        return f"is missing or names no version; {newest} is the newest" if newest else ""
-    if marker not in existing:
-        return f"names version {marker}, which is not there"
-    if marker < newest:
-        return f"names version {marker}; {newest} is newer"
-    return ""
+    match marker_problem(marker, existing, newest):
+        case "missing":
+            return f"is missing or names no version; {newest} is the newest"
+        case "dangling":
+            return f"names version {marker}, which is not there"
+        case "behind":
+            return f"names version {marker}; {newest} is newer"
+        case None:
+            return ""
 
 
 def repoint(mutations: Mutations, ref: DataRef) -> bool:

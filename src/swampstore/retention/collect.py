@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import latest_of
 from swampstore.artifacts.retention.doubts import Doubts
 from swampstore.artifacts.retention.plan import NameFacts, VersionFacts
 from swampstore.artifacts.retention.prune import DataTotals, ModelFacts
@@ -52,8 +53,7 @@ def rows_on_disk(tree: Tree, namespace: str, ref: DataRef) -> list[Row]:
         for stored in on_disk.stored_versions(tree, ref)
     ]
     rows.reverse()
-    covered = (row.version for row in rows if not row.deferred and row.version <= marker)
-    latest = max(covered, default=0)
+    latest = latest_of((row.version for row in rows if not row.deferred), marker=marker)
     return [row._replace(is_latest=int(row.version == latest)) for row in rows]
 
 

@@ -16,8 +16,9 @@ import uuid
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import is_right, latest_of, parse_marker
 from swampstore.artifacts.metadata import decode
-from swampstore.artifacts.versions import marker_at, parse_marker
+from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
@@ -180,16 +181,10 @@ def local_marker(parts: Parts, rel: str) -> int:
 
 def repair_marker(parts: Parts, name_rel: str) -> None:
     """Let the `latest` marker of a data name in the cache name its highest complete version."""
-    passed: set[int] = set()
-    for version in reversed(local_versions(parts, name_rel)):
-        if _may_be_latest(parts, f"{name_rel}/{version}"):
-            highest = version
-            break
-        passed.add(version)
-    else:
-        highest = 0
-    if local_marker(parts, f"{name_rel}/{LATEST}") != highest:
-        parts.landing.repoint(name_rel, passed)
+    versions = local_versions(parts, name_rel)
+    newest = latest_of(versions, lambda one: _may_be_latest(parts, f"{name_rel}/{one}"))
+    if not is_right(local_marker(parts, f"{name_rel}/{LATEST}"), newest):
+        parts.landing.repoint(name_rel, {one for one in versions if one > newest})
 
 
 def _may_be_latest(parts: Parts, version_rel: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
@@ -246,7 +247,7 @@ class PullPlanner:
         """Look closer at what both sides changed: it may be settled without a push."""
         if is_marker(rel):
             ours = conflicts.local_marker(self._parts, rel)
-            if conflicts.remote_marker(self._parts, rel) > ours:
+            if wins(conflicts.remote_marker(self._parts, rel), ours):
                 return Decision.PULL
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT

@@ -6,6 +6,7 @@ import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from swampstore.artifacts.latest import is_right, latest_of
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
@@ -182,7 +183,8 @@ class Planner:
         So `latest` goes back only together with the versions that it went back from.
         """
         ours = conflicts.local_marker(self._parts, change.rel)
-        if ours >= max(self._versions_to_stay(unit_of(change.rel), METADATA), default=0):
+        theirs = latest_of(self._versions_to_stay(unit_of(change.rel), METADATA))
+        if is_right(ours, theirs, may_be_ahead=True):
             self._upload(change, upload)
         else:
             self._plan.reread |= partitions_of([change.rel])

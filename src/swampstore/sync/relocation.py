@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import latest_of, marker_content, wins
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file
@@ -265,10 +266,11 @@ class Relocation:
         target = self._to.names.local(rel)
         with disk_errors(target):
             ours, theirs = self._latest(rel), marker_at(target) or 0
-            if ours <= theirs:
+            if not wins(ours, theirs):
                 return
-            _write(target, str(ours).encode())
-        copied.add(1, len(str(ours)), tell)
+            content = marker_content(ours)
+            _write(target, content)
+        copied.add(1, len(content), tell)
 
     def _latest(self, rel: str) -> int:
         """Return what a marker says; if that version stays behind, the highest below it."""
@@ -276,9 +278,12 @@ class Relocation:
         name_rel = rel.rpartition("/")[0]
         if not os.path.lexists(self._path(f"{name_rel}/{named}")):
             return named
-        numbers = sorted(parse_version(one) or 0 for one in _names_in(self._path(name_rel)))
-        whole = (one for one in reversed(numbers) if one and self._has_content(f"{name_rel}/{one}"))
-        return next((one for one in whole if one <= named), 0)
+        found = (parse_version(one) for one in _names_in(self._path(name_rel)))
+        return latest_of(
+            (one for one in found if one),
+            lambda one: self._has_content(f"{name_rel}/{one}"),
+            marker=named,
+        )
 
     # Removing --------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.artifacts.retention.plan import Removal, plan_gc
 from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
@@ -138,7 +139,7 @@ def removal_of(ref: DataRef, sight: Sight, now: datetime, run_exists: RunExists)
 
 def _rows(ref: DataRef, sight: Sight) -> list[Row]:
     """Return the rows of a name, ascending, as a catalog would have them."""
-    marker = on_disk.parse_marker(sight.contents.get(ref.latest_rel, b""))
+    marker = parse_marker(sight.contents.get(ref.latest_rel, b""))
     versions = {version for _, version in files_of_name(sight.entries, ref.rel)}
     rows: list[Row] = []
     for version in sorted(versions - {0}):
@@ -150,6 +151,5 @@ def _rows(ref: DataRef, sight: Sight) -> list[Row]:
         except MetadataError:
             continue
         rows.append(row_of("", ref, metadata, deferred=False))
-    covered = [row.version for row in rows if marker is None or row.version <= marker]
-    latest = max(covered, default=0)
+    latest = latest_of((row.version for row in rows), marker=marker)
     return [row._replace(is_latest=int(row.version == latest)) for row in rows]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from swampstore.artifacts.versions import parse_marker
+from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.layout import METADATA, check_segment
 from swampstore.pipeline.collecting.doomed import doomed, remover_of
 from swampstore.pipeline.collecting.going import files_of_name
@@ -192,7 +192,7 @@ def _telling(due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]
     ref = due.going.ref
     named = parse_marker(marker.get(ref.latest_rel, b""))
     versions = {version for _, version in files_of_name(entries, ref.rel)} - {0}
-    latest = max((one for one in versions if named is None or one <= named), default=0)
+    latest = latest_of(versions, marker=named)
     chosen = {one for one in versions if one >= min(due.versions)} | {latest}
     return [rel for one in sorted(chosen) if (rel := ref.file_rel(one, METADATA)) in entries]
 

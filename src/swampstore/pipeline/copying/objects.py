@@ -14,10 +14,10 @@ from datetime import timedelta
 from io import BufferedRandom
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import parse_marker, wins
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors
-from swampstore.layout import parse_version
 from swampstore.pipeline.copying.outcomes import (
     CHANGED,
     CONFLICT,
@@ -153,7 +153,7 @@ class ObjectCopier:
 
     def _makes_room(self, wanted: Wanted, body: Body, found: _Found) -> bool:
         if is_marker(wanted.rel):
-            return marker_of(body) > found.marker
+            return wins(marker_of(body), found.marker)
         return may_replace(wanted, found.sha256, self._source)
 
     def _refused(self, wanted: Wanted, found: _Found) -> Outcome:
@@ -232,4 +232,4 @@ def marker_of(body: Body) -> int:
     """Return the version that the content of a marker names, 0 if it names none."""
     if body.size > _LONGEST_MARKER:
         return 0
-    return parse_version(body.read().decode("ascii", "replace").strip()) or 0
+    return parse_marker(body.read()) or 0

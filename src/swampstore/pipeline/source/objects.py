@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from swampstore.artifacts.versions import parse_marker
+from swampstore.artifacts.latest import parse_marker
 from swampstore.layout import METADATA
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place

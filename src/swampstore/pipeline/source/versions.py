@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.latest import LatestOfSteps, latest_of, parse_marker
 from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
@@ -48,7 +49,7 @@ class StoredVersions:
     def marker(self, ref: DataRef) -> int | None:
         """See Versions.marker."""
         data = self._read(ref.latest_rel)
-        return None if data is None else on_disk.parse_marker(data)
+        return None if data is None else parse_marker(data)
 
     def row(self, ref: DataRef, version: int) -> Row | None:
         """See Versions.row."""
@@ -143,33 +144,28 @@ class Name:
         return self._arrived == 1 + len(self.looked_at)
 
     def settled(self, versions: Versions) -> Iterator[tuple[Row, File | None]]:
-        """Yield the wanted rows, newest first, with what the catalog says about being latest.
-
-        Of every step the newest committed version that is no newer than the marker is latest.
-        """
-        marker = self._effective_marker(versions)
-        tops: dict[str, int] = {}
+        """Yield the wanted rows, newest first, with what the catalog says about being latest."""
+        steps = LatestOfSteps(self._effective_marker(versions))
         others = sorted(version for version in self.stored if version not in self.looked_at)
         for version in sorted(self._rows, reverse=True):
             row = self._rows[version]
-            is_candidate = version <= marker and not row.deferred
-            if is_candidate:
-                while others and others[-1] > version and row.step_name not in tops:
-                    self._note_top(tops, versions, others.pop(), marker)
-                tops.setdefault(row.step_name, version)
+            deferred = bool(row.deferred)
+            if steps.counts(version, deferred=deferred):
+                while others and others[-1] > version and not steps.knows(row.step_name):
+                    self._show(steps, versions, others.pop())
+            is_latest = steps.is_latest(version, row.step_name, deferred=deferred)
             if version in self._wanted:
-                is_latest = is_candidate and tops[row.step_name] == version
                 yield row._replace(is_latest=int(is_latest)), self.stored[version]
 
     def _effective_marker(self, versions: Versions) -> int:
         if self._marker is not None:
             return self._marker
-        newest_first = sorted(self.stored, reverse=True)
-        return next((one for one in newest_first if not versions.is_deferred(self.ref, one)), 0)
+        return latest_of(self.stored, lambda one: not versions.is_deferred(self.ref, one))
 
-    def _note_top(
-        self, tops: dict[str, int], versions: Versions, version: int, marker: int
-    ) -> None:
-        row = look(versions, self, version) if version <= marker else None
-        if isinstance(row, Row) and not row.deferred:
-            tops.setdefault(row.step_name, version)
+    def _show(self, steps: LatestOfSteps, versions: Versions, version: int) -> None:
+        """Let a version that nobody wants be the latest one of its step, if it is."""
+        if not steps.counts(version, deferred=False):
+            return
+        row = look(versions, self, version)
+        if isinstance(row, Row):
+            steps.is_latest(version, row.step_name, deferred=bool(row.deferred))

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
+from swampstore.artifacts.latest import latest_of, marker_content
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
@@ -92,7 +93,7 @@ class Mender:
             else:
                 is_waiting = True
         if not is_waiting:
-            yield from _mend_marker(name, max(whole, default=0), whole, latest)
+            yield from _mend_marker(name, latest_of(whole), whole, latest)
 
     def _may_go(self, files: Iterable[File]) -> bool:
         """Whether files may be given up: no push can be about to commit what they are now."""
@@ -193,12 +194,12 @@ def _mend_marker(name: str, newest: int, whole: set[int], latest: File | None) -
     if latest is not None and latest.marker == newest and latest.hash == marker_hash(newest):
         yield Action("adopt", rel)
     else:
-        yield Action("write", rel, str(newest))
+        yield Action("write", rel, marker_content(newest).decode())
 
 
 def marker_hash(version: int) -> str:
     """Return the hash of the marker of a version."""
-    return hashlib.sha256(str(version).encode()).hexdigest()
+    return hashlib.sha256(marker_content(version)).hexdigest()
 
 
 def wanted_by_file(file: File) -> Iterator[Wanted]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import MarkerProblem, latest_of, marker_problem
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.evidence.rows import Outlook, Path, why_forbidden
 from swampstore.pipeline.verify import kinds
@@ -18,6 +19,11 @@ from swampstore.pipeline.verify.files import File, detail_of, differ, file_of, s
 _ABOUT_CONTENT = frozenset({kinds.CHECKSUM_MISMATCH, kinds.SIZE_MISMATCH, kinds.MISSING_METADATA})
 # What a version looks like while it is being written.
 _HALF = frozenset({kinds.MISSING_METADATA, kinds.MISSING_CONTENT})
+_MARKER_KINDS: dict[MarkerProblem, str] = {
+    "missing": kinds.MISSING_LATEST,
+    "dangling": kinds.DANGLING_LATEST,
+    "behind": kinds.BEHIND_LATEST,
+}
 
 
 class Found(NamedTuple):
@@ -165,7 +171,7 @@ def _of_marker(
     """
     if latest is not None and latest.kind is not None:
         return
-    newest = max((one for one, parts in versions.items() if _is_described(parts)), default=0)
+    newest = latest_of(versions, lambda one: _is_described(versions[one]))
     kind = _kind_of_marker(versions, newest, latest)
     if kind is None:
         return
@@ -182,11 +188,12 @@ def _is_described(parts: Mapping[str, File]) -> bool:
 
 
 def _kind_of_marker(versions: Mapping[int, object], newest: int, latest: File | None) -> str | None:
-    if latest is None:
-        return kinds.MISSING_LATEST if newest else None
-    if not versions or (latest.is_read and latest.marker not in versions):
-        return kinds.DANGLING_LATEST
-    return kinds.BEHIND_LATEST if latest.is_read and (latest.marker or 0) < newest else None
+    if latest is not None and not latest.is_read:
+        return None if versions else kinds.DANGLING_LATEST
+    # A marker that is there and names nothing is as good as one that names what is not there.
+    marker = None if latest is None else latest.marker or 0
+    problem = marker_problem(marker, versions.keys(), newest)
+    return None if problem is None else _MARKER_KINDS[problem]
 
 
 def _detail_of_marker(versions: Mapping[int, object], newest: int, latest: File | None) -> str:
