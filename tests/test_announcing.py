@@ -376,7 +376,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.copy2": "the same",
     },
     "open_datastore.py": {"os.makedirs": "the datastore's directory, for its locks"},
-    "retention/run_gc.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
+    "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "sync/base_file.py": {
         "os.makedirs": "the cache's directory",

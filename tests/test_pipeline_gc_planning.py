@@ -12,15 +12,14 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from swampstore.artifacts.retention.doubts import Doubts
-from swampstore.artifacts.retention.plan import GcPlan, Removal, VersionFacts, plan_gc
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso, to_iso
 from swampstore.layout import check_segment
 from swampstore.pipeline import schemas
 from swampstore.pipeline.collecting import gc
 from swampstore.pipeline.places import places_of
-from swampstore.retention.collect import facts_of_names
+from swampstore.retention.plan import plan_names
+from swampstore.retention.rules import GcPlan, Removal, VersionFacts
 from tests.garbage import AT_ONCE, MODEL, RUN, garbage_of, healthy, save
 from tests.machines import Machine, contents
 
@@ -87,10 +86,9 @@ def run_exists(namespace: str, workflow_id: str, run_id: str) -> bool:
 
 
 def plan_alone(names: Iterable[Sequence[Row]], namespace: str) -> GcPlan:
-    doubts = Doubts("data name")
-    mine = facts_of_names((rows for rows in names if rows[0].namespace == namespace), doubts)
-    plan = plan_gc(mine, NOW, lambda *run: run_exists(namespace, *run))
-    return GcPlan(plan.removals, tuple(sorted(plan.warnings + doubts.warnings())))
+    mine = (rows for rows in names if rows[0].namespace == namespace)
+    plan = plan_names(mine, NOW, lambda *run: run_exists(namespace, *run))
+    return GcPlan(plan.removals, tuple(sorted(plan.warnings)))
 
 
 def plan_on_spark(spark: SparkSession, names: Iterable[Sequence[Row]]) -> dict[str, GcPlan]:

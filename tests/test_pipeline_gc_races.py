@@ -11,7 +11,6 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from swampstore.artifacts.retention.plan import Removal
 from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.keys import global_key, model_key
@@ -23,6 +22,7 @@ from swampstore.pipeline.collecting.going import Going
 from swampstore.pipeline.collecting.judging import Due, Verdict, judge
 from swampstore.pipeline.collecting.marks import Marks, marks_of
 from swampstore.pipeline.editing import Editor, committer
+from swampstore.retention.rules import Removal
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
 from swampstore.sync import removals as removing

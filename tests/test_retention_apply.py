@@ -774,7 +774,7 @@ def test_of_a_huge_record_only_its_own_members_are_read(
     step = "  - stepName: x\n    status: running\n    logFile: /etc/passwd\n    output: |\n"
     more = "jobs:\n" + step + "      " + "status: running " * 30_000 + "\n" + step
     path = add_run(local, "huge", record(completed=35, more=more))
-    monkeypatch.setattr("swampstore.retention.run_records._whole", None)
+    monkeypatch.setattr("swampstore.retention.runs._whole", None)
     (removal,) = run_gc(repo).plan.removals
     assert (removal.status, removal.log_file) == ("succeeded", None)
     assert not path.exists()

@@ -13,26 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swampstore.artifacts import retention
-from swampstore.artifacts.retention import (
-    CONTROL_PLANE_TYPES,
-    DataTotals,
+from swampstore import retention
+from swampstore.errors import ValidationError
+from swampstore.retention.data_prune import CONTROL_PLANE_TYPES, DataTotals, ModelFacts, plan_prune
+from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy, parse_duration
+from swampstore.retention.rules import (
     ExpiryReason,
     GcPlan,
-    ModelFacts,
     NameFacts,
     Removal,
-    RunFacts,
-    RunKind,
     VersionFacts,
-    normalise_lifetime,
-    normalise_policy,
-    parse_duration,
     plan_gc,
-    plan_prune,
-    plan_run_gc,
 )
-from swampstore.errors import ValidationError
+from swampstore.retention.runs import RunFacts, RunKind, plan_run_gc
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -672,12 +665,12 @@ def test_everything_the_package_names_can_be_had_from_it() -> None:
         getattr(retention, missing)
 
 
-def test_durations_load_without_the_planners() -> None:
+def test_lifetimes_load_without_the_planners() -> None:
     program = (
-        "import sys, swampstore.artifacts.retention.durations;"
+        "import sys, swampstore.retention.lifetimes;"
         "print([name for name in sys.modules if '.retention.' in name])"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     ).stdout
-    assert printed.strip() == "['swampstore.artifacts.retention.durations']"
+    assert printed.strip() == "['swampstore.retention.lifetimes']"

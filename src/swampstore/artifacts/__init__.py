@@ -1,1 +1,1 @@
-"""Versioned data on disk: metadata, versions, the latest marker, deletion and retention."""
+"""Versioned data on disk: metadata, versions, the latest marker and deletion."""

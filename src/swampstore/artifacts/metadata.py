@@ -11,10 +11,10 @@ from typing import Any
 
 from swampstore import yaml_dialect
 from swampstore.artifacts.media_types import is_json
-from swampstore.artifacts.retention.durations import normalise_lifetime, normalise_policy
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import LARGEST_VERSION
+from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy
 
 OWNER_TYPES = ("model-method", "workflow-step", "manual")
 DELETED = "deleted"

@@ -1,15 +1,24 @@
-"""Retention over a repository: facts from its catalog and files, plans, and carrying them out.
+"""Retention: how long data lives, which versions are too many, and removing what is over.
 
-What may go is decided by the pure rules of `swampstore.artifacts.retention`. Each of `DataGc`,
-`DataPrune` and `RunGc` plans when it is made and then offers `preview()` and `run()`, which tell
-of the same plan; `gc`, `prune` and `run_gc` do both steps in one call.
+Start with `rules` (what garbage collection keeps, without touching anything) and `lifetimes` (the
+words that metadata says it in). `plan` applies the rules to rows from anywhere, `apply` removes
+what a plan says, after another look under the lock of each name. The commands are in `data_gc`,
+`data_prune` and `runs`: each of `DataGc`, `DataPrune` and `RunGc` plans when it is made and offers
+`preview()` and `run()`, which tell of the same plan; `gc`, `prune` and `run_gc` do both at once.
+
+It may import artifacts, the catalog and what is below them. Of it, artifacts import `lifetimes`
+only, because saving checks the words; so the rest is loaded when somebody asks for it.
 """
 
 from __future__ import annotations
 
-from swampstore.retention.data_gc import DataGc, GcReport, auto_gc_model, gc
-from swampstore.retention.data_prune import DataPrune, PruneReport, prune
-from swampstore.retention.run_gc import RunGc, RunGcReport, run_gc
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from swampstore.retention.data_gc import DataGc, GcReport, auto_gc_model, gc
+    from swampstore.retention.data_prune import DataPrune, PruneReport, prune
+    from swampstore.retention.runs import RunGc, RunGcReport, run_gc
 
 __all__ = [
     "DataGc",
@@ -23,3 +32,13 @@ __all__ = [
     "prune",
     "run_gc",
 ]
+
+if not TYPE_CHECKING:  # a type checker that saw this would believe in any name at all
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            for part in ("data_gc", "data_prune", "runs"):
+                module = import_module(f"{__name__}.{part}")
+                if name in vars(module):
+                    return vars(module)[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,12 +6,14 @@ yes. Whatever is not exactly as planned any more stays.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.mutation import Mutations
-from swampstore.errors import SwampstoreError
+from swampstore.config import Config
+from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files import Change, Tree, disk_errors
 from swampstore.layout import DataRef
 
@@ -90,3 +92,13 @@ def _remove_due(mutations: Mutations, target: Target, change: Change) -> None:
         change.remove_tree(ref.version_rel(version))
     marker = on_disk.effective_marker(mutations.tree, ref)
     mutations.record(ref, removed=target.versions, marker=marker)
+
+
+def require_datastore(config: Config) -> None:
+    """Raise DiskError if the datastore is not there: then everything would look deleted."""
+    if not os.path.isdir(config.base):
+        remedy = "Run `swampstore sync`" if config.remote else "Mount or create it"
+        raise DiskError(
+            f"the datastore {config.base} is not there",
+            hint=f"{remedy} and try again; nothing was changed.",
+        )

@@ -9,21 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.retention.doubts import Doubts
-from swampstore.artifacts.retention.plan import GcPlan, Removal, plan_gc
 from swampstore.artifacts.sweep import sweep
 from swampstore.catalog.compact import Checkpoint, checkpoint
 from swampstore.errors import SwampstoreError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
-from swampstore.retention.apply import Target, carry_out
-from swampstore.retention.collect import (
-    facts_of_names,
-    name_facts,
-    require_datastore,
-    rows_on_disk,
-    run_exists,
-)
+from swampstore.retention.apply import Target, carry_out, require_datastore
+from swampstore.retention.plan import plan_names, rows_on_disk, run_exists
+from swampstore.retention.rules import GcPlan, Removal
 
 if TYPE_CHECKING:
     from swampstore.catalog.schema import Row
@@ -137,9 +130,7 @@ def _names_of(repo: Repo, model: ModelRef) -> Iterator[Sequence[Row]]:
 
 
 def _plan(repo: Repo, names: Iterable[Sequence[Row]], now: datetime) -> GcPlan:
-    doubts = Doubts("data name")
-    plan = plan_gc(facts_of_names(names, doubts), now, partial(run_exists, repo.tree))
-    return GcPlan(plan.removals, plan.warnings + doubts.warnings())
+    return plan_names(names, now, partial(run_exists, repo.tree))
 
 
 def _apply(repo: Repo, plan: GcPlan, now: datetime) -> tuple[tuple[Removal, ...], tuple[str, ...]]:
@@ -167,10 +158,5 @@ def _is_still_due(repo: Repo, ref: DataRef, removal: Removal, now: datetime) -> 
         present = on_disk.version_numbers(repo.tree, ref)
         if present != [version.version for version in removal.versions]:
             return False
-    try:
-        facts = name_facts(rows_on_disk(repo.tree, repo.config.namespace, ref))
-    except ValueError:
-        return False
-    if facts is None:
-        return False
-    return plan_gc([facts], now, partial(run_exists, repo.tree)).removals == (removal,)
+    rows = rows_on_disk(repo.tree, repo.config.namespace, ref)
+    return _plan(repo, [rows] if rows else [], now).removals == (removal,)

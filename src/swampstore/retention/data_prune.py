@@ -1,28 +1,291 @@
-"""`data prune`: data of models that are defined no longer goes."""
+"""`data prune`: data of models that are defined no longer goes.
+
+Whether a model is defined is told from what is *not* there, so a single definition that cannot be
+read makes the whole answer worthless: then nothing goes
+(docs/decisions/0012-prune-refuses-without-definitions.md).
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
+from swampstore import yaml_dialect
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.retention.prune import DataTotals, ModelFacts, PrunePlan, plan_prune
 from swampstore.catalog.compact import Checkpoint, checkpoint
-from swampstore.layout import DataRef, ModelRef
-from swampstore.retention.apply import Target, carry_out
-from swampstore.retention.collect import (
-    data_totals,
-    facts_of_models,
-    require_datastore,
-    rows_on_disk,
-)
-from swampstore.retention.definitions import read_definitions
+from swampstore.config import read_marker
+from swampstore.errors import PruneRefusedError, SwampstoreError
+from swampstore.files import read_file
+from swampstore.layout import MARKER, DataRef, ModelRef
+from swampstore.retention.apply import Target, carry_out, require_datastore
+from swampstore.retention.plan import latest_row, rows_on_disk
+from swampstore.retention.rules import Doubts
 
 if TYPE_CHECKING:
+    from swampstore.catalog.catalog import Catalog
+    from swampstore.catalog.schema import Row
     from swampstore.repo import Repo
 
 _NO_CHECKPOINT = Checkpoint(0, 0)
+# The coordination records of a fleet have no definition by design; none of them is an orphan.
+CONTROL_PLANE_TYPES = frozenset(
+    {
+        "swamp/enrollment-token",
+        "swamp/worker",
+        "swamp/step-lease",
+        "swamp/pending-dispatch",
+        "swamp/fleet-probe",
+        "swamp/server-token",
+        "swamp/grant",
+        "swamp/group",
+    }
+)
+
+
+class DataTotals(NamedTuple):
+    """One data name of a model: how many versions it has and the bytes of their content."""
+
+    data_name: str
+    version_count: int
+    size: int
+
+
+class ModelFacts(NamedTuple):
+    """One model that owns data, by normalised type; `model_name` is None where nobody knows it.
+
+    `names` leaves out the names whose latest version is a deletion marker: they are never orphans.
+    """
+
+    model_type: str
+    model_id: str
+    model_name: str | None
+    names: Sequence[DataTotals]
+
+    @property
+    def version_count(self) -> int:
+        """How many versions the listed names have."""
+        return sum(name.version_count for name in self.names)
+
+    @property
+    def size(self) -> int:
+        """The bytes of content in the listed names."""
+        return sum(name.size for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """The orphaned models, ordered by type and id. Preview and real run both report from it.
+
+    Of each model exactly the listed names go. Someone who carries out only a part of it reports
+    the part: `PrunePlan(models=done)`.
+    """
+
+    models: tuple[ModelFacts, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name_count(self) -> int:
+        """How many data names go."""
+        return sum(len(model.names) for model in self.models)
+
+    @property
+    def version_count(self) -> int:
+        """How many versions go."""
+        return sum(model.version_count for model in self.models)
+
+    @property
+    def size(self) -> int:
+        """The bytes of content that go."""
+        return sum(model.size for model in self.models)
+
+    def to_json(
+        self, *, dry_run: bool, wal_pages_total: int = 0, wal_pages_checkpointed: int = 0
+    ) -> dict[str, object]:
+        """Return the result document of `data prune`; the page counts come from the checkpoint."""
+        return {
+            "modelsReclaimed": len(self.models),
+            "dataEntriesReclaimed": self.name_count,
+            "versionsDeleted": self.version_count,
+            "bytesReclaimed": self.size,
+            "dryRun": dry_run,
+            "reclaimedModels": [_model_json(model) for model in self.models],
+            "walPagesTotal": wal_pages_total,
+            "walPagesCheckpointed": wal_pages_checkpointed,
+        }
+
+
+def plan_prune(models: Iterable[ModelFacts], is_live: Callable[[str, str], bool]) -> PrunePlan:
+    """Decide which models' data is orphaned.
+
+    `is_live(model_type, model_id)` says whether a definition exists, automatic ones included, or
+    for the type `workflow` whether the workflow does; if it raises, the model stays. It is not
+    asked about `CONTROL_PLANE_TYPES`, which are always live.
+    """
+    doubts = Doubts("model")
+    orphans = [model for model in models if model.names and _is_orphan(model, is_live, doubts)]
+    orphans.sort(key=lambda model: model[:2])
+    return PrunePlan(tuple(orphans), doubts.warnings())
+
+
+def _is_orphan(model: ModelFacts, is_live: Callable[[str, str], bool], doubts: Doubts) -> bool:
+    if model.model_type.removeprefix("@") in CONTROL_PLANE_TYPES:
+        return False
+    try:
+        return not is_live(model.model_type, model.model_id)
+    except Exception as problem:  # noqa: BLE001 - whatever it was: unknown is not gone
+        doubts.add(
+            "its definition could not be looked up",
+            f"{model.model_type} {model.model_id}: {problem}",
+        )
+        return False
+
+
+def _model_json(model: ModelFacts) -> dict[str, object]:
+    named = {} if model.model_name is None else {"modelName": model.model_name}
+    return {
+        "type": model.model_type,
+        "modelId": model.model_id,
+        **named,
+        "dataNames": sorted(name.data_name for name in model.names),
+        "versionCount": model.version_count,
+        "bytesReclaimed": model.size,
+    }
+
+
+# What is there -----------------------------------------------------------------------------------
+
+
+def data_totals(rows: Sequence[Row]) -> DataTotals | None:
+    """Return what pruning must know of one name, None if it is deleted or was never committed."""
+    latest = latest_row(rows)
+    if latest is None or latest.is_deleted:
+        return None
+    return DataTotals(rows[0].data_name, len(rows), sum(row.size for row in rows))
+
+
+def facts_of_models(catalog: Catalog) -> Iterator[ModelFacts]:
+    """Yield every model that owns data, with the totals of its names; holds one at a time."""
+    for model, names in groupby(catalog.by_name(), key=lambda rows: rows[0].ref.model):
+        totals, model_name = [], ""
+        for rows in names:
+            found = data_totals(rows)
+            if found is not None:
+                totals.append(found)
+                model_name = rows[-1].model_name or model_name
+        yield ModelFacts(model.type, model.id, model_name or None, totals)
+
+
+# What is defined ---------------------------------------------------------------------------------
+
+WORKFLOW = "workflow"
+_LISTED = 20
+
+
+class Definitions(NamedTuple):
+    """The ids of every defined model, automatic ones included, and of every workflow."""
+
+    models: frozenset[str]
+    workflows: frozenset[str]
+
+    def is_live(self, model_type: str, model_id: str) -> bool:
+        """Whether data of this model has a definition. Only the id counts: types get renamed."""
+        if model_type == WORKFLOW and model_id in self.workflows:
+            return True
+        return model_id in self.models
+
+
+def read_definitions(repo: Repo) -> Definitions:
+    """Read every definition; raise PruneRefusedError if one cannot be read or there is none."""
+    reader = _Reader(repo.config.repo_dir)
+    models = reader.ids(reader.directory("modelsDir", "models"))
+    for place in repo.tree.places("auto-definitions"):
+        models |= reader.ids(place)
+    workflows = reader.ids(reader.directory("workflowsDir", "workflows"))
+    reader.refuse_if_incomplete()
+    if not models:
+        raise PruneRefusedError(
+            f"{repo.config.repo_dir} defines no model at all, so all of its data would go",
+            hint="Data saved by hand needs no definitions: use `swampstore data delete` for what"
+            " you do not want. Or check that the models directory is complete.",
+        )
+    return Definitions(frozenset(models), frozenset(workflows))
+
+
+class _Reader:
+    """Collects ids, and everything that stands in the way of collecting them all."""
+
+    def __init__(self, repo_dir: str) -> None:
+        self._repo_dir = repo_dir
+        self._marker = read_marker(repo_dir)
+        self._problems: list[str] = []
+
+    def directory(self, setting: str, default: str) -> str:
+        """Return a directory of definitions; one that is named in the settings must be there."""
+        chosen = self._marker.get(setting)
+        if chosen is None:
+            return os.path.join(self._repo_dir, default)
+        path = os.path.join(self._repo_dir, str(chosen))
+        if not isinstance(chosen, str) or not os.path.isdir(path):
+            self._problem(path, f"{setting} in {MARKER} names it, but it is no directory")
+        return path
+
+    def ids(self, directory: str) -> set[str]:
+        """Return the ids of all definitions below a directory, which need not be there."""
+        return {found for path in self._files(directory) if (found := self._id(path))}
+
+    def refuse_if_incomplete(self) -> None:
+        if not self._problems:
+            return
+        listed = "; ".join(self._problems[:_LISTED])
+        more = len(self._problems) - _LISTED
+        raise PruneRefusedError(
+            f"{len(self._problems)} definition(s) cannot be read: {listed}"
+            + (f"; and {more} more" if more > 0 else ""),
+            hint="Without them nobody can tell whose data is left over. Repair or remove them.",
+        )
+
+    def _files(self, top: str) -> Iterator[str]:
+        # Links are followed, since what they lead to may be all that defines a model.
+        seen: set[str] = set()
+        for where, directories, files in os.walk(top, onerror=self._unreadable, followlinks=True):
+            real = os.path.realpath(where)
+            if real in seen:
+                directories.clear()
+                continue
+            seen.add(real)
+            for name in files:
+                if name.endswith((".yaml", ".yml")):
+                    yield os.path.join(where, name)
+
+    def _unreadable(self, error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            self._problem(str(error.filename), error.strerror or str(error))
+
+    def _id(self, path: str) -> str:
+        """Return a definition's id; empty, and noted as a problem, if there is none to be had."""
+        try:
+            data = read_file(path)
+            if data is None:
+                self._problem(path, "it is gone, or a link to nowhere")
+                return ""
+            found = yaml_dialect.load_mapping(data, what=path).get("id")
+        except (SwampstoreError, OSError) as error:
+            self._problem(path, str(error).removeprefix(path).lstrip(",: "))
+            return ""
+        if not isinstance(found, str) or not found:
+            self._problem(path, "it has no id that is text")
+            return ""
+        return found
+
+    def _problem(self, path: str, reason: str) -> None:
+        self._problems.append(f"{os.path.relpath(path, self._repo_dir)} ({reason})")
+
+
+# Pruning -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,8 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
 @pass_session
 def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
     """Delete the records and logs of workflow runs and outputs that ended long ago."""
-    from swampstore.artifacts.retention import parse_duration
     from swampstore.retention import RunGc
+    from swampstore.retention.lifetimes import parse_duration
 
     age = parse_duration(older_than)
     with session.open_repo() as repo:

@@ -236,8 +236,8 @@ def _of_model(repo: Repo, model: str) -> str:
 
 def _moment(repo: Repo, text: str) -> str:
     """Return the moment that an age or a time stands for, as the catalog writes it."""
-    from swampstore.artifacts.retention.durations import parse_duration
     from swampstore.clock import from_iso, to_iso
+    from swampstore.retention.lifetimes import parse_duration
 
     try:
         return to_iso(from_iso(text))

@@ -38,8 +38,8 @@ class _Grace(click.ParamType[timedelta]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
         """Read a duration; 0 needs no unit."""
-        from swampstore.artifacts.retention import parse_duration
         from swampstore.errors import ValidationError
+        from swampstore.retention.lifetimes import parse_duration
 
         if isinstance(value, timedelta):
             return value

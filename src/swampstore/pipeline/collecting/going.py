@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from swampstore.artifacts.retention.plan import Removal, VersionFacts
 from swampstore.layout import LATEST, DataRef, ModelRef
 from swampstore.pipeline.data_names import data_name, data_version
+from swampstore.retention.rules import Removal, VersionFacts
 from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import latest_of, parse_marker
-from swampstore.artifacts.retention.plan import Removal, plan_gc
 from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
 from swampstore.layout import METADATA, DataRef
 from swampstore.pipeline.collecting.going import Going, files_of_name, fingerprint
-from swampstore.retention.collect import name_facts
+from swampstore.retention.plan import NamePlanner
+from swampstore.retention.rules import Removal
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.index_format import Entry
 
@@ -129,12 +129,7 @@ def _why_whole_stays(
 
 def removal_of(ref: DataRef, sight: Sight, now: datetime, run_exists: RunExists) -> Removal | None:
     """Return what goes from a name by all that is known at this moment, None if nothing does."""
-    try:
-        facts = name_facts(_rows(ref, sight))
-    except ValueError:
-        return None  # a time of creation that is none
-    plan = plan_gc([facts] if facts else [], now, run_exists)
-    return plan.removals[0] if plan.removals else None
+    return NamePlanner(now, run_exists).removal(_rows(ref, sight))
 
 
 def _rows(ref: DataRef, sight: Sight) -> list[Row]:

@@ -1,6 +1,6 @@
 """What garbage collection removes, planned over all namespaces and stores at once.
 
-The rules are those of `swampstore.artifacts.retention.plan`, written as windows over the table of
+The rules are those of `swampstore.retention.rules`, written as windows over the table of
 artifacts; both planners decide the same about the same rows, doubts included. Lifetimes, policies
 and unusual names of runs are few and repeat. So each distinct text is read once, on the driver, by
 the one parser that there is, and what it means comes back to the rows by a join. A Python function
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-from swampstore.artifacts.retention.doubts import Doubts
-from swampstore.artifacts.retention.durations import (
+from swampstore.catalog.schema import ACTIVE
+from swampstore.errors import ValidationError
+from swampstore.layout import check_segment
+from swampstore.retention.lifetimes import (
     normalise_lifetime,
     normalise_policy,
     parse_duration,
 )
-from swampstore.catalog.schema import ACTIVE
-from swampstore.errors import ValidationError
-from swampstore.layout import check_segment
+from swampstore.retention.rules import Doubts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row

@@ -21,19 +21,39 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from swampstore.artifacts.retention.doubts import Doubts
-from swampstore.artifacts.retention.durations import (
+from swampstore.errors import ValidationError
+from swampstore.retention.lifetimes import (
     normalise_lifetime,
     normalise_policy,
     parse_duration,
 )
-from swampstore.errors import ValidationError
 
 ExpiryReason = Literal["duration-expired", "workflow-deleted", "job-deleted"]
 RunExists = Callable[[str, str], bool]
 
 # Names of one run lie close together, so a few remembered answers spare most look-ups.
 _REMEMBERED_RUNS = 4096
+
+
+class Doubts:
+    """Cases grouped by cause: a million names with one problem are one warning, not a million."""
+
+    def __init__(self, thing: str) -> None:
+        self._thing = thing
+        self._cases: dict[str, tuple[int, str]] = {}
+
+    def add(self, cause: str, example: str, count: int = 1) -> None:
+        """Count more things that were kept because of `cause`; one of them is the example."""
+        before, first = self._cases.get(cause, (0, example))
+        self._cases[cause] = (before + count, min(first, example))
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return one sentence per cause, the same whatever the order in which the cases came."""
+        return tuple(
+            f"kept {count} {self._thing}{'' if count == 1 else 's'}: {cause} ({example}"
+            f"{'' if count == 1 else ' and others'})"
+            for cause, (count, example) in sorted(self._cases.items())
+        )
 
 
 class VersionFacts(NamedTuple):
@@ -144,66 +164,69 @@ def plan_gc(names: Iterable[NameFacts], now: datetime, run_exists: RunExists) ->
     `run_exists(workflow_id, workflow_run_id)` says whether that run record is still there; if it
     raises, the name stays. `names` is read once and not kept: memory follows what is removed.
     """
-    judge = _Judge(now, run_exists)
-    removals = [removal for name in names if (removal := judge.removal(name)) is not None]
+    rules = GcRules(now, run_exists)
+    removals = [removal for name in names if (removal := rules.removal(name)) is not None]
     removals.sort(key=lambda removal: removal[:3])
-    return GcPlan(tuple(removals), judge.doubts.warnings())
+    return GcPlan(tuple(removals), rules.doubts.warnings())
 
 
-class _Judge:
-    """Applies both rules to one name after the other."""
+class GcRules:
+    """Applies both rules to one name after the other; `doubts` tell what stayed undecided."""
 
     def __init__(self, now: datetime, run_exists: RunExists) -> None:
-        self.now = now
-        self.run_exists = lru_cache(maxsize=_REMEMBERED_RUNS)(run_exists)
         self.doubts = Doubts("data name")
+        self._now = now
+        self._run_exists = lru_cache(maxsize=_REMEMBERED_RUNS)(run_exists)
 
     def removal(self, name: NameFacts) -> Removal | None:
+        """Return what goes of a name, None if nothing does."""
         if not name.versions:
             return None
-        reason = None if name.deleted else self.expiry(name)
-        going = tuple(name.versions) if reason else self.surplus(name)
-        return Removal(name.model_type, name.model_id, name.name, going, reason) if going else None
+        reason = None if name.deleted else self._expiry(name)
+        versions = tuple(name.versions) if reason else self._surplus(name)
+        if not versions:
+            return None
+        return Removal(name.model_type, name.model_id, name.name, versions, reason)
 
-    def expiry(self, name: NameFacts) -> ExpiryReason | None:
+    def _expiry(self, name: NameFacts) -> ExpiryReason | None:
         try:
             lifetime = normalise_lifetime(name.lifetime)
         except ValidationError as problem:
-            self.doubt(name, "the lifetime cannot be understood", problem)
+            self._doubt(name, "the lifetime cannot be understood", problem)
             return None
         if lifetime in ("infinite", "ephemeral"):
             return None
         if lifetime == "workflow":
-            return "workflow-deleted" if self.run_is_gone(name) else None
+            return "workflow-deleted" if self._run_is_gone(name) else None
         if lifetime == "job":
-            return "job-deleted" if self.run_is_gone(name) else None
-        return "duration-expired" if self.is_outlived(name, lifetime) else None
+            return "job-deleted" if self._run_is_gone(name) else None
+        return "duration-expired" if self._is_outlived(name, lifetime) else None
 
-    def run_is_gone(self, name: NameFacts) -> bool:
+    def _run_is_gone(self, name: NameFacts) -> bool:
         if not name.workflow_id or not name.workflow_run_id:
-            self.doubt(name, "it lives as long as a workflow run, but names none")
+            self._doubt(name, "it lives as long as a workflow run, but names none")
             return False
         try:
-            return not self.run_exists(name.workflow_id, name.workflow_run_id)
+            return not self._run_exists(name.workflow_id, name.workflow_run_id)
         except Exception as problem:  # noqa: BLE001 - whatever it was: unknown is not gone
-            self.doubt(name, "its workflow run could not be looked up", problem)
+            self._doubt(name, "its workflow run could not be looked up", problem)
             return False
 
-    def is_outlived(self, name: NameFacts, lifetime: str) -> bool:
+    def _is_outlived(self, name: NameFacts, lifetime: str) -> bool:
         for version in reversed(name.versions):
             if version.version == name.latest:
                 # Ages are compared, not dates: a date far enough away would overflow.
-                return self.now - version.created_at > parse_duration(lifetime)
-        self.doubt(name, "the version that latest points at is missing")
+                return self._now - version.created_at > parse_duration(lifetime)
+        self._doubt(name, "the version that latest points at is missing")
         return False
 
-    def surplus(self, name: NameFacts) -> tuple[VersionFacts, ...]:
+    def _surplus(self, name: NameFacts) -> tuple[VersionFacts, ...]:
         if len(name.versions) <= 1:
             return ()
         try:
             policy = normalise_policy(name.garbage_collection)
         except ValidationError as problem:
-            self.doubt(name, "the garbageCollection policy cannot be understood", problem)
+            self._doubt(name, "the garbageCollection policy cannot be understood", problem)
             return ()
         if isinstance(policy, int):
             candidates = sorted(name.versions)[:-policy]
@@ -212,10 +235,10 @@ class _Judge:
             candidates = [
                 version
                 for version in sorted(name.versions)[:-1]
-                if self.now - version.created_at > limit
+                if self._now - version.created_at > limit
             ]
         return tuple(version for version in candidates if version.version != name.latest)
 
-    def doubt(self, name: NameFacts, cause: str, problem: Exception | None = None) -> None:
+    def _doubt(self, name: NameFacts, cause: str, problem: Exception | None = None) -> None:
         where = f"{name.model_type} {name.model_id} {name.name}"
         self.doubts.add(cause, where if problem is None else f"{where}: {problem}")
