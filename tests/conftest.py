@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from swampstore import Repo, init_repo, open_repo
 
@@ -34,8 +34,10 @@ pytest_plugins = ["tests.remotes", "tests.members", "tests.machines", "tests.spa
 
 
 # The same examples every time, so that a red run can be repeated; others are asked for.
-settings.register_profile("reproducible", derandomize=True)
-settings.register_profile("random", derandomize=False)
+# A busy machine is slow, and that says nothing about what is tested.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("reproducible", _UNHURRIED, derandomize=True)
+settings.register_profile("random", _UNHURRIED, derandomize=False)
 settings.load_profile("random" if os.environ.get("SWAMPSTORE_RANDOM_TESTS") else "reproducible")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from swampstore.artifacts.metadata import Owner
 from swampstore.layout import DataRef, ModelRef
-from swampstore.pipeline.collecting.collection import Collection
-from swampstore.pipeline.collecting.going import Going, files_of_name, fingerprint
-from swampstore.pipeline.collecting.judging import Sight, removal_of
 from swampstore.pipeline.editing import committer
+from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
+from swampstore.pipeline.gc.job import Collection
+from swampstore.pipeline.gc.recheck import NameState, removal_of
 from swampstore.pipeline.places import Place, places_of
 from swampstore.sync.index_format import Entry
 from swampstore.sync.shapes import version_file
@@ -29,7 +29,7 @@ def place_of(bucket: Path, namespace: str = "") -> Place:
     return place
 
 
-def garbage_of(place: Place, now: datetime) -> list[Going]:
+def garbage_of(place: Place, now: datetime) -> list[Candidate]:
     """Return what is garbage, found out without Spark."""
     with committer(place) as editor:
         entries = editor.entries()
@@ -40,24 +40,24 @@ def garbage_of(place: Place, now: datetime) -> list[Going]:
         }
     refs = {ref_of(file.name_rel) for rel in entries if (file := version_file(rel))}
     names = {ref: dict(files_of_name(entries, ref.rel)) for ref in sorted(refs)}
-    found = [going_of_name(ref, mine, entries, contents, now) for ref, mine in names.items()]
+    found = [candidate_of(ref, mine, entries, contents, now) for ref, mine in names.items()]
     return [one for one in found if one is not None]
 
 
-def going_of_name(
+def candidate_of(
     ref: DataRef,
     files: Mapping[str, int],
     entries: Mapping[str, Entry],
     contents: Mapping[str, bytes],
     now: datetime,
-) -> Going | None:
+) -> Candidate | None:
     mine = {rel: entries[rel] for rel in files}
     told = {rel: contents[rel] for rel in files if rel in contents}
-    removal = removal_of(ref, Sight(mine, {}, told), now, lambda *_: False)
+    removal = removal_of(ref, NameState(mine, {}, told), now, lambda *_: False)
     if removal is None:
         return None
     units = [0] if removal.whole_name else [one.version for one in removal.versions]
-    return Going(
+    return Candidate(
         removal,
         {
             unit: fingerprint({rel: mine[rel] for rel in mine if unit in (0, files[rel])})

@@ -31,9 +31,9 @@ from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import errors as lock_errors
 from swampstore.pipeline import catalog as pipeline_catalog
 from swampstore.pipeline import catalog_export as pipeline_catalog_export
-from swampstore.pipeline import collecting as pipeline_collecting
 from swampstore.pipeline import copying as pipeline_copying
 from swampstore.pipeline import errors as pipeline_errors
+from swampstore.pipeline import gc as pipeline_gc
 from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
 from swampstore.pipeline import syncing as pipeline_syncing
@@ -344,7 +344,7 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
         (pipeline_verify, ("verify",)),
         (pipeline_reindex, ("reindex",)),
         (pipeline_copying, ("copy",)),
-        (pipeline_collecting, ("gc",)),
+        (pipeline_gc, ("gc",)),
         (pipeline_report, ("report",)),
         (pipeline_syncing, ("push",)),
         (pipeline_catalog, ("rebuild",)),

@@ -25,7 +25,7 @@ from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.locks import record
 from swampstore.namespaces.manifests import Manifest
-from swampstore.pipeline.collecting.marks import MARKS, read_marks
+from swampstore.pipeline.gc.marks import MARKS, read_marks
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync import journal, sidecar
 from swampstore.sync.errors import IndexDamagedError

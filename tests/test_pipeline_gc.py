@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from swampstore import open_repo
 from swampstore.cli.pipeline import Bulk
 from swampstore.errors import LockTimeoutError, ValidationError
-from swampstore.pipeline.collecting import gc, gc_in_place
-from swampstore.pipeline.collecting.collection import Collection
-from swampstore.pipeline.collecting.going import Going, files_of_name
-from swampstore.pipeline.collecting.marks import MARKS
 from swampstore.pipeline.data_names import MARKER_FILE, VERSION_FILE
+from swampstore.pipeline.gc import gc, gc_in_place
+from swampstore.pipeline.gc.candidates import Candidate, files_of_name
+from swampstore.pipeline.gc.job import Collection
+from swampstore.pipeline.gc.marks import MARKS
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Capabilities
@@ -227,10 +227,10 @@ def planned_here(monkeypatch: pytest.MonkeyPatch) -> datetime:
 
     def plan(
         _spark: object, places: Iterable[Place], _now: datetime, _tell: object
-    ) -> tuple[dict[tuple[str, str], list[Going]], list[str]]:
+    ) -> tuple[dict[tuple[str, str], list[Candidate]], list[str]]:
         return {(one.identity, one.namespace): garbage_of(one, now) for one in places}, ["a doubt"]
 
-    monkeypatch.setattr("swampstore.pipeline.collecting.planning.plan_places", plan)
+    monkeypatch.setattr("swampstore.pipeline.gc.job.plan_places", plan)
     monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext())
     return now
 

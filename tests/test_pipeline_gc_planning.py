@@ -16,7 +16,7 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso, to_iso
 from swampstore.layout import check_segment
 from swampstore.pipeline import schemas
-from swampstore.pipeline.collecting import gc
+from swampstore.pipeline.gc import gc
 from swampstore.pipeline.places import places_of
 from swampstore.retention.plan import plan_names
 from swampstore.retention.rules import GcPlan, Removal, VersionFacts
@@ -32,7 +32,7 @@ STORE = "memory://everything"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
-# --- both planners decide the same ---------------------------------------------------------------
+# --- tables are planned as repositories are -----------------------------------------------------
 
 PLACES = ["", "apps", "infra"]
 RUNS = {("", "deploy", "r1"), ("infra", "deploy", "r2"), ("apps", "scan.1", "r1")}
@@ -92,7 +92,7 @@ def plan_alone(names: Iterable[Sequence[Row]], namespace: str) -> GcPlan:
 
 
 def plan_on_spark(spark: SparkSession, names: Iterable[Sequence[Row]]) -> dict[str, GcPlan]:
-    from swampstore.pipeline.collecting.planner import planned, warnings
+    from swampstore.pipeline.gc.planner import planned, warnings
 
     artifacts = spark.createDataFrame(
         [table_row(row) for rows in names for row in rows], schemas.ARTIFACTS
@@ -145,14 +145,14 @@ def without_reason(warnings: Iterable[str]) -> list[str]:
     return [undated.sub(r"\1\2", warning) for warning in warnings]
 
 
-def test_both_planners_decide_the_same(spark: SparkSession) -> None:
+def test_a_table_is_planned_as_a_repository_is(spark: SparkSession) -> None:
     random = Random(20260601)
     names = [random_name(random, number) for number in range(400)]
     plans = plan_on_spark(spark, names)
     for namespace in PLACES:
         alone = plan_alone(names, namespace)
         assert plans[namespace].removals == alone.removals
-        assert list(plans[namespace].warnings) == without_reason(alone.warnings)
+        assert without_reason(plans[namespace].warnings) == without_reason(alone.warnings)
         assert len(alone.removals) > 15
         assert len(alone.warnings) > 4
 
@@ -170,7 +170,8 @@ def fill(machine: Machine, namespace: str) -> None:
 def test_two_namespaces_are_collected_at_once(
     spark: SparkSession, ana: Machine, bob: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swampstore.pipeline.collecting import planning
+    from swampstore.pipeline.gc import job
+    from swampstore.pipeline.gc.candidates import Candidates, plan_places
 
     fill(ana, "apps")
     fill(bob, "infra")
@@ -182,15 +183,14 @@ def test_two_namespaces_are_collected_at_once(
     places = places_of(f"file://{bucket}")
     now = datetime.now(UTC)
     apps, infra = (garbage_of(place, now) for place in places)
-    plans: list[planning.Garbage] = []
-    plan_places = planning.plan_places
+    plans: list[Candidates] = []
 
-    def observed(*args: Any) -> tuple[planning.Garbage, list[str]]:
-        garbage, warnings = plan_places(*args)
-        plans.append(garbage)
-        return garbage, warnings
+    def observed(*args: Any) -> tuple[Candidates, list[str]]:
+        found, warnings = plan_places(*args)
+        plans.append(found)
+        return found, warnings
 
-    monkeypatch.setattr(planning, "plan_places", observed)
+    monkeypatch.setattr(job, "plan_places", observed)
     swept = gc(spark, places, now=now, grace=AT_ONCE)
     # The data of a run that has a record is no garbage.
     assert plans == [{(places[0].identity, "apps"): apps, (places[0].identity, "infra"): infra[:1]}]

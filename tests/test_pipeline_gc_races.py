@@ -15,13 +15,14 @@ from swampstore.layout import ModelRef
 from swampstore.locks.errors import LockLostError
 from swampstore.locks.keys import global_key, model_key
 from swampstore.locks.manager import LockManager
-from swampstore.pipeline.collecting import collection, sweeping
-from swampstore.pipeline.collecting.collection import Collection
-from swampstore.pipeline.collecting.doomed import remover_of
-from swampstore.pipeline.collecting.going import Going
-from swampstore.pipeline.collecting.judging import Due, Verdict, judge
-from swampstore.pipeline.collecting.marks import Marks, marks_of
 from swampstore.pipeline.editing import Editor, committer
+from swampstore.pipeline.gc import job
+from swampstore.pipeline.gc import sweep as sweeping
+from swampstore.pipeline.gc.candidates import Candidate
+from swampstore.pipeline.gc.job import Collection
+from swampstore.pipeline.gc.marks import Marks, marks_of
+from swampstore.pipeline.gc.recheck import Due, Verdict, judge
+from swampstore.pipeline.gc.sweep import remover_of
 from swampstore.retention.rules import Removal
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
@@ -442,11 +443,11 @@ def test_of_two_collections_that_mark_at_once_the_marks_of_one_stand(
     clock = Clock(bucket)
 
     def after_another(*args: Any) -> Marks:
-        monkeypatch.setattr(collection, "marks_of", marks_of)
+        monkeypatch.setattr(job, "marks_of", marks_of)
         clock.collect()
         return marks_of(*args)
 
-    monkeypatch.setattr(collection, "marks_of", after_another)
+    monkeypatch.setattr(job, "marks_of", after_another)
     late = Collection(clock.place, garbage_of(clock.place, clock.now), clock.now + DAY, DAY)
     late.run()
     assert late.warnings == ["another collection marked at the same time; its marks stand"]
@@ -472,6 +473,6 @@ def test_only_metadata_that_can_matter_is_read(
     base = f"data/{MODEL}/state"
     files = {f"data/{MODEL}/{rel}" for rel in version("state", *range(1, 7))}
     entries = dict.fromkeys({*files, f"{base}/latest"}, Entry(1, ""))
-    going = Going(removal, dict.fromkeys(due, ""))
-    found = sweeping._telling(Due(going, frozenset(due)), entries, {f"{base}/latest": marker})
+    candidate = Candidate(removal, dict.fromkeys(due, ""))
+    found = sweeping._telling(Due(candidate, frozenset(due)), entries, {f"{base}/latest": marker})
     assert found == [f"{base}/{one}/metadata.yaml" for one in read]

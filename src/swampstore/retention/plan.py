@@ -26,6 +26,8 @@ from swampstore.retention.rules import (
     VersionFacts,
 )
 
+RECORD_REL = "workflow-runs/{}/workflow-run-{}.yaml"
+
 
 class NamePlanner:
     """Decides about one data name after the other, at the time `now`; `doubts` tell what stayed.
@@ -109,7 +111,7 @@ def record_rel(workflow_id: str, run_id: str) -> str:
     """Return the path of the record of a workflow run; raise ValidationError for a wrong id."""
     check_segment("workflow id", workflow_id)
     check_segment("workflow run id", run_id)
-    return f"workflow-runs/{workflow_id}/workflow-run-{run_id}.yaml"
+    return RECORD_REL.format(workflow_id, run_id)
 
 
 def run_exists(tree: Tree, workflow_id: str, run_id: str) -> bool:

@@ -36,23 +36,26 @@ _REMEMBERED_RUNS = 4096
 
 
 class Doubts:
-    """Cases grouped by cause: a million names with one problem are one warning, not a million."""
+    """Cases grouped by cause: a million names with one problem are one warning, not a million.
+
+    `cases` has, for each cause, how many there are and an example.
+    """
 
     def __init__(self, thing: str) -> None:
         self._thing = thing
-        self._cases: dict[str, tuple[int, str]] = {}
+        self.cases: dict[str, tuple[int, str]] = {}
 
     def add(self, cause: str, example: str, count: int = 1) -> None:
         """Count more things that were kept because of `cause`; one of them is the example."""
-        before, first = self._cases.get(cause, (0, example))
-        self._cases[cause] = (before + count, min(first, example))
+        before, first = self.cases.get(cause, (0, example))
+        self.cases[cause] = (before + count, min(first, example))
 
     def warnings(self) -> tuple[str, ...]:
         """Return one sentence per cause, the same whatever the order in which the cases came."""
         return tuple(
             f"kept {count} {self._thing}{'' if count == 1 else 's'}: {cause} ({example}"
             f"{'' if count == 1 else ' and others'})"
-            for cause, (count, example) in sorted(self._cases.items())
+            for cause, (count, example) in sorted(self.cases.items())
         )
 
 

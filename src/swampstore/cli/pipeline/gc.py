@@ -17,8 +17,8 @@ from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from swampstore.pipeline.collecting import Collected
-    from swampstore.pipeline.collecting.summary import Kind
+    from swampstore.pipeline.gc import Collected
+    from swampstore.pipeline.gc.job import Kind
     from swampstore.pipeline.places import Place
 
 _SHOWN = 20
@@ -91,7 +91,7 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
 
 
 def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timedelta) -> Collected:
-    from swampstore.pipeline.collecting import gc as collect
+    from swampstore.pipeline.gc import gc as collect
 
     with bulk.spark(session) as spark, progress_shown() as tell:
         return collect(spark, places, grace=grace, dry_run=bulk.dry_run, tell=tell)
@@ -99,7 +99,7 @@ def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timed
 
 def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:
     """Let the repository collect the directory that it uses; nothing of others in there."""
-    from swampstore.pipeline.collecting import gc_in_place, used_in_place
+    from swampstore.pipeline.gc import gc_in_place, used_in_place
     from swampstore.repo import open_repo
 
     target = places[0].target

@@ -14,7 +14,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock, to_iso
-from swampstore.pipeline.collecting.doomed import finish
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
@@ -26,6 +25,7 @@ from swampstore.pipeline.evidence.gathering import (
 )
 from swampstore.pipeline.evidence.ground import Ground, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
+from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
@@ -97,7 +97,8 @@ class Rebuilding:
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
         if self._editor is not None and self._adopts:
-            finish(self._editor)  # deletions that were stopped; a repair may need their content yet
+            # Deletions that were stopped. A repair may need their content yet.
+            finish_pending_deletes(self._editor)
         places = {0: self._place}
         table = Claims(with_raw=True)
         shares = shares_of(table, places, tasks_for(self._spark))

@@ -101,7 +101,7 @@ def _figures(
     spark: SparkSession, places: Sequence[Place], now: datetime, tell: Progress
 ) -> Iterator[Figures]:
     """Yield the tables, with what they are made of kept in memory until the end of the block."""
-    from swampstore.pipeline.collecting.planner import planned
+    from swampstore.pipeline.gc.planner import planned
     from swampstore.pipeline.planning import tasks_for
     from swampstore.pipeline.report.figures import Figures, narrowed
     from swampstore.pipeline.running import watched

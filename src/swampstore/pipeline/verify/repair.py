@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
 from swampstore.notices import notice
-from swampstore.pipeline.collecting.doomed import finish
 from swampstore.pipeline.errors import RepairStoppedError
+from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.quarantine import Quarantine
 from swampstore.pipeline.verify import kinds
@@ -136,7 +136,7 @@ class Repair:
     @staticmethod
     def _removed(editor: Editor) -> int:
         """Remove what deletions have left behind; return how many objects that were."""
-        count, failures = finish(editor)
+        count, failures = finish_pending_deletes(editor)
         for failure in failures:
             notice("what a deletion has left stays for now: %s", failure)
         return count

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.layout import METADATA, check_segment
-from swampstore.pipeline.collecting.doomed import doomed, remover_of
-from swampstore.pipeline.collecting.going import files_of_name
-from swampstore.pipeline.collecting.judging import CHANGED, Due, Sight, Verdict, judge
 from swampstore.pipeline.editing import Editor
+from swampstore.pipeline.gc.candidates import files_of_name
+from swampstore.pipeline.gc.recheck import CHANGED, Due, NameState, Verdict, judge
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import is_there
 from swampstore.stores.errors import ObjectNotFoundError
@@ -19,7 +18,7 @@ from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.remote import View
-from swampstore.sync.removals import new_note
+from swampstore.sync.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 
 LOCKED = "somebody has its model locked"
 DAMAGED = "the index says nothing about it that can be understood"
@@ -53,30 +52,30 @@ class Sweeper:
         """
         with self._editor.locks.committing():
             view = self._editor.view([rel for due in batch for rel in _samples(due)])
-            sights = self._look(batch, view)
-            verdicts = [self._verdict(*one) for one in zip(batch, sights, strict=True)]
-            going = {
-                rel: sight.objects.get(rel)
-                for verdict, sight in zip(verdicts, sights, strict=True)
-                if isinstance(sight, Sight)
-                for rels in verdict.going.values()
+            states = self._look(batch, view)
+            verdicts = [self._verdict(*one) for one in zip(batch, states, strict=True)]
+            paths = {
+                rel: state.objects.get(rel)
+                for verdict, state in zip(verdicts, states, strict=True)
+                if isinstance(state, NameState)
+                for rels in verdict.goes.values()
                 for rel in rels
             }
-            if going and not self._remove(view, going):
+            if paths and not self._remove(view, paths):
                 verdicts = [_all_stay(due, CHANGED) for due in batch]
         return [Swept(*one) for one in zip(batch, verdicts, strict=True)]
 
-    def _remove(self, view: View, going: Mapping[str, ObjectInfo | None]) -> bool:
+    def _remove(self, view: View, paths: Mapping[str, ObjectInfo | None]) -> bool:
         """Remove paths from the index and their objects; False if the index does not take it."""
         editor, remover = self._editor, remover_of(self._editor)
         objects = [
             one
-            for rel, info in going.items()
-            if info is not None and (one := doomed(editor, rel, info, view.entry(rel)))
+            for rel, info in paths.items()
+            if info is not None and (one := pending_delete(editor, rel, info, view.entry(rel)))
         ]
         note = remover.note(new_note(), objects)
         try:
-            editor.commit({}, going, view=view)
+            editor.commit({}, paths, view=view)
         except IndexMovedError:  # by a client that does not know the lock
             remover.drop(note)
             return False
@@ -84,10 +83,10 @@ class Sweeper:
         self.failures += [error.message for error in remover.carry_out(note).failures]
         return True
 
-    def _verdict(self, due: Due, sight: Sight | str) -> Verdict:
-        if isinstance(sight, str):
-            return _all_stay(due, sight)
-        return judge(due, sight, self._now, self._run_exists, young_since=self._young_since)
+    def _verdict(self, due: Due, state: NameState | str) -> Verdict:
+        if isinstance(state, str):
+            return _all_stay(due, state)
+        return judge(due, state, self._now, self._run_exists, young_since=self._young_since)
 
     def _run_exists(self, workflow_id: str, run_id: str) -> bool:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
@@ -100,15 +99,15 @@ class Sweeper:
 
     # Looking -----------------------------------------------------------------------------------
 
-    def _look(self, batch: Sequence[Due], view: View) -> list[Sight | str]:
+    def _look(self, batch: Sequence[Due], view: View) -> list[NameState | str]:
         """Return each name as it is now, or why it is left alone."""
         editor = self._editor
         # Asked for one by one: other clients tell nobody what they have locked.
-        states = editor.locks.locked_models({due.going.ref.model for due in batch})
-        locked = {model for model, state in states if not state.is_stale}
+        locks = editor.locks.locked_models({due.candidate.ref.model for due in batch})
+        locked = {model for model, lock in locks if not lock.is_stale}
         entries: dict[int, Mapping[str, Entry] | str] = {}
         for number, due in enumerate(batch):
-            entries[number] = LOCKED if due.going.ref.model in locked else _entries(due, view)
+            entries[number] = LOCKED if due.candidate.ref.model in locked else _entries(due, view)
         usable = {number: one for number, one in entries.items() if not isinstance(one, str)}
         place = editor.place
         objects = dict(each(place, lambda one: self._objects(batch[one]), usable))
@@ -121,19 +120,19 @@ class Sweeper:
         for (number, _), data in each(place, lambda one: self._content(one[1]), asked):
             contents[number] |= data
         return [
-            one if isinstance(one, str) else Sight(one, objects[number], contents[number])
+            one if isinstance(one, str) else NameState(one, objects[number], contents[number])
             for number, one in entries.items()
         ]
 
     def _objects(self, due: Due) -> dict[str, ObjectInfo]:
-        editor, name_rel = self._editor, due.going.ref.rel
+        editor, name_rel = self._editor, due.candidate.ref.rel
         root = editor.names.remote("")
         listed = editor.store.list(editor.names.remote(f"{name_rel}/"))
         found = {info.key.removeprefix(root): info for info in listed}
         return {rel: found[rel] for rel, _ in files_of_name(found, name_rel)}
 
     def _marker(self, due: Due, entries: Mapping[str, Entry]) -> dict[str, bytes]:
-        rel = due.going.ref.latest_rel
+        rel = due.candidate.ref.latest_rel
         return self._content(rel) if rel in entries else {}
 
     def _content(self, rel: str) -> dict[str, bytes]:
@@ -167,12 +166,12 @@ def _parts(due: Due) -> Iterator[Due]:
 
 def _samples(due: Due) -> tuple[str, str]:
     """Return paths in the partitions that everything of a name is in."""
-    ref = due.going.ref
+    ref = due.candidate.ref
     return ref.latest_rel, ref.file_rel(1, METADATA)
 
 
 def _entries(due: Due, view: View) -> dict[str, Entry] | str:
-    name_rel = due.going.ref.rel
+    name_rel = due.candidate.ref.rel
     found: dict[str, Entry] = {}
     try:
         for rel, _ in files_of_name(view.entries_below(name_rel), name_rel):
@@ -189,7 +188,7 @@ def _telling(due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]
 
     That is the latest version's, and that of all versions which are not older.
     """
-    ref = due.going.ref
+    ref = due.candidate.ref
     named = parse_marker(marker.get(ref.latest_rel, b""))
     versions = {version for _, version in files_of_name(entries, ref.rel)} - {0}
     latest = latest_of(versions, marker=named)
@@ -199,3 +198,51 @@ def _telling(due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]
 
 def _all_stay(due: Due, reason: str) -> Verdict:
     return Verdict({}, dict.fromkeys(due.versions, reason))
+
+
+# Deleting objects --------------------------------------------------------------------------------
+
+
+def remover_of(editor: Editor) -> Remover:
+    """Return what removes objects for as long as the global lock is held."""
+    limit = editor.place.config.limits.push_concurrency
+    return Remover(editor.store, editor.names, limit, check=editor.locks.check)
+
+
+def pending_delete(
+    editor: Editor, rel: str, info: ObjectInfo, entry: Entry | None
+) -> Removal | None:
+    """Return an object that was listed as one to be removed, None if it is another one by now."""
+    token = info.token
+    if token is None:
+        try:
+            found = editor.store.head(editor.names.remote(rel))
+        except ObjectNotFoundError:
+            return None
+        if found.etag != info.etag:
+            return None
+        token = found.token
+    return Removal(rel, info.size, entry.sha256 if entry else None, token)
+
+
+def finish_pending_deletes(editor: Editor) -> tuple[int, list[str]]:
+    """Finish removals that were stopped, by anybody; return how many objects went, and failures."""
+    root = editor.names.remote("")
+    count, failures = 0, []
+    for info in list(editor.store.list(editor.names.remote(REMOVALS))):
+        with editor.locks.committing() as guard:
+            # Whoever holds the lock is the only one at work, so the note is of somebody dead.
+            guard()
+            try:
+                done = _finish(editor, info.key.removeprefix(root))
+            except IndexDamagedError as error:
+                failures.append(error.message)
+                continue
+        count += done.objects
+        failures += [error.message for error in done.failures]
+    return count, failures
+
+
+def _finish(editor: Editor, rel: str) -> Removed:
+    note = read_note(editor.store, editor.names, rel)
+    return Removed() if note is None else remover_of(editor).finish(note, editor.index)

@@ -17,7 +17,7 @@ from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
 from swampstore.layout import METADATA, DataRef
-from swampstore.pipeline.collecting.going import Going, files_of_name, fingerprint
+from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
 from swampstore.retention.plan import NamePlanner
 from swampstore.retention.rules import Removal
 from swampstore.stores.protocol import ObjectInfo
@@ -33,16 +33,16 @@ RunExists = Callable[[str, str], bool]
 class Due(NamedTuple):
     """What of a name has been marked for long enough; 0 stands for all of it."""
 
-    going: Going
+    candidate: Candidate
     versions: frozenset[int]
 
     @property
     def version_count(self) -> int:
         """How many versions that are."""
-        return self.going.removal.version_count if 0 in self.versions else len(self.versions)
+        return self.candidate.removal.version_count if 0 in self.versions else len(self.versions)
 
 
-class Sight(NamedTuple):
+class NameState(NamedTuple):
     """A data name at this moment.
 
     `entries` are what the index says about its paths, `objects` what is stored below it, whether
@@ -57,51 +57,51 @@ class Sight(NamedTuple):
 class Verdict(NamedTuple):
     """The paths that go, by version, and why other versions that were due stay."""
 
-    going: Mapping[int, Sequence[str]]
-    staying: Mapping[int, str]
+    goes: Mapping[int, Sequence[str]]
+    stays: Mapping[int, str]
 
 
 def judge(
-    due: Due, sight: Sight, now: datetime, run_exists: RunExists, *, young_since: datetime
+    due: Due, state: NameState, now: datetime, run_exists: RunExists, *, young_since: datetime
 ) -> Verdict:
     """Decide what goes.
 
     Objects that no index names and that are younger than `young_since` are taken to be those of
     somebody who is about to commit them.
     """
-    unchanged = {one for one in due.versions if _is_unchanged(due.going, one, sight)}
-    staying = dict.fromkeys(due.versions - unchanged, CHANGED)
+    unchanged = {one for one in due.versions if _is_unchanged(due.candidate, one, state)}
+    stays = dict.fromkeys(due.versions - unchanged, CHANGED)
     if not unchanged:
-        return Verdict({}, staying)
-    if _is_being_pushed(sight):
+        return Verdict({}, stays)
+    if _is_being_pushed(state):
         return Verdict({}, dict.fromkeys(due.versions, IN_USE))
-    removal = removal_of(due.going.ref, sight, now, run_exists)
+    removal = removal_of(due.candidate.ref, state, now, run_exists)
     if 0 in unchanged:
-        reason = _why_whole_stays(due.going, removal, sight, young_since)
-        return Verdict({} if reason else {0: sorted(sight.entries)}, {0: reason} if reason else {})
+        reason = _why_whole_stays(due.candidate, removal, state, young_since)
+        return Verdict({} if reason else {0: sorted(state.entries)}, {0: reason} if reason else {})
     # Without a reason to expire, neither the highest version nor the latest one is among these.
     is_surplus = removal is not None and not removal.whole_name
     surplus = {one.version for one in removal.versions} if removal and is_surplus else set()
-    staying |= dict.fromkeys(unchanged - surplus, WANTED)
-    return Verdict({one: _paths(due, sight, one) for one in unchanged & surplus}, staying)
+    stays |= dict.fromkeys(unchanged - surplus, WANTED)
+    return Verdict({one: _paths(due, state, one) for one in unchanged & surplus}, stays)
 
 
-def _paths(due: Due, sight: Sight, version: int) -> list[str]:
-    name_rel = due.going.ref.rel
-    return [rel for rel, one in files_of_name(sight.entries, name_rel) if one == version]
+def _paths(due: Due, state: NameState, version: int) -> list[str]:
+    name_rel = due.candidate.ref.rel
+    return [rel for rel, one in files_of_name(state.entries, name_rel) if one == version]
 
 
-def _is_unchanged(going: Going, version: int, sight: Sight) -> bool:
-    files = files_of_name(sight.entries, going.ref.rel)
-    seen = {rel: sight.entries[rel] for rel, one in files if version in (0, one)}
-    return fingerprint(seen) == going.fingerprints[version]
+def _is_unchanged(candidate: Candidate, version: int, state: NameState) -> bool:
+    files = files_of_name(state.entries, candidate.ref.rel)
+    seen = {rel: state.entries[rel] for rel, one in files if version in (0, one)}
+    return fingerprint(seen) == candidate.fingerprints[version]
 
 
-def _is_being_pushed(sight: Sight) -> bool:
+def _is_being_pushed(state: NameState) -> bool:
     """Whether an object is not what the index says: then a commit is to follow."""
     return any(
-        _differs(entry, sight.objects.get(rel), sight.contents.get(rel))
-        for rel, entry in sight.entries.items()
+        _differs(entry, state.objects.get(rel), state.contents.get(rel))
+        for rel, entry in state.entries.items()
     )
 
 
@@ -114,35 +114,37 @@ def _differs(entry: Entry, found: ObjectInfo | None, content: bytes | None) -> b
 
 
 def _why_whole_stays(
-    going: Going, removal: Removal | None, sight: Sight, young_since: datetime
+    candidate: Candidate, removal: Removal | None, state: NameState, young_since: datetime
 ) -> str | None:
-    if removal is None or removal.reason != going.removal.reason:
+    if removal is None or removal.reason != candidate.removal.reason:
         return WANTED
-    present = {version for _, version in files_of_name(sight.entries, going.ref.rel)} - {0}
+    present = {version for _, version in files_of_name(state.entries, candidate.ref.rel)} - {0}
     if present != {one.version for one in removal.versions}:
         return "it has a version whose metadata cannot be used"
-    unnamed = sight.objects.keys() - sight.entries.keys()
-    if any(sight.objects[rel].last_modified > young_since for rel in unnamed):
+    unnamed = state.objects.keys() - state.entries.keys()
+    if any(state.objects[rel].last_modified > young_since for rel in unnamed):
         return IN_USE
     return None
 
 
-def removal_of(ref: DataRef, sight: Sight, now: datetime, run_exists: RunExists) -> Removal | None:
+def removal_of(
+    ref: DataRef, state: NameState, now: datetime, run_exists: RunExists
+) -> Removal | None:
     """Return what goes from a name by all that is known at this moment, None if nothing does."""
-    return NamePlanner(now, run_exists).removal(_rows(ref, sight))
+    return NamePlanner(now, run_exists).removal(_rows(ref, state))
 
 
-def _rows(ref: DataRef, sight: Sight) -> list[Row]:
+def _rows(ref: DataRef, state: NameState) -> list[Row]:
     """Return the rows of a name, ascending, as a catalog would have them."""
-    marker = parse_marker(sight.contents.get(ref.latest_rel, b""))
-    versions = {version for _, version in files_of_name(sight.entries, ref.rel)}
+    marker = parse_marker(state.contents.get(ref.latest_rel, b""))
+    versions = {version for _, version in files_of_name(state.entries, ref.rel)}
     rows: list[Row] = []
     for version in sorted(versions - {0}):
         rel = ref.file_rel(version, METADATA)
-        if rel not in sight.contents:
+        if rel not in state.contents:
             continue
         try:
-            metadata = on_disk.parse_metadata(sight.contents[rel], ref, version, rel)
+            metadata = on_disk.parse_metadata(state.contents[rel], ref, version, rel)
         except MetadataError:
             continue
         rows.append(row_of("", ref, metadata, deferred=False))

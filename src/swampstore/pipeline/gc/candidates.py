@@ -1,9 +1,13 @@
-"""The plan, name by name, together with what the index says about everything that is to go."""
+"""What is garbage in some places, name by name, with what the index says about it.
+
+A candidate is marked first (`marks`), looked at again under the lock once it has been marked for
+long enough (`recheck`), and removed if it still has to go (`sweep`).
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,17 +17,20 @@ from swampstore.retention.rules import Removal, VersionFacts
 from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import DataFrame, Row, SparkSession
 
+    from swampstore.pipeline.places import Place
     from swampstore.sync.index_format import Entry
+    from swampstore.sync.report import Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
 _FINGERPRINT = "sha2(array_join(array_sort(collect_list(line)), '\n'), 256)"
+_SAID = ("rel", "sha256", "commit_seq", "last_modified", "problem")
 
 
-class Going(NamedTuple):
-    """Something of one data name that is to go.
+class Candidate(NamedTuple):
+    """Something of one data name that is to go, if nothing keeps it in the end.
 
     `fingerprints` tell what the index says about it: by version, or under 0 about the whole name
     if all of it goes.
@@ -36,6 +43,10 @@ class Going(NamedTuple):
     def ref(self) -> DataRef:
         """The address of the data name."""
         return DataRef(ModelRef(self.removal.model_type, self.removal.model_id), self.removal.name)
+
+
+Candidates = dict[tuple[str, str], list[Candidate]]
+"""Candidates by store and namespace."""
 
 
 def fingerprint(entries: Mapping[str, Entry]) -> str:
@@ -64,7 +75,49 @@ def files_of_name(rels: Iterable[str], name_rel: str) -> Iterator[tuple[str, int
             yield rel, 0
 
 
-def going(removals: DataFrame, index: DataFrame) -> DataFrame:
+def plan_places(
+    spark: SparkSession, places: Sequence[Place], now: datetime, tell: Progress
+) -> tuple[Candidates, list[str]]:
+    """Return what is garbage at the time `now`, by store and namespace, and what is in doubt.
+
+    The index is read once, and the metadata of every version.
+    """
+    from swampstore.pipeline.gc.planner import PLACE, planned, warnings
+    from swampstore.pipeline.planning import tasks_for
+    from swampstore.pipeline.running import watched
+    from swampstore.pipeline.tables import Tables
+
+    tables = Tables(spark, places)
+    index = tables.index().select(*PLACE, *_SAID).persist()
+    records = index.where("rel LIKE 'workflow-runs/%'")
+    found: Candidates = {}
+    try:
+        with (
+            watched(spark, "plan", tasks_for(spark), tell),
+            planned(tables.artifacts(), records, now) as plan,
+        ):
+            doubts = plan.doubts.collect()
+            damaged = index.where("problem IS NOT NULL").groupBy(*PLACE).count().collect()
+            for row in _candidates(plan.removals, index).collect():
+                found.setdefault((row.store, row.namespace), []).append(_candidate_of(row))
+    finally:
+        index.unpersist()
+    told = []
+    for place in places:
+        here = (place.identity, place.namespace)
+        told += [
+            f"{place}: {warning}"
+            for warning in warnings(row for row in doubts if (row.store, row.namespace) == here)
+        ]
+        told += [
+            f"{place}: {row['count']} entries or documents of the index cannot be understood"
+            for row in damaged
+            if (row.store, row.namespace) == here
+        ]
+    return found, told
+
+
+def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
     """Return one row for each name of which something goes, ordered by place and address.
 
     `removals` are those of a plan, `index` is the table of index entries.
@@ -111,11 +164,11 @@ def _entries(index: DataFrame) -> DataFrame:
     ).where("name_rel IS NOT NULL")
 
 
-def going_of(row: Row) -> Going:
-    """Return a row of `going` as an object."""
+def _candidate_of(row: Row) -> Candidate:
+    """Return a row of `_candidates` as an object."""
     versions = tuple(
         VersionFacts(one.version, _EPOCH + timedelta(microseconds=one.at), one.size)
         for one in row.versions
     )
     removal = Removal(row.type_normalized, row.model_id, row.data_name, versions, row.reason)
-    return Going(removal, row.units)
+    return Candidate(removal, row.units)

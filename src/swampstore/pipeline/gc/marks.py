@@ -17,7 +17,7 @@ from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.layout import LARGEST_VERSION
-from swampstore.pipeline.collecting.going import Going
+from swampstore.pipeline.gc.candidates import Candidate
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
 from swampstore.sync.names import Names
@@ -86,7 +86,7 @@ def write_marks(store: Store, names: Names, marks: Marks, before: Marked) -> Mar
     return Marked(marks, written.token)
 
 
-def marks_of(garbage: Iterable[Going], before: Marks, now: datetime) -> Marks:
+def marks_of(garbage: Iterable[Candidate], before: Marks, now: datetime) -> Marks:
     """Mark what is garbage now; what was marked and has not changed stays marked since then.
 
     A mark from the future, made by a clock that was wrong, begins anew.
@@ -101,7 +101,7 @@ def marks_of(garbage: Iterable[Going], before: Marks, now: datetime) -> Marks:
     return marks
 
 
-def due_of(one: Going, marks: Marks, now: datetime, grace: timedelta) -> frozenset[int]:
+def due_of(one: Candidate, marks: Marks, now: datetime, grace: timedelta) -> frozenset[int]:
     """Return the versions (0: the name) that have been marked for the grace period."""
     return frozenset(
         version for version in one.fingerprints if now - marks[one.ref.rel, version].since >= grace

@@ -1,0 +1,163 @@
+"""What garbage collection removes of a table of artifacts, in all namespaces and stores at once.
+
+Spark brings the versions of each name together, in order. Inside its tasks the planner of single
+repositories decides about one name after the other, so both always decide the same; see
+docs/decisions/0045-one-planner-runs-inside-the-tasks.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from swampstore.catalog.schema import Row
+from swampstore.pipeline.evidence.gathering import arrow_schema
+from swampstore.pipeline.source.scan import batches
+from swampstore.retention.plan import RECORD_REL, NamePlanner, record_rel
+from swampstore.retention.rules import Doubts, Removal
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql import Row as SparkRow
+
+PLACE = ("store", "namespace")
+NAME = (*PLACE, "type_normalized", "model_id", "data_name")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_SAID = (
+    *("version", "is_latest", "deferred", "lifecycle", "lifetime", "garbage_collection"),
+    *("workflow_id", "workflow_run_id", "size"),
+)
+_BLANK = Row._make("" for _ in Row._fields)
+_FIELDS = (*NAME[1:], *_SAID, "created_at")
+# A version that goes, or a cause of doubt with how many names it is about.
+_DECISIONS = (
+    ", ".join(f"{name} string" for name in NAME) + ", version bigint, created bigint, size bigint,"
+    " reason string, cause string, names bigint, example string"
+)
+
+_NO_DOUBT = (None,) * 3
+_NO_VERSION = (None,) * 7
+
+
+class Plan(NamedTuple):
+    """What goes, and what stays in doubt.
+
+    `removals` has a row for each version that goes: the columns of `NAME`, `version`,
+    `created_at`, `size` and `reason` (NULL: an old version of a name that stays). `doubts` has
+    rows for each cause in each place: the columns of `PLACE`, `cause`, `names` and an `example`.
+    """
+
+    removals: DataFrame
+    doubts: DataFrame
+
+
+@contextlib.contextmanager
+def planned(artifacts: DataFrame, runs: DataFrame, now: datetime) -> Iterator[Plan]:
+    """Decide what goes at the time `now`.
+
+    `runs` has the columns of `PLACE` and the path `rel` of every record of a workflow run that
+    there is. The artifacts are read once; Spark keeps the decisions until the end of the block.
+    """
+    decisions = _by_name(artifacts, runs).mapInArrow(_task(now), _DECISIONS).persist()
+    try:
+        created_at = F.timestamp_micros("created").alias("created_at")
+        removals = decisions.where("cause IS NULL")
+        yield Plan(
+            removals.select(*NAME, "version", created_at, "size", "reason"),
+            decisions.where("cause IS NOT NULL").select(*PLACE, "cause", "names", "example"),
+        )
+    finally:
+        decisions.unpersist()
+
+
+def warnings(doubts: Iterable[SparkRow]) -> tuple[str, ...]:
+    """Return the sentences about the doubts of one place, as at home."""
+    told = Doubts("data name")
+    for doubt in doubts:
+        told.add(doubt.cause, doubt.example, doubt.names)
+    return told.warnings()
+
+
+def _by_name(artifacts: DataFrame, runs: DataFrame) -> DataFrame:
+    """Return what the planner must know of each version, those of a name together, ascending."""
+    record = F.format_string(RECORD_REL.replace("{}", "%s"), "workflow_id", "workflow_run_id")
+    records = runs.select(*PLACE, F.col("rel").alias("record")).distinct()
+    records = records.withColumn("is_recorded", F.expr("true"))
+    said = artifacts.select(
+        *NAME,
+        *_SAID[:-1],
+        F.coalesce("size", F.lit(0)).alias("size"),
+        F.unix_micros("created_at").alias("created"),
+        record.alias("record"),
+    )
+    recorded = said.join(records, [*PLACE, "record"], "left")
+    return (
+        recorded.select(*NAME, *_SAID, "created", "is_recorded")
+        .repartition(*NAME)
+        .sortWithinPartitions(*NAME, "version")
+    )
+
+
+def _task(now: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what Spark calls with the versions of the names that a task has."""
+    schema = arrow_schema(_DECISIONS)
+
+    def run(versions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches(_decisions(_rows(versions), now), schema)
+
+    return run
+
+
+def _rows(versions: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+    for batch in versions:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of `_DECISIONS` for versions in the order of their names."""
+    place_of, name_of = itemgetter(slice(len(PLACE))), itemgetter(slice(len(NAME)))
+    for place, names in groupby(versions, place_of):
+        recorded: dict[tuple[str, str], bool] = {}
+        planner = NamePlanner(now, _lookup(recorded))
+        for name, group in groupby(names, name_of):
+            rows = []
+            for values in group:
+                row = _row(values)
+                rows.append(row)
+                recorded[row.workflow_id, row.workflow_run_id] = values[-1] is True
+            removal = planner.removal(rows)
+            if removal is not None:
+                yield from ((*name, *one, *_NO_DOUBT) for one in _going(removal))
+            recorded.clear()
+        for cause, (count, example) in planner.doubts.cases.items():
+            yield (*place, *_NO_VERSION, cause, count, example)
+
+
+def _going(removal: Removal) -> Iterator[tuple[int, int, int, str | None]]:
+    for version, created_at, size in removal.versions:
+        yield version, (created_at - _EPOCH) // _MICROSECOND, size, removal.reason
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    """Return a version as a catalog would have it, as far as the planner looks."""
+    created = values[-2]
+    # A table has no time where the metadata has one that is none.
+    text = "" if created is None else (_EPOCH + created * _MICROSECOND).isoformat()
+    return _BLANK._replace(**dict(zip(_FIELDS, (*values[1:-2], text), strict=True)))
+
+
+def _lookup(recorded: dict[tuple[str, str], bool]) -> Callable[[str, str], bool]:
+    def run_exists(workflow_id: str, run_id: str) -> bool:
+        record_rel(workflow_id, run_id)  # raises where there cannot be any record
+        return recorded[workflow_id, run_id]
+
+    return run_exists
