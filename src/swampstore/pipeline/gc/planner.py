@@ -36,8 +36,12 @@ _SAID = (
     *("version", "is_latest", "deferred", "lifecycle", "lifetime", "garbage_collection"),
     *("workflow_id", "workflow_run_id", "size"),
 )
-_BLANK = Row._make("" for _ in Row._fields)
-_FIELDS = (*NAME[1:], *_SAID, "created_at")
+_GIVEN = (*NAME, *_SAID, "created", "is_recorded", "created_at")
+# Takes the members of a row of the catalog out of these; of those that it does not look at, the
+# planner gets the empty text that comes after them.
+_AS_ROW = itemgetter(
+    *(_GIVEN.index(name) if name in _GIVEN else len(_GIVEN) for name in Row._fields)
+)
 # A version that goes, or a cause of doubt with how many names it is about.
 _DECISIONS = (
     ", ".join(f"{name} string" for name in NAME) + ", version bigint, created bigint, size bigint,"
@@ -152,7 +156,7 @@ def _row(values: tuple[Any, ...]) -> Row:
     created = values[-2]
     # A table has no time where the metadata has one that is none.
     text = "" if created is None else (_EPOCH + created * _MICROSECOND).isoformat()
-    return _BLANK._replace(**dict(zip(_FIELDS, (*values[1:-2], text), strict=True)))
+    return Row._make(_AS_ROW((*values, text, "")))
 
 
 def _lookup(recorded: dict[tuple[str, str], bool]) -> Callable[[str, str], bool]:
