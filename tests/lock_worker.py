@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from swampstore.layout import ModelRef
-from swampstore.locks.errors import LockLostError
 from swampstore.locks.manager import LockManager
+from swampstore.locks.record import LockLostError
 from swampstore.stores import open_store
 
 MODEL = ModelRef("aws/ec2", "i-1")

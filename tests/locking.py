@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from swampstore.layout import ModelRef
-from swampstore.locks.deleting import Deletions
-from swampstore.locks.inspection import LockState, look
+from swampstore.locks.inspection import Deletions, LockState, look
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager
 from swampstore.locks.process import new_record

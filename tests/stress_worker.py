@@ -19,7 +19,7 @@ from typing import Any
 
 from swampstore import Repo, SwampstoreError, open_repo
 from swampstore.errors import LockTimeoutError
-from swampstore.locks.errors import LockLostError
+from swampstore.locks.record import LockLostError
 
 MODELS = [f"stress/model/m-{number}" for number in range(8)]
 NAMES = ["state", "log"]

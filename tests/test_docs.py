@@ -28,7 +28,7 @@ from swampstore.cli.session import ConfirmationError
 from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, HASHES, SHARED_CHECKS, UNFINISHED
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
-from swampstore.locks import errors as lock_errors
+from swampstore.locks import record as lock_errors
 from swampstore.pipeline import catalog as pipeline_catalog
 from swampstore.pipeline import catalog_export as pipeline_catalog_export
 from swampstore.pipeline import copying as pipeline_copying

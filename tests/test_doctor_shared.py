@@ -24,9 +24,9 @@ from swampstore.doctor import Finding, Report, examine
 from swampstore.doctor.object_checks import ObjectCheck
 from swampstore.doctor.remote_checks import permissions
 from swampstore.layout import ModelRef, Routing
-from swampstore.locks.keys import gate_key, global_key, model_key
+from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record
-from swampstore.locks.registry import new_entry, register
+from swampstore.locks.record import gate_key, global_key, model_key
 from swampstore.stores import Fetched, ObjectInfo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError

@@ -14,11 +14,9 @@ import pytest
 
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError
 from swampstore.locks import lock as lock_module
-from swampstore.locks import waiting
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.lock import StoreLock
+from swampstore.locks.lock import Patience, StoreLock, asleep_too
 from swampstore.locks.process import new_record
-from swampstore.locks.waiting import Patience, asleep_too
+from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError
 from swampstore.stores.protocol import Store, Written
 from swampstore.stores.wrapper import Request as StoreRequest
@@ -96,7 +94,7 @@ def test_a_second_holder_waits_for_the_first(store: MovableStore) -> None:
 def test_who_waits_too_long_is_told_who_holds_the_lock(
     store: MovableStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_WORTH_TELLING", 0.2)
+    monkeypatch.setattr(lock_module, "_WORTH_TELLING", 0.2)
     record = put_foreign(store)
     began = time.monotonic()
     lock = new_lock(store, KEY)

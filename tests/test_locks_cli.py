@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import open_repo
-from swampstore.locks.keys import gate_key, global_key, model_key
+from swampstore.locks.record import gate_key, global_key, model_key
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Store
 from tests.command_line import CommandLine

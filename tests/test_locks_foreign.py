@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,13 +18,11 @@ import pytest
 from swampstore.errors import EXIT_LOCK_TIMEOUT
 from swampstore.layout import ModelRef
 from swampstore.locks import lock as lock_module
-from swampstore.locks.deleting import Deletions
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.exit import release_all
-from swampstore.locks.keys import gate_key, global_key, model_key
+from swampstore.locks.inspection import Deletions
 from swampstore.locks.lock import StoreLock
-from swampstore.locks.manager import LockManager
+from swampstore.locks.manager import LockManager, release_all
 from swampstore.locks.process import new_record
+from swampstore.locks.record import LockLostError, gate_key, global_key, model_key
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
@@ -62,11 +60,8 @@ class Notes:
 
     facts: dict[str, str] = field(default_factory=dict)
 
-    def fact(self, name: str) -> str | None:
-        return self.facts.get(name)
-
-    def apply(self, *, facts: Mapping[str, str | None]) -> None:
-        self.facts |= {name: value for name, value in facts.items() if value is not None}
+    def of(self, store: Store) -> Deletions:
+        return Deletions(store, self.facts.get, self.facts.update)
 
 
 @pytest.fixture(params=["memory", "directory", "s3", "gcs"])
@@ -208,9 +203,7 @@ def test_a_free_record_that_somebody_has_made_a_lock_of_is_not_deleted(
 def test_where_a_server_ignores_the_condition_of_a_deletion_a_free_record_stays() -> None:
     bucket, notes = MemoryBucket(), Notes()
     store = CarelessStore("x", bucket)
-    locks = LockManager(
-        store, "", deletions=Deletions(store, notes), timeout=60.0, ttl=30.0, environ={}
-    )
+    locks = LockManager(store, "", deletions=notes.of(store), timeout=60.0, ttl=30.0, environ={})
     with locks.models([ONE]):
         pass
     assert lock_keys(store) == [KEY]
@@ -220,15 +213,15 @@ def test_where_a_server_ignores_the_condition_of_a_deletion_a_free_record_stays(
     with locks.everything():
         pass
     assert lock_keys(store) == sorted([KEY, GATE, GLOBAL])
-    assert not Deletions(MovableStore(store), notes).are_proven()
+    assert not notes.of(MovableStore(store)).are_proven()
 
 
 def test_a_store_is_tried_once_and_not_again() -> None:
     notes, store = Notes(), MovableStore(ServedStore())
-    assert not Deletions(store, notes).is_known
-    assert Deletions(store, notes).are_proven()
+    assert not notes.of(store).is_known
+    assert notes.of(store).are_proven()
     with store.offline():
-        assert Deletions(store, notes).are_proven()
+        assert notes.of(store).are_proven()
         deletions = Deletions(store)
         assert not deletions.are_proven()
     assert deletions.are_proven()
@@ -239,10 +232,10 @@ def test_a_trial_that_gets_no_answer_proves_nothing_and_is_not_remembered() -> N
     notes, store = Notes(), MovableStore(ServedStore())
     for requests in range(5):
         store.fail_after(requests, is_done=False, kills=False)
-        assert not Deletions(store, notes).are_proven()
+        assert not notes.of(store).are_proven()
         assert notes.facts == {}
         store.mend()
-    assert Deletions(store, notes).are_proven()
+    assert notes.of(store).are_proven()
 
 
 def test_a_machine_that_never_ran_setup_tries_the_store_before_its_first_lock_only(

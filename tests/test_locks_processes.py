@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.locks.keys import model_key
+from swampstore.locks.record import model_key
 from swampstore.stores import Store, open_store
 from tests.lock_worker import COUNTER, MODEL, ROUNDS
 from tests.locking import eventually, keys_of, record_of

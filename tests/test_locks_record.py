@@ -16,15 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore.layout import ModelRef
-from swampstore.locks.keys import (
+from swampstore.locks.process import VARIABLE, HolderVariable, is_dead, is_of, new_record
+from swampstore.locks.record import (
+    LockRecord,
+    decode,
     gate_key,
     global_key,
     model_key,
     model_of_key,
     registry_prefix,
 )
-from swampstore.locks.process import VARIABLE, HolderVariable, is_dead, is_of, new_record
-from swampstore.locks.record import LockRecord, decode
 from tests.locking import foreign_record
 
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)).map(  # noqa: DTZ001 - see map

@@ -17,13 +17,10 @@ import pytest
 
 from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.exit import release_all
-from swampstore.locks.inspection import LockState
-from swampstore.locks.keys import gate_key, global_key, model_key, registry_prefix
-from swampstore.locks.manager import LockManager
+from swampstore.locks.inspection import LockState, Registry, new_entry, register
+from swampstore.locks.manager import LockManager, release_all
 from swampstore.locks.process import VARIABLE
-from swampstore.locks.registry import Registry, new_entry, register
+from swampstore.locks.record import LockLostError, gate_key, global_key, model_key, registry_prefix
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Store

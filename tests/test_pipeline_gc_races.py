@@ -12,9 +12,8 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 
 from swampstore.layout import ModelRef
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.keys import global_key, model_key
 from swampstore.locks.manager import LockManager
+from swampstore.locks.record import LockLostError, global_key, model_key
 from swampstore.pipeline.editing import Editor, committer
 from swampstore.pipeline.gc import job
 from swampstore.pipeline.gc import sweep as sweeping

@@ -18,7 +18,7 @@ from swampstore import init_repo, open_repo
 from swampstore.config import LockSettings
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
 from swampstore.layout import METADATA
-from swampstore.locks.keys import global_key
+from swampstore.locks.record import global_key
 from swampstore.pipeline import load, places_of
 from swampstore.pipeline.editing import committer, editing
 from swampstore.pipeline.errors import SparkJobError

@@ -20,8 +20,7 @@ import pytest
 from swampstore import Repo, sessions
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.keys import global_key, model_key
+from swampstore.locks.record import LockLostError, global_key, model_key
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import NotPushedError
 from tests.fault_proxy import Status

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import NewerFormatError
-from swampstore.locks.errors import LockLostError
+from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written

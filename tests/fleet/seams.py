@@ -293,7 +293,7 @@ def _patch_sqlite() -> None:
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.artifacts import name_locks
-    from swampstore.locks import heartbeat, lock, manager, process
+    from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
@@ -301,7 +301,7 @@ def _patch_swampstore() -> None:
 
     _replace(workers.in_parallel, _one_by_one)
     _replace(clocks.system_clock, clock)
-    _replace(heartbeat.Heartbeat, Heart)
+    _replace(lock.Heartbeat, Heart)
     _patch(manager, holder_variable=lambda environ: process.HolderVariable(_environ(environ)))
     _patch(manager, release_at_exit=lambda _: None)
     _patch(lock, _ABANDONED=_Abandoned())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.locks.inspection import LockState
-from swampstore.locks.keys import gate_key, global_key
+from swampstore.locks.record import gate_key, global_key
 
 if TYPE_CHECKING:
     from swampstore.locks.manager import LockManager

@@ -13,7 +13,7 @@ from dataclasses import replace
 from swampstore.clock import Clock
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
-from swampstore.locks.deleting import Deletions
+from swampstore.locks.inspection import Deletions
 from swampstore.stores import Store
 from swampstore.stores.config import ALIASES
 from swampstore.stores.errors import (

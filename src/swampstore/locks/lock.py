@@ -1,19 +1,18 @@
-"""One lock: taken, kept, proved and given back."""
+"""One lock: taken, kept fresh, proved and given back; and how to wait for one."""
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from swampstore.clock import system_clock
 from swampstore.errors import SwampstoreError
-from swampstore.locks.errors import LockLostError
-from swampstore.locks.heartbeat import Heartbeat
 from swampstore.locks.inspection import LockState, look, remove, timed_out
 from swampstore.locks.process import is_of, new_record
-from swampstore.locks.record import LockRecord, decode
-from swampstore.locks.waiting import Patience, asleep_too
+from swampstore.locks.record import LockLostError, LockRecord, decode
 from swampstore.notices import notice
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -26,6 +25,13 @@ from swampstore.stores.protocol import Fetched, Store, Written
 _ATTEMPTS = 3
 # Holdings of this process that it gave up: it may take them over without waiting.
 _ABANDONED: set[str] = set()
+# Seconds of a pause while waiting: they grow from the first to the longest, and differ a little.
+_FIRST = 0.1
+_LONGEST = 2.0
+_JITTER = 0.25
+_AFTER_A_LOST_RACE = (0.2, 0.5)
+# Most locks are held for a moment; only of longer waits is there anything to tell.
+_WORTH_TELLING = 1.0
 
 
 def nothing() -> None:
@@ -304,3 +310,92 @@ class StoreLock:
                 token = None
             else:
                 return
+
+
+class Patience:
+    """The pauses of one wait: growing, never the same for two who wait, none past the deadline."""
+
+    def __init__(self, deadline: float) -> None:
+        self._began = time.monotonic()
+        self._deadline = deadline
+        self._next = _FIRST
+        self._is_told = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self._deadline
+
+    @property
+    def waited(self) -> float:
+        """How many seconds have passed."""
+        return time.monotonic() - self._began
+
+    def tell(self, message: str, *details: object) -> None:
+        """Tell, once and after a while, what is being waited for."""
+        if not self._is_told and self.waited >= _WORTH_TELLING:
+            self._is_told = True
+            notice(message, *details)
+
+    def pause(self) -> None:
+        """Wait a little longer than the last time."""
+        self._sleep(self._next * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - no secret
+        self._next = min(self._next * 1.5, _LONGEST)
+
+    def step_back(self) -> None:
+        """Wait after a lost race, so that the winner's next write is not raced as well."""
+        self._sleep(random.uniform(*_AFTER_A_LOST_RACE))  # noqa: S311 - no secret
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(max(0.0, min(seconds, self._deadline - time.monotonic())))
+
+
+def asleep_too() -> float:
+    """Return a clock that only goes forward and does not stop while the machine sleeps."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class Heartbeat:
+    """One thread that refreshes locks every `interval` seconds, until they are removed.
+
+    It lives as long as there is something to keep fresh, and never keeps a process alive.
+    """
+
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._changed = threading.Condition()
+        self._members: list[StoreLock] = []
+        self._thread: threading.Thread | None = None
+
+    def add(self, member: StoreLock) -> None:
+        """Keep this fresh from now on."""
+        with self._changed:
+            self._members.append(member)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._run, name="swampstore-locks", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, member: StoreLock) -> None:
+        """Do not begin another beat of this one; one that has begun may still end."""
+        with self._changed:
+            if member in self._members:
+                self._members.remove(member)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while members := self._wait():
+            for member in members:
+                member.beat()
+
+    def _wait(self) -> list[StoreLock]:
+        """Return what is to be kept fresh after one interval, nothing once all is removed."""
+        due = time.monotonic() + self._interval
+        with self._changed:
+            while self._members and (left := due - time.monotonic()) > 0:
+                self._changed.wait(left)
+            if not self._members:
+                self._thread = None
+            return list(self._members)

@@ -5,29 +5,36 @@ wants everything. Whoever wants everything takes the gate first, and then looks 
 So one of them sees the other: the first gives way, the second waits until those who came before
 it are done. The global lock is what older clients know. It is taken last and never held while
 waiting for models, because those who have locked models need it for their commit.
+
+Locks that are still held when the process ends are given back.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
-from swampstore.locks.deleting import Deletions
-from swampstore.locks.exit import release_at_exit
-from swampstore.locks.heartbeat import Heartbeat
-from swampstore.locks.inspection import LockState, look, timed_out
-from swampstore.locks.keys import gate_key, global_key, model_key
-from swampstore.locks.lock import StoreLock, nothing
+from swampstore.locks.inspection import (
+    Deletions,
+    LockState,
+    Registry,
+    each,
+    look,
+    new_entry,
+    register,
+    timed_out,
+)
+from swampstore.locks.lock import Heartbeat, Patience, StoreLock, nothing
 from swampstore.locks.process import holder_variable, is_of, new_record
-from swampstore.locks.record import COMMIT
-from swampstore.locks.registry import Registry, each, new_entry, register
-from swampstore.locks.waiting import Patience
+from swampstore.locks.record import COMMIT, gate_key, global_key, model_key
 from swampstore.stores.protocol import Store
 
 
@@ -406,3 +413,20 @@ class LockManager:
             purpose=purpose,
             deletes=self.deletions.are_proven(),
         )
+
+
+_HOLDERS: weakref.WeakSet[LockManager] = weakref.WeakSet()
+
+
+def release_at_exit(holder: LockManager) -> None:
+    """Remember a holder until it is gone."""
+    # The last to register is the first to run: before anything that a release needs is shut down.
+    atexit.unregister(release_all)
+    atexit.register(release_all)
+    _HOLDERS.add(holder)
+
+
+def release_all() -> None:
+    """Give back what anybody in this process holds."""
+    for holder in list(_HOLDERS):
+        holder.release()

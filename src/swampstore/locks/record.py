@@ -1,4 +1,8 @@
-"""The content of a lock: who holds it, since when, and for how long it is good unrefreshed."""
+"""A lock as it lies in a store: under which key, and what it says.
+
+It says who holds it, since when, and for how long it is good unrefreshed. The keys of models and of
+everything are known to older clients as well.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from swampstore.clock import from_iso, to_iso
+from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import ModelRef
 
 COMMIT = "commit"
 _LONGEST_TTL_MS = 24 * 3600 * 1000
@@ -125,3 +131,51 @@ def _ttl(value: object) -> int:
     if not 0 < ttl <= _LONGEST_TTL_MS:
         raise ValueError(ttl)
     return ttl
+
+
+_LOCK = ".lock"
+_CONTROL = "_control/locks"
+
+
+def below(namespace: str) -> str:
+    """Return what comes before the keys of a namespace."""
+    return f"{namespace}/" if namespace else ""
+
+
+def global_key(namespace: str) -> str:
+    """Return the lock of everything in a namespace, which older clients know as well."""
+    return f".locks/{namespace}.lock" if namespace else ".datastore.lock"
+
+
+def model_key(namespace: str, model: ModelRef) -> str:
+    """Return the lock of one model, which older clients know as well."""
+    return f"{below(namespace)}{model.rel}/{_LOCK}"
+
+
+def model_of_key(key: str, namespace: str) -> ModelRef | None:
+    """Return the model that a key is the lock of, None if it is no such key."""
+    prefix, suffix = f"{below(namespace)}data/", f"/{_LOCK}"
+    if not (key.startswith(prefix) and key.endswith(suffix)):
+        return None
+    try:
+        model = ModelRef.parse(key[len(prefix) : -len(suffix)])
+    except ValidationError:
+        return None
+    return model if model_key(namespace, model) == key else None
+
+
+def gate_key(namespace: str) -> str:
+    """Return the lock of whoever wants everything, held while others finish their work."""
+    return f"{below(namespace)}{_CONTROL}/gate.lock"
+
+
+def registry_prefix(namespace: str) -> str:
+    """Return where sessions say which models they have locked."""
+    return f"{below(namespace)}{_CONTROL}/sessions/"
+
+
+class LockLostError(SwampstoreError):
+    """A lock that we held is somebody else's now, so what it protected may not be committed."""
+
+    code = "lock_lost"
+    exit_status = EXIT_NOT_PUSHED

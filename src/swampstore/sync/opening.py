@@ -14,7 +14,7 @@ from swampstore.clock import Clock
 from swampstore.config import Config
 from swampstore.files import Tree
 from swampstore.layout import DataRef
-from swampstore.locks.deleting import Deletions
+from swampstore.locks.inspection import Deletions
 from swampstore.locks.manager import LockManager
 from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
@@ -108,7 +108,7 @@ def connect(repo: OpenRepo) -> Connection:
         config.namespace,
         timeout=config.locks.timeout,
         ttl=config.locks.ttl,
-        deletions=Deletions(store, base),
+        deletions=Deletions(store, base.fact, lambda facts: base.apply(facts=facts)),
     )
     service = SyncService(
         store,

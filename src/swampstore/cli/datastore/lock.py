@@ -39,7 +39,7 @@ def _all_locks(locks: LockManager) -> list[tuple[str, LockState]]:
 
 
 def _of_everything(locks: LockManager) -> list[tuple[str, LockState]]:
-    from swampstore.locks.keys import gate_key, global_key
+    from swampstore.locks.record import gate_key, global_key
 
     keys = {"gate": gate_key(locks.namespace), "global": global_key(locks.namespace)}
     found = ((scope, locks.inspect(key)) for scope, key in keys.items())
@@ -116,7 +116,7 @@ def release(session: Session, force: bool, model: str | None) -> None:
 
 def _chosen(locks: LockManager, model: str | None) -> list[tuple[str, LockState]]:
     from swampstore.layout import ModelRef
-    from swampstore.locks.keys import model_key
+    from swampstore.locks.record import model_key
 
     if model is None:
         return _of_everything(locks)
