@@ -67,11 +67,13 @@ def renumber(
     clashing: set[int],
     taken: Iterable[int],
     removals: Container[str] = frozenset(),
+    adopted: Container[str] = frozenset(),
 ) -> Conflict:
     """Move our versions of a data name out of the way of those on the remote.
 
-    Of what was deleted here (see `was_deleted`) before its number was used again, the base still
-    tells afterwards: without the file, that is a deletion to be pushed.
+    Those whose metadata is `adopted`, because the remote has just that, stay. Of what was deleted
+    here (see `was_deleted`) before its number was used again, the base still tells afterwards:
+    without the file, that is a deletion to be pushed.
     """
     shared = {
         found.version
@@ -79,6 +81,7 @@ def renumber(
         if (found := version_file(known.rel)) and found.version not in clashing
     }
     here = set(local_versions(parts, name_rel))
+    shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in adopted}
     unfinished = {one for one in here if not _is_finished(parts, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))

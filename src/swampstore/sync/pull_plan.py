@@ -94,6 +94,8 @@ class PullPlanner:
         marked = parts.tracker.peek()
         self._removals = marked.removals
         self._marked = frozenset(marked.paths)
+        is_new = parts.base.fact("verified_at") is None
+        self._has_lost_base = is_new and bool(parts.tracker.state().last_verified_at)
         self._links = Links(parts.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
@@ -257,15 +259,15 @@ class PullPlanner:
         """Whether metadata is all there is of a version here, and its content not on the remote.
 
         The cache has lost its base, and others have put another version in its place since: it
-        was evicted, or it would still have its content. What was saved here and is not pushed yet
-        is marked; if somebody removed its content, that may be put back.
+        was evicted, or it would still have its content. If the base was not lost, what is marked
+        was saved here and not pushed yet; somebody who removed its content may put that back.
         """
         version_rel, _, name = rel.rpartition("/")
         raw = f"{version_rel}/{RAW}"
         if name != METADATA or version_file(rel) is None or raw not in self._named:
             return False
-        is_marked = is_covered(self._parts.names.mark(rel), self._marked)
-        if is_marked or os.path.lexists(self._parts.names.local(raw)):
+        is_ours = is_covered(self._parts.names.mark(rel), self._marked) and not self._has_lost_base
+        if is_ours or os.path.lexists(self._parts.names.local(raw)):
             return False
         try:
             entry = decode_entry(raw, self._named[raw])

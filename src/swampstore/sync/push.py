@@ -317,7 +317,10 @@ class Push:
         prepared: PreparedPush,
     ) -> None:
         removals = self._removals(prepared.snapshot)
-        prepared.told.append(conflicts.renumber(self._parts, name_rel, clashing, taken, removals))
+        adopted = prepared.plan.adopted
+        prepared.told.append(
+            conflicts.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
+        )
         moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
         for rel, change in moved.items():
             if self._is_only_sent_again(change):
