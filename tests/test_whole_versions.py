@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pytest
+
+from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.machines import Machine, contents
 from tests.remotes import Remote
 from tests.sync_harness import Machine as Host
 from tests.sync_harness import remote_index
-
-if TYPE_CHECKING:
-    import pytest
 
 MODEL = "aws/ec2/i-1"
 HOME = "data/aws/ec2/i-1/state"
@@ -134,6 +135,30 @@ def test_a_clashing_version_without_content_gets_no_new_number(ana: Machine, bob
     assert f"{HOME}/1" in [one["path"] for one in done["skipped"]]
     assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
     assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["1", "latest"]
+
+
+def a_version(number: int, content: bytes) -> dict[str, bytes]:
+    """Return the files of a version."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    now = "2026-06-01T10:00:00.000Z"
+    metadata = Draft().checked().metadata("state", number, Owner(), now, len(content), sha256)
+    return {f"{HOME}/{number}/raw": content, f"{HOME}/{number}/metadata.yaml": encode(metadata)}
+
+
+@pytest.mark.parametrize("other", [b"as long as one", b"longer than the first one"])
+def test_an_index_that_is_made_from_objects_joins_no_halves_of_two_versions(
+    memory_remote: Remote, tmp_path: Path, other: bytes
+) -> None:
+    """Two machines were stopped while they uploaded version 2; each has left one file."""
+    store = memory_remote.open()
+    whole = {**a_version(1, b"one"), f"{HOME}/latest": b"1"}
+    ours, theirs = a_version(2, b"as long as two"), a_version(2, other)
+    stored = {**whole, **ours, f"{HOME}/2/raw": theirs[f"{HOME}/2/raw"]}
+    for rel, data in stored.items():
+        store.put(rel, data)
+    with Host(tmp_path / "host", memory_remote.open()) as host:
+        host.pull()
+        assert host.files() == whole
 
 
 def test_an_index_that_is_made_from_objects_leaves_half_a_version_out(

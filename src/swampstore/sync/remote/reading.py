@@ -24,7 +24,7 @@ from swampstore.sync.remote.local_copy import LocalCopy
 from swampstore.sync.remote.model import Slice
 from swampstore.sync.remote.recovery import Recovery
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped, with_uncommitted, with_unnamed
+from swampstore.sync.remote.view import document, grouped, with_uncommitted
 from swampstore.sync.remote.watch import Watch
 
 # How often shards may change under our hands before we take the monolith, which cannot.
@@ -118,7 +118,7 @@ class Reader:
                 return Slice(partition, {}, GONE, complete=True)
             rebuilt = document(self._recovery.rebuilt(partition, found, sighting.meta))
             return Slice(partition, self._covered(rebuilt.entries), None, complete=False)
-        found = with_unnamed(partition, found, sighting)
+        found = self._recovery.completed(partition, found, sighting)
         assert found.doc is not None
         is_complete = True
         if found.doc.removed and not sighting.tells_of(partition, found):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from swampstore.clock import to_iso
-from swampstore.layout import MANIFEST, METADATA, RAW
+from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import IndexDamagedError
@@ -28,10 +28,10 @@ from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_o
 from swampstore.sync.remote.documents import Documents, Found
 from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION, META
 from swampstore.sync.remote.local_copy import LocalCopy
+from swampstore.sync.remote.matching import Matching, contents_of
 from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped, with_uncommitted, with_unnamed
+from swampstore.sync.remote.view import document, grouped, with_uncommitted
 from swampstore.sync.removals import Notes, read_notes
-from swampstore.sync.shapes import version_file
 
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
@@ -45,6 +45,7 @@ class Recovery:
         self._names = names
         self._base = base
         self._copy = copy
+        self._matching = Matching(documents, names)
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class Recovery:
         objects counts then.
         """
         files = self._payload(listed)
-        if self._versions(files).keys() <= document(monolith).entries.keys():
+        if not self._unnamed(_versions(files), document(monolith)):
             return sighting
         entries = self._entries(files, self._told(files, listed, shards, monolith))
         return replace(sighting, discovered=_made_of(entries, monolith))
@@ -122,8 +123,24 @@ class Recovery:
             commit_seq=int(known_seq) if known_seq else None,
             shards={partition: info.etag for partition, info in shards.items()},
         )
-        versions = grouped(self._entries(self._versions(files), {}))
+        versions: dict[str, dict[str, ObjectInfo]] = {}
+        for rel, info in _versions(files).items():
+            versions.setdefault(partition_of(rel), {})[rel] = info
         return Sighting(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
+
+    def completed(self, partition: str, found: Found, sighting: Sighting) -> Found:
+        """Return a shard with the versions that have objects, where `_meta.json` is lost."""
+        doc = document(found)
+        unnamed = self._unnamed(sighting.versions.get(partition, {}), doc)
+        if not unnamed:
+            return found
+        return replace(found, doc=replace(doc, entries={**unnamed, **doc.entries}), is_dirty=True)
+
+    def _unnamed(self, versions: Mapping[str, ObjectInfo], doc: Document) -> RawEntries:
+        """Return entries of versions that a document does not name."""
+        names = contents_of(versions).items()
+        chosen = {one for pair in names if not doc.entries.keys() >= {*pair} for one in pair}
+        return self._entries({rel: versions[rel] for rel in chosen}, {})
 
     def _last_meta(self) -> Meta | None:
         """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
@@ -155,7 +172,7 @@ class Recovery:
         is_lost = found.etag is not None or partition in sighting.meta.partitions
         if found.doc is None and is_lost:
             return self.rebuilt(partition, found, sighting.meta)
-        return with_uncommitted(partition, with_unnamed(partition, found, sighting), sighting)
+        return with_uncommitted(partition, self.completed(partition, found, sighting), sighting)
 
     def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.
@@ -236,11 +253,8 @@ class Recovery:
         """
         contents = {
             rel: raw
-            for rel in listed
-            if rel.endswith(f"/{METADATA}")
-            and version_file(rel)
-            and (raw := _raw_of(rel)) not in listed
-            and self._names.why_not(raw) is None
+            for rel, raw in contents_of(listed).items()
+            if raw not in listed and self._names.why_not(raw) is None
         }
         here = self._held(contents.values())
         return {rel for rel, raw in contents.items() if raw not in here}
@@ -249,16 +263,6 @@ class Recovery:
         """Return what the base knows of the paths of which this cache has the content."""
         known = self._base.get_many(rels)
         return {rel: one for rel, one in known.items() if one.held is not None}
-
-    @staticmethod
-    def _versions(files: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
-        """Return the files of versions of which both metadata and content are there."""
-        found: dict[str, ObjectInfo] = {}
-        for rel, info in files.items():
-            raw = _raw_of(rel)
-            if rel.endswith(f"/{METADATA}") and version_file(rel) and raw in files:
-                found |= {rel: info, raw: files[raw]}
-        return found
 
     def _told(
         self,
@@ -296,12 +300,11 @@ class Recovery:
             rel: told.get(rel) or encode_entry(rel, _entry_of(info, known.get(rel)))
             for rel, info in sorted(files.items())
         }
-        return entries | self._lost_contents(files)
+        return self._matching.without_strangers(entries, files) | self._lost_contents(files)
 
     def _lost_contents(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
         """Return content that was lost and is here: it is uploaded again."""
-        raws = {_raw_of(rel) for rel in files if rel.endswith(f"/{METADATA}") and version_file(rel)}
-        lost = self._held(raws - files.keys())
+        lost = self._held({*contents_of(files).values()} - files.keys())
         return {
             rel: encode_entry(rel, Entry(one.size, one.modified, one.sha256))
             for rel, one in sorted(lost.items())
@@ -333,8 +336,10 @@ def _made_of(entries: RawEntries, onto: Found, *, is_exact: bool = False) -> Fou
     )
 
 
-def _raw_of(metadata: str) -> str:
-    return f"{metadata.rpartition('/')[0]}/{RAW}"
+def _versions(files: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+    """Return the files of versions of which both metadata and content are there."""
+    pairs = ((rel, raw) for rel, raw in contents_of(files).items() if raw in files)
+    return {one: files[one] for pair in pairs for one in pair}
 
 
 def _sha256(info: ObjectInfo, known: Known | None) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from swampstore.sync.index_format import Meta, RawEntries
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.sync.index_format import Meta
 from swampstore.sync.remote.documents import Found
 from swampstore.sync.remote.facts import Fingerprint, same
 from swampstore.sync.remote.model import State
@@ -19,8 +20,8 @@ class Sighting:
     is damaged. `meta` is what it says; on version 2 it may instead be put together from the shards
     that are there (`is_healed`), for the next commit to write. That `is_exact` if it surely is what
     was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
-    those that have objects, by partition: what no shard names of them was not deleted. `discovered`
-    is a monolith made from a listing of the files, where there is none that can be believed.
+    the files of those that are stored, by partition: what no shard names was not deleted.
+    `discovered` is a monolith made from a listing of the files, where none can be believed.
     """
 
     version: int
@@ -32,7 +33,7 @@ class Sighting:
     exists: bool = True
     discovered: Found | None = None
     is_exact: bool = False
-    versions: Mapping[str, RawEntries] = field(default_factory=dict)
+    versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
 
     @property
     def state(self) -> State:

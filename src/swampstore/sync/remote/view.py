@@ -104,15 +104,6 @@ def with_uncommitted(partition: str, found: Found, sighting: Sighting) -> Found:
     return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
 
 
-def with_unnamed(partition: str, found: Found, sighting: Sighting) -> Found:
-    """Return a shard with the versions that have objects, where nobody can tell what was lost."""
-    doc = document(found)
-    versions = sighting.versions.get(partition, {})
-    if versions.keys() <= doc.entries.keys():
-        return found
-    return replace(found, doc=replace(doc, entries={**versions, **doc.entries}), is_dirty=True)
-
-
 def document(found: Found) -> Document:
     """Return a document, an empty one if there is none."""
     return found.doc or Document({})
