@@ -375,7 +375,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the same",
         "shutil.copy2": "the same",
     },
-    "open_datastore.py": {"os.makedirs": "the datastore's directory, for its locks"},
+    "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "sync/base_file.py": {

@@ -663,8 +663,8 @@ def test_a_name_that_somebody_is_changing_is_left_alone(ana: Machine) -> None:
 def test_queries_that_need_more_than_the_limit_still_answer(
     ana: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.querying._FIRST_PAGE", 1)
-    monkeypatch.setattr("swampstore.querying._LARGEST_PAGE", 1)
+    monkeypatch.setattr("swampstore.repo.querying._FIRST_PAGE", 1)
+    monkeypatch.setattr("swampstore.repo.querying._LARGEST_PAGE", 1)
     with ana.open() as repo:
         repo.sync.limit_cache(250)
         repo.sync.evict(0)

@@ -38,10 +38,10 @@ from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
 from swampstore.pipeline import syncing as pipeline_syncing
 from swampstore.pipeline import verify as pipeline_verify
+from swampstore.repo.saving import Artifacts
 from swampstore.stores import errors as store_errors
 from swampstore.sync import errors as sync_errors
 from swampstore.sync.service import SyncService
-from swampstore.writing import Artifacts
 from tests.examples import PageRun, agrees
 from tests.markdown_pages import ROOT, Page, all_pages, table_rows
 

@@ -190,7 +190,7 @@ def test_a_query_fetches_what_its_projection_needs(bob: Machine) -> None:
 def test_a_query_with_a_limit_does_not_fetch_everything(
     ana: Machine, machine: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.querying._FIRST_PAGE", 1)
+    monkeypatch.setattr("swampstore.repo.querying._FIRST_PAGE", 1)
     with ana.open() as repo:
         for number in range(6):
             repo.artifacts.save(OTHER, f"n{number}", {"number": number})

@@ -17,10 +17,11 @@ from typing import IO
 
 import pytest
 
-from swampstore import Repo, sessions
+from swampstore import Repo
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.locks.record import LockLostError, global_key, model_key
+from swampstore.repo import session
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import NotPushedError
 from tests.fault_proxy import Status
@@ -36,7 +37,7 @@ GLOBAL = global_key("")
 
 @pytest.fixture
 def here(ana: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo]:
-    monkeypatch.setattr(sessions, "_told_offline", False)
+    monkeypatch.setattr(session, "_told_offline", False)
     with ana.open() as repo:
         yield repo
 

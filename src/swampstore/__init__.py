@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Draft, Metadata, Owner
     from swampstore.layout import DataRef, ModelRef
     from swampstore.repo import Repo, init_repo, open_repo
-    from swampstore.results import Results
+    from swampstore.repo.results import Results
 
 __version__ = "0.1.0"
 __all__ = [
@@ -42,7 +42,7 @@ _HOMES = {
     "ModelRef": "layout",
     "Owner": "artifacts.metadata",
     "Repo": "repo",
-    "Results": "results",
+    "Results": "repo.results",
     "init_repo": "repo",
     "open_repo": "repo",
 }

@@ -10,8 +10,8 @@ from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import ConfigError
 from swampstore.namespaces import list_namespaces, register_namespace
-from swampstore.open_datastore import CATALOG
 from swampstore.repo import Repo
+from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
 from swampstore.sync.new_settings import configured
 from swampstore.sync.report import Progress, no_progress

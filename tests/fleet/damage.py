@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.artifacts.metadata import decode
 from swampstore.layout import METADATA, SIDECAR
-from swampstore.open_datastore import CATALOG
+from swampstore.repo.open import CATALOG
 from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
 from tests.fleet.world import REPO_ID

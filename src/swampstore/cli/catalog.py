@@ -34,7 +34,7 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 @pass_session
 def status(session: Session) -> None:
     """Show the state of the catalog."""
-    from swampstore.open_datastore import CATALOG
+    from swampstore.repo.open import CATALOG
 
     with session.open_repo() as repo:
         path = f"{repo.config.local_dir}/{CATALOG}"

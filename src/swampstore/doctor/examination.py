@@ -25,7 +25,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
 from swampstore.layout import MARKER, METADATA, DataRef, why_no_key
 from swampstore.notices import notice
-from swampstore.open_datastore import CATALOG
+from swampstore.repo.open import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog

@@ -60,7 +60,7 @@ def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
     unhydrated = results.unhydrated
     document: dict[str, Any] = {}
     if session.json and wanted["select"] is None:
-        from swampstore.querying import fetch_content, read_ahead
+        from swampstore.repo.querying import fetch_content, read_ahead
 
         if wanted["hydrate"]:
             fetch_content(repo, [found.row for found in results if is_json(found.content_type)])

@@ -1,39 +1,35 @@
-"""The repository: what it is asked, in the words of its users, and how it is opened.
+"""The repository: what it is asked, in the words of its users.
 
-Reads go to the catalog. The parts are built in `open_datastore`.
+Reads go to the catalog. The parts are built in `open`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from swampstore import config as configuration
 from swampstore.artifact import Artifact
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
-from swampstore.clock import Clock, system_clock
 from swampstore.errors import (
     ModelNotFoundError,
     NotFoundError,
     ValidationError,
 )
-from swampstore.files import Announce
 from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
-from swampstore.open_datastore import OpenDatastore
+from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
-    from swampstore.results import Results
-    from swampstore.sessions import Session
+    from swampstore.repo.results import Results
+    from swampstore.repo.saving import Artifacts
+    from swampstore.repo.session import Session
     from swampstore.sync.foreign.namespace import ForeignNamespace
     from swampstore.sync.foreign.pulling import PulledCatalogs
     from swampstore.sync.hydration import Hydrated
     from swampstore.sync.report import Progress
-    from swampstore.writing import Artifacts
 
 T = TypeVar("T")
 MAX_RENAME_HOPS = 5
@@ -47,7 +43,7 @@ class Repo(OpenDatastore):
     @cached_property
     def artifacts(self) -> Artifacts:
         """Everything that changes artifacts."""
-        from swampstore.writing import Artifacts
+        from swampstore.repo.saving import Artifacts
 
         return Artifacts(self)
 
@@ -69,7 +65,7 @@ class Repo(OpenDatastore):
         LockTimeoutError if others hold a lock for too long, LockLostError if one was taken over,
         NotPushedError if the end could not be pushed: the data is safe here in every case.
         """
-        from swampstore.sessions import open_session
+        from swampstore.repo.session import open_session
 
         chosen = None if models is None else [self.model(model) for model in models]
         if self._session is not None:
@@ -281,7 +277,7 @@ class Repo(OpenDatastore):
         results counts it, and `hydrate` fetches it first. Raises QueryError for a predicate that
         cannot be understood.
         """
-        from swampstore.querying import run_query
+        from swampstore.repo.querying import run_query
 
         return run_query(self, predicate, select=select, limit=limit, order=order, hydrate=hydrate)
 
@@ -302,7 +298,7 @@ class Repo(OpenDatastore):
         QueryError for a predicate that reads content, ValidationError if it is more than the
         cache may hold, and what `sync.hydrate_many` raises.
         """
-        from swampstore.querying import hydrate_found
+        from swampstore.repo.querying import hydrate_found
 
         return hydrate_found(
             self,
@@ -406,51 +402,3 @@ def _cel(text: str) -> str:
 def _listing(names: list[str]) -> str:
     shown = ", ".join(names[:_LISTED])
     return f"{shown}, ..." if len(names) > _LISTED else shown
-
-
-def open_repo(
-    path: str | os.PathLike[str] | None = None,
-    *,
-    datastore: str | None = None,
-    durable: bool | None = None,
-    environ: Mapping[str, str] | None = None,
-    clock: Clock = system_clock,
-    announce: Announce | None = None,
-) -> Repo:
-    """Open the repository that `path` (default: `SWAMP_REPO_DIR`, else here) is in.
-
-    `datastore` is a datastore to use instead of the configured one, such as
-    `filesystem:/mnt/share` or `s3://bucket/prefix`. `durable=False` leaves out every fsync:
-    faster, and a power failure may lose what was saved last. `announce` is called with each path
-    before it changes; without it, the changes of a cache are marked to be pushed.
-    """
-    from dataclasses import replace
-
-    environ = os.environ if environ is None else environ
-    repo_dir = configuration.find_repo(None if path is None else os.fspath(path), environ)
-    config = configuration.load(repo_dir, environ, datastore=datastore)
-    if durable is not None:
-        config = replace(config, durable=durable)
-    return Repo(config, clock=clock, announce=announce)
-
-
-def init_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock) -> Repo:
-    """Make a directory a repository and open it; raise AlreadyExistsError if it is one."""
-    import uuid
-
-    from swampstore.clock import to_iso
-
-    directory = configuration.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()))
-    return open_repo(directory, clock=clock)
-
-
-def upgrade_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock) -> Repo:
-    """Say in a repository's marker that it has the current format, and open it.
-
-    Everything else in the marker stays as it is, comments and keys of other clients included.
-    """
-    from swampstore.clock import to_iso
-
-    directory = configuration.find_repo(os.fspath(path), os.environ)
-    configuration.upgrade(directory, to_iso(clock()))
-    return open_repo(directory, clock=clock)

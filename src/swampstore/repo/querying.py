@@ -12,7 +12,7 @@ from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query
 from swampstore.errors import QueryError, ValidationError
 from swampstore.layout import RAW
-from swampstore.results import Results
+from swampstore.repo.results import Results
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact

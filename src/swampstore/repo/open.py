@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from swampstore.artifacts.store import ArtifactStore
     from swampstore.catalog.keeping_up import KeepingUp
     from swampstore.locks.manager import LockManager
-    from swampstore.sessions import Session
+    from swampstore.repo.session import Session
     from swampstore.sync.dirty import DirtyTracker
     from swampstore.sync.foreign.others import Others
     from swampstore.sync.opening import Connection
