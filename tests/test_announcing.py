@@ -483,9 +483,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.mkdtemp": "the same",
     },
     "pipeline/source/objects.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "pipeline/lost_meta.py": {
-        "tempfile.TemporaryDirectory": "a base that lasts for one look",
-    },
     "pipeline/evidence/reading.py": {
         "os.makedirs": "the directory of a verification that goes on, in the local tier",
         "shutil.rmtree": "the same",

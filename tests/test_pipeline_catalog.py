@@ -28,8 +28,7 @@ from swampstore.pipeline import places_of
 from swampstore.pipeline.catalog_export import export
 from swampstore.pipeline.engines import SparkOnDemand
 from swampstore.pipeline.errors import FilesNotSeenError
-from swampstore.pipeline.running import run_waves
-from swampstore.pipeline.seeing import Unseen
+from swampstore.pipeline.running import Unseen, run_waves
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.sync.report import no_progress
 from tests.machines import Machine

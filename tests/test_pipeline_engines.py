@@ -28,7 +28,7 @@ import swampstore
 from swampstore.clock import from_iso
 from swampstore.errors import MoveInterruptedError, SwampstoreError
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef, Routing
-from swampstore.pipeline import engines, shards, transfers
+from swampstore.pipeline import engines, transfers
 from swampstore.pipeline.engines import (
     BREAK_EVEN,
     NEVER,
@@ -38,11 +38,9 @@ from swampstore.pipeline.engines import (
     choose,
 )
 from swampstore.pipeline.errors import FilesNotSeenError, SparkMissingError
-from swampstore.pipeline.running import run_tasks
-from swampstore.pipeline.seeing import Unseen
+from swampstore.pipeline.running import Unseen, run_tasks
 from swampstore.pipeline.settings import SparkSettings
-from swampstore.pipeline.shards import Cargo
-from swampstore.pipeline.transfers import Left, Site, SparkTasks, ending
+from swampstore.pipeline.transfers import Cargo, Left, Site, SparkTasks, ending
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.retry import RetryingStore
@@ -187,7 +185,7 @@ def test_every_file_is_in_one_task_of_one_wave(
     files: dict[str, int], tasks: int, per_wave: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "_WAVE_FILES", per_wave)
+        patch.setattr(transfers, "_WAVE_FILES", per_wave)
         cargo = Cargo("push", [Upload(rel, None) for rel in files], lambda one: files[one.rel])
         waves = list(cargo.waves(tasks))
     assert sorted(one.rel for wave in waves for task in wave for one in task) == sorted(files)
@@ -215,7 +213,7 @@ def test_a_shard_stays_together_unless_it_is_more_than_its_share() -> None:
 def test_progress_is_told_in_files_and_never_goes_back(
     tmp_path: Path, without_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "_WAVE_FILES", 8)
+    monkeypatch.setattr(transfers, "_WAVE_FILES", 8)
     config = directory_config(tmp_path / "bucket")
     steps: list[Step] = []
     on_demand: Any = SimpleNamespace(session=lambda **_: without_spark)

@@ -25,8 +25,7 @@ from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
 from swampstore.pipeline.planning import parallelism
-from swampstore.pipeline.running import run_waves
-from swampstore.pipeline.seeing import Unseen, unseen
+from swampstore.pipeline.running import Unseen, run_waves, unseen
 from swampstore.pipeline.settings import settings_of
 from swampstore.sync.downloads import Staging
 from swampstore.sync.report import no_progress

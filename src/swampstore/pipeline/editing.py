@@ -72,6 +72,16 @@ class Editor:
 
 
 @contextlib.contextmanager
+def _opened(place: Place, store: Store, clock: Clock) -> Iterator[Editor]:
+    with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
+        editor = Editor(place, store, directory, clock)
+        try:
+            yield editor
+        finally:
+            editor.base.close()
+
+
+@contextlib.contextmanager
 def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
     """Yield an editor that takes the global lock for the time of each commit, as a push does."""
     if not place.indexed:
@@ -79,13 +89,7 @@ def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
             f"{place} is used in place and has no index",
             hint="Name a bucket, or a directory as file:///path.",
         )
-    with (
-        tempfile.TemporaryDirectory(prefix="swampstore-") as directory,
-        place.open() as store,
-        contextlib.ExitStack() as stack,
-    ):
-        editor = Editor(place, store, directory, clock)
-        stack.callback(editor.base.close)
+    with place.open() as store, _opened(place, store, clock) as editor:
         yield editor
 
 
@@ -94,3 +98,16 @@ def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
     """Yield an editor that works alone: no session of others begins until this one ends."""
     with committer(place, clock=clock) as editor, editor.locks.everything():
         yield editor
+
+
+def version_without_meta(place: Place, store: Store) -> int:
+    """Return what a cache that knows nothing takes a remote without `_meta.json` for; 0: for empty.
+
+    Raises NewerFormatError.
+    """
+    with _opened(place, store, system_clock) as editor:
+        try:
+            state = editor.index.refresh()
+        except IndexDamagedError:
+            return 1  # a monolith that cannot be read is one that was in use
+    return state.version if state.exists else 0

@@ -2,22 +2,28 @@
 
 Works on a classic session and through Spark Connect. A task that is tried again, or run twice at
 once, counts once; the function must not mind.
+
+A task that works on files of the driver makes sure that it sees the very files that are meant, and
+not others of the same name: the driver has a staging directory beside them, whose name nobody could
+guess. Whoever sees that directory sees the files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import socket
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from swampstore.errors import NewerFormatError, SwampstoreError
 from swampstore.formats import UPDATE
-from swampstore.pipeline.errors import SparkJobError
+from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
 from swampstore.sync.report import Progress, Step
 
 if TYPE_CHECKING:
@@ -284,3 +290,21 @@ def _cause(error: Any) -> str:
             found = [one for one in inner if ": " in one]
             return found[-1] if found else inner[-1]
     return lines[0] if lines else type(error).__name__
+
+
+class Unseen(NamedTuple):
+    """What a task answers where the files cannot be seen."""
+
+    host: str
+
+    def error(self, directory: str) -> FilesNotSeenError:
+        """Return what to tell whoever insists on Spark."""
+        return FilesNotSeenError(
+            f"the executors on {self.host} do not see {directory}",
+            hint="Share that directory with them under the same path, or use --engine local.",
+        )
+
+
+def unseen(staging_path: str) -> Unseen | None:
+    """Return the answer of a task on this machine, None if it sees the staging directory."""
+    return None if os.path.isdir(staging_path) else Unseen(socket.gethostname())

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from swampstore.layout import DEFERRED, METADATA
 from swampstore.pipeline.copying.outcomes import SEAL, SEAL_DIGITS, Wanted
-from swampstore.pipeline.data_names import data_name, data_version
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.running import spark_errors
+from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.tables import Tables
 from swampstore.sync.index_format import iso_ms
 

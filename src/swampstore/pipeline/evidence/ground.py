@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from swampstore.pipeline.editing import version_without_meta
 from swampstore.pipeline.evidence.gathering import Places
 from swampstore.pipeline.evidence.rows import Outlook, Summary, Total
-from swampstore.pipeline.lost_meta import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import ObjectInfo, Store
 from swampstore.sync.errors import IndexDamagedError

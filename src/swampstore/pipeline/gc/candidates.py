@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.layout import LATEST, DataRef, ModelRef
-from swampstore.pipeline.data_names import data_name, data_version
+from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.retention.rules import Removal, VersionFacts
 from swampstore.sync.shapes import version_file
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from swampstore.pipeline import schemas
-from swampstore.pipeline.lost_meta import version_without_meta
+from swampstore.pipeline.editing import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
 from swampstore.pipeline.source.scan import Whole
