@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import errno
 import fcntl
+import gc
 import os
 import random
 import sqlite3
@@ -44,6 +45,7 @@ def install() -> None:
     _patch_chance()
     _patch_sqlite()
     _patch_swampstore()
+    gc.freeze()  # what is there from now on need not be looked through after every run
 
 
 # The disk --------------------------------------------------------------------------------------
@@ -233,6 +235,9 @@ def _uniform(low: float, high: float) -> float:
 # SQLite ------------------------------------------------------------------------------------------
 
 
+_execute = sqlite3.Connection.execute
+
+
 class Connection(sqlite3.Connection):
     """A connection of a machine. A transaction is one change; what is not committed is lost."""
 
@@ -240,11 +245,12 @@ class Connection(sqlite3.Connection):
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
         self.actor.alive()
-        if sql.startswith("BEGIN IMMEDIATE"):
-            self.actor.change("transaction")
-        elif not self.in_transaction and sql.startswith(("INSERT", "UPDATE", "DELETE")):
-            self.actor.change(sql)
-        return super().execute(sql, *args)
+        if sql[0] in "BIUD":
+            if sql.startswith("BEGIN IMMEDIATE"):
+                self.actor.change("transaction")
+            elif not self.in_transaction and sql.startswith(("INSERT", "UPDATE", "DELETE")):
+                self.actor.change(sql)
+        return _execute(self, sql, *args)
 
     def executemany(self, sql: str, rows: Iterable[Any]) -> sqlite3.Cursor:
         self.actor.alive()

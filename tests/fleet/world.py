@@ -15,6 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from swampstore.errors import SwampstoreError
@@ -315,7 +316,7 @@ ACTORS: dict[int, Actor] = {}
 
 def current() -> Actor | None:
     """Return the machine that is at work in this thread, None if it is the scheduler."""
-    return ACTORS.get(threading.get_ident())
+    return ACTORS.get(get_ident())
 
 
 def _let_go(error: BaseException) -> None:

@@ -65,9 +65,12 @@ class BaseFile:
         """Run `work` on one consistent state of the file."""
 
         def transaction(db: sqlite3.Connection) -> T:
-            with _transaction(db, "DEFERRED"):
+            db.execute("BEGIN DEFERRED")
+            try:
                 if self._is_ours(db):
                     return work(db)
+            finally:
+                db.rollback()  # nothing was written
             return self._write(db, work)
 
         return self._run(transaction)
@@ -89,7 +92,7 @@ class BaseFile:
             self._connection = None
 
     def _write(self, db: sqlite3.Connection, work: Work[T]) -> T:
-        with _transaction(db, "IMMEDIATE"):
+        with _transaction(db):
             if not self._is_ours(db):
                 self._start_afresh(db)
             return work(db)
@@ -214,8 +217,8 @@ class BaseFile:
 
 
 @contextlib.contextmanager
-def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[None]:
-    db.execute(f"BEGIN {kind}")
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
     try:
         yield
         db.commit()

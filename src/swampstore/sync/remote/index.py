@@ -103,10 +103,10 @@ class RemoteIndex:
     def proof(self) -> Proof:
         """Return what proves to other clients that the base agrees with the remote, if it does."""
         agreed = Agreements(self._base).of(None)
-        if agreed is None or agreed.meta != self._base.fact(META_ETAG):
+        seen, seq = self._base.facts(META_ETAG, COMMIT_SEQ)
+        if agreed is None or agreed.meta != seen:
             return Proof()
         if agreed.version == 2:
-            seq = self._base.fact(COMMIT_SEQ)
             return Proof(commit_seq=int(seq)) if seq else Proof()
         return self._copy.proof(agreed.monolith)
 
