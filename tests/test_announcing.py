@@ -323,10 +323,9 @@ READ_FLAGS = frozenset({"O_RDONLY", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O
 # Everything else changes files by way of `files`.
 ALLOWED: dict[str, dict[str, str]] = {
     "config.py": {
+        "replacing": "the marker",
         "open": "the marker, and git's list of what to ignore",
         "os.makedirs": "the local directory of a new repository",
-        "os.replace": "the marker",
-        "os.unlink": "the marker's temporary file",
         "shutil.copymode": "the marker",
     },
     "cli/data/put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
@@ -336,10 +335,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "artifacts/rename.py": {"open": "the descriptor that a Change gave out"},
     "catalog/export.py": {
+        "replacing": "the export, which it marks",
         "open": "the export, which it marks",
         "os.makedirs": "the datastore's directory",
-        "os.replace": "the export, which it marks",
-        "os.unlink": "its temporary file",
     },
     "catalog/database.py": {
         "os.makedirs": "the catalog's directory, in the local tier",
@@ -347,15 +345,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "cli/data/get.py": {
         "open": "the file that --output names",
-        "os.replace": "the same",
-        "os.unlink": "its temporary file",
+        "replacing": "the same",
     },
     "cli/running.py": {"os.open": "/dev/null"},
     "doctor/catalog_view.py": {"os.replace": "the catalog's own files"},
-    "doctor/examination.py": {
-        "open": "a temporary file, to see whether the datastore can be written",
-        "os.unlink": "the same",
-    },
     "namespaces/contamination.py": {
         "os.rmdir": "directories of copies that belong to another namespace",
         "os.unlink": "copies that belong to another namespace, and are there as well",
@@ -367,6 +360,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "copies of the index, catalogs, and what a finished move leaves behind",
     },
     "namespaces/moving.py": {
+        "replacing": "moving files into a namespace; everything is marked afterwards",
         "os.link": "moving files into a namespace; everything is marked afterwards",
         "os.makedirs": "the same",
         "os.rename": "the same",
@@ -384,9 +378,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the base's own files",
     },
     "sync/conflicts.py": {
+        "replacing": "the copy of our content, which it marks",
         "os.makedirs": "the copy of our content, which it marks",
-        "os.rename": "the same",
-        "os.unlink": "its temporary file",
         "shutil.copyfile": "the same",
         "tempfile.TemporaryFile": "content that is only hashed",
     },
@@ -424,10 +417,9 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "sync/journal.py": {"os.open": "the journal of marks", "os.ftruncate": "the same"},
     "sync/relocation.py": {
-        "open": "the moved files: that move is a setup, which pushes them all",
+        "replacing": "the moved files: that move is a setup, which pushes them all",
         "os.makedirs": "the same",
         "os.rename": "the same",
-        "os.replace": "the same",
         "os.rmdir": "the same",
         "os.unlink": "the same",
         "os.utime": "the same",
@@ -440,11 +432,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the same",
     },
     "sync/cache_lock.py": {"os.makedirs": "the cache's directory"},
-    "sync/setup.py": {
-        "open": "a trial file in the new place",
-        "os.makedirs": "the new place",
-        "os.unlink": "the trial file",
-    },
+    "sync/setup.py": {"os.makedirs": "the new place"},
     "sync/signature.py": {"os.open": "only to read, with flags that keep links and pipes out"},
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",
@@ -458,10 +446,10 @@ ALLOWED: dict[str, dict[str, str]] = {
     "pipeline/editing.py": {"tempfile.TemporaryDirectory": "a base that lasts for one edit"},
     "pipeline/findings.py": {
         "open": "the findings that --findings keeps",
+        "replacing": "the same",
         "os.makedirs": "the directory they are in",
         "os.mkdir": "the findings themselves",
         "os.rename": "the same",
-        "os.replace": "the same",
         "shutil.rmtree": "the same",
     },
     "pipeline/spark/jvm.py": {
@@ -535,6 +523,8 @@ def change_made_by(node: ast.AST) -> str | None:
         changes = function in CHANGES
     elif name == "open":
         changes = opens_for_writing(node)
+    elif name == "replacing":
+        changes = True
     else:
         # `Change` has methods of these names, and is the very thing to use.
         changes = module in ("shutil", "tempfile") or (
@@ -570,6 +560,7 @@ def test_only_one_package_changes_files_of_a_datastore() -> None:
         "os.unlink(p)",
         "shutil.rmtree(p)",
         "Path(p).write_text(t)",
+        "replacing(p, durable=True)",
         "from os import unlink",
     ],
 )

@@ -24,7 +24,7 @@ from swampstore.errors import (
     ValidationError,
     YamlError,
 )
-from swampstore.files import disk_errors, read_file, sync_dir
+from swampstore.files import disk_errors, read_file, replacing
 from swampstore.formats import refuse_later
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
@@ -497,23 +497,12 @@ def update_marker(repo_dir: str, changes: Mapping[str, Any]) -> None:
 def _replace_file(path: str, text: str) -> None:
     """Write a file in one step, durably; it keeps the permissions that it had."""
     import shutil
-    import uuid
 
-    directory = os.path.dirname(path)
-    temp = f"{directory}/.{uuid.uuid4()}.tmp"
-    try:
+    with replacing(path, durable=True) as temp:
         with open(temp, "x", encoding="utf-8", newline="") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             shutil.copymode(path, temp)
-        os.replace(temp, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
-        raise
-    sync_dir(directory)
 
 
 def _ignore_in_git(repo_dir: str) -> None:

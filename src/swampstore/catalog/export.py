@@ -8,7 +8,6 @@ most, and none is if no row has changed.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,7 +18,7 @@ from swampstore.catalog.export_rows import ExportedRows, write_rows
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
-from swampstore.files import disk_errors, sync_dir
+from swampstore.files import disk_errors, replacing
 from swampstore.layout import ModelRef
 from swampstore.notices import notice
 
@@ -102,21 +101,9 @@ def _elsewhere(
 
 
 def _write(path: str, rows: Iterator[Row], mark: Callable[[], None], durable: bool) -> None:
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    temp = f"{directory}/.{uuid.uuid4()}.tmp"
-    try:
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with replacing(path, durable=durable) as temp:
         with open(temp, "x", encoding="utf-8", newline="\n") as file:
             write_rows(rows, file)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
         mark()
-        os.replace(temp, path)
-    except BaseException:
-        if os.path.lexists(temp):
-            os.unlink(temp)
-        raise
     mark()  # a push that came in between has seen the old file, and settled the mark
-    if durable:
-        sync_dir(directory)

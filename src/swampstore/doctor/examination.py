@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ from swampstore.doctor.name_health import NameHealth, examine_name, repoint
 from swampstore.doctor.tiers import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
+from swampstore.files import try_writing
 from swampstore.layout import MARKER, METADATA, DataRef, why_no_key
 from swampstore.notices import notice
 from swampstore.repo.open import CATALOG
@@ -79,11 +79,8 @@ def _datastore(config: Config) -> Finding:
         return Finding("datastore", passed=False, message=message, remedy=remedy)
     # The directory of a namespace is made by the first save.
     base = config.datastore_dir if os.path.isdir(config.datastore_dir) else base
-    probe = f"{base}/.{uuid.uuid4()}.tmp"
     try:
-        with open(probe, "xb") as file:
-            file.write(b"probe")
-        os.unlink(probe)
+        try_writing(base)
     except OSError as error:
         message = f"{base} cannot be written: {error.strerror}"
         return Finding("datastore", passed=False, message=message, remedy="Check its permissions.")

@@ -16,8 +16,12 @@ from swampstore.files.disk import (
     read_file,
     remove_old_temps,
     replace_file,
+    replacing,
     sync_dir,
     sync_filesystem,
+    temp_beside,
+    temp_name,
+    try_writing,
     write_all,
 )
 from swampstore.files.hold import Hold, taking_over
@@ -36,8 +40,12 @@ __all__ = [
     "read_file",
     "remove_old_temps",
     "replace_file",
+    "replacing",
     "sync_dir",
     "sync_filesystem",
     "taking_over",
+    "temp_beside",
+    "temp_name",
+    "try_writing",
     "write_all",
 ]

@@ -131,27 +131,30 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def temp_beside(path: str) -> str:
-    """Return a new name in the same directory, one that every client knows to be temporary."""
+def temp_name() -> str:
+    """Return a new name that every client knows to be temporary."""
     import uuid
 
-    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
+    return f".{uuid.uuid4()}.tmp"
 
 
-def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Replace a file in one step: readers see the old bytes or the new ones.
+def temp_beside(path: str) -> str:
+    """Return a temporary name in the same directory."""
+    return f"{os.path.dirname(path)}/{temp_name()}"
 
-    `durable` waits until not even a power failure brings the old ones back.
+
+@contextlib.contextmanager
+def replacing(path: str, *, durable: bool) -> Iterator[str]:
+    """Yield where to make a file that takes the place of `path` when the block is left.
+
+    That is one step: readers see the old bytes or the new ones. After an error nothing is left of
+    the new ones. `durable` waits until not even a power failure brings the old ones back.
     """
     temp = temp_beside(path)
     try:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            write_all(fd, data)
-            if durable:
-                os.fsync(fd)
-        finally:
-            os.close(fd)
+        yield temp
+        if durable:
+            _sync_file(temp)
         os.rename(temp, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -159,6 +162,35 @@ def replace_file(path: str, data: bytes, *, durable: bool) -> None:
         raise
     if durable:
         sync_dir(os.path.dirname(path))
+
+
+def _sync_file(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: str, data: bytes, *, durable: bool) -> None:
+    """Replace the content of a file, see `replacing`."""
+    with replacing(path, durable=durable) as temp:
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+
+
+def try_writing(directory: str) -> None:
+    """Raise OSError unless files can be made in a directory."""
+    trial = temp_beside(f"{directory}/")
+    fd = os.open(trial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(fd, b"trial")
+    finally:
+        os.close(fd)
+        os.unlink(trial)
 
 
 def remove_all(path: str) -> None:

@@ -13,6 +13,7 @@ from swampstore.files.disk import (
     disk_errors,
     read_file,
     remove_all,
+    replacing,
     sync_dir,
     temp_beside,
     write_all,
@@ -220,19 +221,13 @@ class Change:
         The new name is durable after `sync_dir` of the directory.
         """
         path = self._path(rel)
-        temp = temp_beside(path)
-        try:
+        with replacing(path, durable=False) as temp:
             fd = self._create(temp)
             try:
                 write_all(fd, data)
                 self._sync_file(fd)
             finally:
                 os.close(fd)
-            os.rename(temp, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temp)
-            raise
 
     def claim_dir_held(self, rel: str, file: str, hold: Hold) -> bool:
         """Create a directory like `claim_dir`, with a file in it that is held from then on."""

@@ -12,14 +12,13 @@ import contextlib
 import errno
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, MoveInterruptedError, SwampstoreError
-from swampstore.files import disk_errors, read_file, replace_file, sync_filesystem
+from swampstore.files import disk_errors, read_file, replace_file, replacing, sync_filesystem
 from swampstore.layout import is_temp, parse_version
 from swampstore.sync.shapes import is_marker
 from swampstore.sync.signature import hash_file, signature
@@ -269,7 +268,7 @@ def _place(source: str, target: str) -> None:
     except FileExistsError:
         raise
     except OSError:  # another file system, or one without links
-        temp = f"{os.path.dirname(target)}/.{uuid.uuid4()}.tmp"
-        shutil.copy2(source, temp, follow_symlinks=False)
-        os.rename(temp, target)
+        # The copy is on its disk before the source goes from another one.
+        with replacing(target, durable=not os.path.islink(source)) as temp:
+            shutil.copy2(source, temp, follow_symlinks=False)
     os.unlink(source)

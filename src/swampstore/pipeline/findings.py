@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, replacing, temp_name
 from swampstore.pipeline.schemas import FINDINGS
 
 if TYPE_CHECKING:
@@ -37,11 +36,11 @@ def _replace(
     path = os.path.abspath(path)  # Spark may have been started in another directory
     with disk_errors(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        temp = f"{path}.{uuid.uuid4()}.tmp"
         if path.endswith(".json"):
-            _write_lines(rows, temp)
-            os.replace(temp, path)
+            with replacing(path, durable=False) as temp:
+                _write_lines(rows, temp)
             return
+        temp = f"{path}{temp_name()}"
         try:
             write_parquet(temp)
             shutil.rmtree(path, ignore_errors=True)

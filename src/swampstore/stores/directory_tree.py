@@ -10,10 +10,10 @@ import contextlib
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from swampstore.files import temp_name
 from swampstore.layout import is_temp
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -83,7 +83,7 @@ def new_file(root: int, path: str, *, durable: bool = True) -> tuple[int, int, s
 
 def _new_file(root: int, segments: list[str], *, durable: bool) -> tuple[int, int, str]:
     directory = _descend(root, segments, create=True, durable=durable)
-    temp = f".{uuid.uuid4()}.tmp"
+    temp = temp_name()
     try:
         return directory, os.open(temp, _NEW_FILE, 0o666, dir_fd=directory), temp
     except BaseException:

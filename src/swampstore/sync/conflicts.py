@@ -12,7 +12,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from swampstore.artifacts.latest import is_right, latest_of, parse_marker
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
-from swampstore.files import disk_errors, read_file
+from swampstore.files import disk_errors, read_file, replacing
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
@@ -212,26 +211,10 @@ def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
     Links(parts.names.root).check(copy)
     parts.tracker.mark(parts.names.mark(copy))
     with disk_errors(target):
-        directory = os.path.dirname(target)
-        os.makedirs(directory, exist_ok=True)
-        temp = f"{directory}/.{uuid.uuid4()}.tmp"
-        try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with replacing(target, durable=True) as temp:
             shutil.copyfile(source, temp, follow_symlinks=False)
-            _sync_file(temp)
-            os.rename(temp, target)
-        except BaseException:
-            if os.path.lexists(temp):
-                os.unlink(temp)
-            raise
     return copy
-
-
-def _sync_file(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def stored_versions(parts: Parts, name_rel: str) -> set[int]:

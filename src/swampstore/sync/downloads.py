@@ -8,12 +8,11 @@ import itertools
 import os
 import shutil
 import threading
-import uuid
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from swampstore.files import disk_errors, remove_old_temps
+from swampstore.files import disk_errors, remove_old_temps, temp_beside
 from swampstore.layout import is_temp
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.errors import ObjectNotFoundError
@@ -66,7 +65,7 @@ class Staging:
 
     def __init__(self, parent: str) -> None:
         self._parent = parent
-        self.path = f"{parent}/.{uuid.uuid4()}.tmp"
+        self.path = temp_beside(f"{parent}/")
         self._numbers = itertools.count()
         self._of_thread = threading.local()
         self._lock: int | None = None
@@ -131,7 +130,7 @@ class Staging:
 
     def _out_of_reach(self) -> str:
         """Rename the directory: downloads that nobody waits for make no more files in it."""
-        renamed = f"{self._parent}/.{uuid.uuid4()}.tmp"
+        renamed = temp_beside(f"{self._parent}/")
         try:
             os.rename(self.path, renamed)
         except OSError:

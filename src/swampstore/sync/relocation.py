@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, marker_content, wins
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
-from swampstore.files import disk_errors, read_file
+from swampstore.files import disk_errors, read_file, replace_file, replacing, temp_beside
 from swampstore.layout import DEFERRED, METADATA, is_internal, is_temp, parse_version
 from swampstore.sync.destinations import Destination, Moved
 from swampstore.sync.names import Names
@@ -226,7 +225,7 @@ class Relocation:
     def _copy_whole(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
         """Copy a version so that it appears in one step: half of one could meet half of another."""
         target = self._to.names.local(directory.rel)
-        temp = _temp_beside(target)
+        temp = temp_beside(target)
         with disk_errors(target):
             try:
                 os.makedirs(temp)
@@ -357,36 +356,14 @@ def _is_same(source: str, target: str) -> bool:
 
 def _copy(source: str, target: str) -> int:
     """Copy a file with its time of change, in one step; return its size."""
-
-    def fill(temp: str) -> None:
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with replacing(target, durable=False) as temp:
         shutil.copyfile(source, temp, follow_symlinks=False)
         status = os.stat(source)
         os.utime(temp, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-    _create(target, fill)
     return os.stat(target).st_size
 
 
 def _write(target: str, data: bytes) -> None:
-    def fill(temp: str) -> None:
-        with open(temp, "xb") as file:
-            file.write(data)
-
-    _create(target, fill)
-
-
-def _temp_beside(path: str) -> str:
-    return f"{os.path.dirname(path)}/.{uuid.uuid4()}.tmp"
-
-
-def _create(target: str, fill: Callable[[str], None]) -> None:
-    directory = os.path.dirname(target)
-    os.makedirs(directory, exist_ok=True)
-    temp = _temp_beside(target)
-    try:
-        fill(temp)
-        os.replace(temp, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temp)
-        raise
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    replace_file(target, data, durable=False)

@@ -8,7 +8,6 @@ on from there.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.escaping import escaped
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, try_writing
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.sync.destinations import Cache, Destination, Place
@@ -331,9 +330,7 @@ def _check_names(moves: Iterable[Relocation]) -> None:
 def _check_writable(base: str) -> None:
     with disk_errors(base):
         os.makedirs(base, exist_ok=True)
-        trial = f"{base}/.{uuid.uuid4()}.tmp"
-        with open(trial, "xb"):
-            os.unlink(trial)
+        try_writing(base)
 
 
 def _not_there(rels: Sequence[str], config: Config) -> SwampstoreError:

@@ -190,9 +190,7 @@ def _write_raw(artifact: Artifact) -> None:
 
 def _write_file(artifact: Artifact, output: str) -> None:
     """Write the bytes to a file that is either complete or not there."""
-    from uuid import uuid4
-
-    from swampstore.files import disk_errors
+    from swampstore.files import disk_errors, replacing
 
     path = os.path.realpath(output)
     with artifact.open() as file, disk_errors(output):
@@ -201,15 +199,8 @@ def _write_file(artifact: Artifact, output: str) -> None:
             with open(path, "wb") as target:
                 _copy(file, target)
             return
-        temp = f"{os.path.dirname(path)}/.{uuid4()}.tmp"
-        try:
-            with open(temp, "xb") as target:
-                _copy(file, target)
-            os.replace(temp, path)
-        except BaseException:
-            if os.path.lexists(temp):
-                os.unlink(temp)
-            raise
+        with replacing(path, durable=False) as temp, open(temp, "xb") as target:
+            _copy(file, target)
 
 
 @command(

@@ -8,6 +8,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from swampstore.files import replace_file
 from swampstore.layout import LATEST, METADATA, RAW, DataRef, is_internal, parse_version
 from swampstore.testing.sync.machine import CacheSync, SyncMachine
 
@@ -63,9 +64,7 @@ class Host:
         """Write a file without a mark."""
         path = self.path(rel)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temp = path.with_name(f".{uuid.uuid4()}.tmp")
-        temp.write_bytes(content)
-        temp.rename(path)
+        replace_file(str(path), content, durable=False)
 
     def write(self, rel: str, content: bytes) -> None:
         """Mark a file and write it."""
