@@ -14,7 +14,6 @@ import pytest
 from swampstore import Draft, Owner, Repo, open_repo
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.sweep import sweep
-from swampstore.artifacts.tags import WorkflowStep, instance_name, layer_tags, varied_name
 from swampstore.errors import (
     AlreadyExistsError,
     BudgetError,
@@ -532,48 +531,3 @@ class TestSweeping:
         clock.advance(days=30)
         assert sweep(repo.store).leftovers == ()
         assert (strange / "notes.txt").exists()
-
-
-def test_later_layers_of_tags_win() -> None:
-    step = WorkflowStep("nightly", "w1", "r1", "scan", "measure", {"env": "wf", "a": "wf"}, "ana")
-    tags = layer_tags(
-        "resource",
-        definition={"a": "def", "b": "def", "type": "mine"},
-        spec={"b": "spec", "c": "spec"},
-        write={"c": "write", "specName": "wrong"},
-        spec_name="result",
-        model_name="disk",
-        step=step,
-        runtime={"env": "cli"},
-        step_overrides={"job": "override"},
-    )
-    assert tags == {
-        "type": "mine",
-        "a": "wf",
-        "b": "spec",
-        "c": "write",
-        "specName": "result",
-        "modelName": "disk",
-        "env": "cli",
-        "source": "step-output",
-        "workflow": "nightly",
-        "workflowId": "w1",
-        "workflowRunId": "r1",
-        "job": "override",
-        "step": "measure",
-        "initiatedBy": "ana",
-    }
-    assert step.owner(Owner(type="model-method", ref="m")).step_name == "measure"
-
-
-def test_varied_names_are_composed_from_inputs() -> None:
-    inputs = {"host": "web/1", "node": {"name": "n1"}, "raw": {"x": 1}, "n": 3, "up": "../x"}
-    assert varied_name("result", ["host", "n"], inputs) == "result-web--1-3"
-    assert varied_name("result", ["node"], inputs) == "result-n1"
-    assert varied_name("result", ["raw"], inputs) == 'result-{"x":1}'
-    assert varied_name("result", ["up"], inputs) == "result-----x"
-    with pytest.raises(ValidationError, match="missing"):
-        varied_name("result", ["missing"], inputs)
-    assert instance_name("result", ["a", "b"]) == "result-a-b"
-    with pytest.raises(ValidationError):
-        instance_name("result", ["a/b"])
