@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.deferred import Deferral
+from swampstore.artifacts.groups import Deferral
 from swampstore.artifacts.walk import data_names
 from swampstore.catalog.catalog import POINT_LOOKUPS, Catalog
 from swampstore.catalog.database import MemoryDatabase

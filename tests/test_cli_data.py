@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, open_repo
-from swampstore.artifacts.store import ArtifactStore
+from swampstore.artifacts.save import ArtifactStore
 from swampstore.errors import DiskError
 from tests.command_line import CommandLine, run_on_terminal
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Draft, Owner, Repo, open_repo
-from swampstore.artifacts.deferred import Deferral, Receipt
+from swampstore.artifacts.groups import Deferral, Receipt
 from swampstore.errors import NotFoundError
 from swampstore.layout import CLAIM
 from tests.forked import in_child

@@ -16,8 +16,8 @@ import pytest
 import swampstore
 from swampstore import datastore_setup, doctor, namespaces, retention
 from swampstore.artifacts import metadata
-from swampstore.artifacts.deferred import Deferral
-from swampstore.artifacts.writer import VersionWriter
+from swampstore.artifacts.groups import Deferral
+from swampstore.artifacts.streaming import VersionWriter
 from swampstore.catalog.query.check import FUNCTIONS, TEXT_METHODS, TIME_METHODS
 from swampstore.catalog.query.fields import FIELDS
 from swampstore.catalog.query.syntax import MACROS

@@ -540,7 +540,7 @@ def test_the_models_are_locked_while_a_job_is_committed(
     seen: list[str] = []
     repo_dir = at(ana)
     with bob.open() as other:
-        from swampstore.artifacts.deferred import Deferral
+        from swampstore.artifacts.groups import Deferral
 
         save = Deferral.save
 

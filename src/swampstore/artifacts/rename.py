@@ -13,7 +13,7 @@ from swampstore.artifacts.checked import damaged
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import claim_version, current, publish
-from swampstore.artifacts.store import ArtifactStore, to_json_bytes, tombstone_draft
+from swampstore.artifacts.save import ArtifactStore, to_json_bytes, tombstone_draft
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import to_iso
 from swampstore.errors import (

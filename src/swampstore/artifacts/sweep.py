@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.claims import DEFAULT_AGE
-from swampstore.artifacts.store import ArtifactStore
+from swampstore.artifacts.save import ArtifactStore
 from swampstore.files import Tree, remove_old_temps
 from swampstore.layout import DataRef, ModelRef, is_temp, parse_version
 

@@ -30,7 +30,7 @@ from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from swampstore.artifacts.ephemeral import EphemeralStore
-    from swampstore.artifacts.store import ArtifactStore
+    from swampstore.artifacts.save import ArtifactStore
     from swampstore.catalog.keeping_up import KeepingUp
     from swampstore.locks.manager import LockManager
     from swampstore.repo.session import Session
@@ -127,7 +127,7 @@ class OpenDatastore:
     @cached_property
     def store(self) -> ArtifactStore:
         """Artifacts by address and metadata, below the words of `artifacts`."""
-        from swampstore.artifacts.store import ArtifactStore
+        from swampstore.artifacts.save import ArtifactStore
 
         return ArtifactStore(
             self.mutations,

@@ -17,7 +17,7 @@ from swampstore.artifacts.metadata import (
     Metadata,
     Owner,
 )
-from swampstore.artifacts.store import Deleted, to_json_bytes
+from swampstore.artifacts.save import Deleted, to_json_bytes
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_data_name, split_namespace
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from swampstore.artifact import Artifact
-    from swampstore.artifacts.deferred import Deferral
+    from swampstore.artifacts.groups import Deferral
     from swampstore.artifacts.rename import Renamed
-    from swampstore.artifacts.writer import VersionWriter
+    from swampstore.artifacts.streaming import VersionWriter
     from swampstore.repo import Repo
 
 Content = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any] | BinaryIO
@@ -121,7 +121,7 @@ class Artifacts:
 
     def deferring(self) -> Deferral:
         """Return a group of versions that become latest together, for a `with` block."""
-        from swampstore.artifacts.deferred import Deferral
+        from swampstore.artifacts.groups import Deferral
 
         return Deferral(self._repo.store)
 

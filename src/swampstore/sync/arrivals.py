@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.arriving import Way, make_way, tidy
+from swampstore.artifacts.install import Way, make_way, tidy
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.errors import MetadataError, ValidationError

@@ -155,7 +155,7 @@ def _json_bytes(text: str) -> bytes:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
-    from swampstore.artifacts.store import to_json_bytes
+    from swampstore.artifacts.save import to_json_bytes
 
     try:
         return to_json_bytes(json.loads(text, parse_constant=refuse))

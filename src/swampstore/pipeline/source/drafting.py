@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
 from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY, Draft, Owner
-from swampstore.artifacts.store import to_json_bytes
+from swampstore.artifacts.save import to_json_bytes
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_shareable

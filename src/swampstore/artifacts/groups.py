@@ -13,9 +13,9 @@ from swampstore.artifacts.latest import wins
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import point_latest
-from swampstore.artifacts.store import ArtifactStore
+from swampstore.artifacts.save import ArtifactStore
+from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
-from swampstore.artifacts.writer import VersionWriter
 from swampstore.errors import MetadataError, NotFoundError
 from swampstore.files import Change, Hold
 from swampstore.layout import DEFERRED, DataRef

@@ -25,8 +25,8 @@ from swampstore.artifacts.publish import (
     point_latest,
     publish,
 )
+from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
-from swampstore.artifacts.writer import VersionWriter
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
 from swampstore.files import Change, Hold
