@@ -13,7 +13,7 @@ import pytest
 
 from swampstore import Draft, Owner, Repo, open_repo
 from swampstore.artifacts.metadata import decode
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.errors import (
     AlreadyExistsError,
     BudgetError,

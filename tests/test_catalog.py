@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.groups import Deferral
-from swampstore.artifacts.walk import data_names
+from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import POINT_LOOKUPS, Catalog
 from swampstore.catalog.database import MemoryDatabase
 from swampstore.catalog.select import Query
@@ -373,7 +373,7 @@ class TestHealing:
                 raise PermissionError(13, "Permission denied", path)
             return real(path)
 
-        monkeypatch.setattr("swampstore.artifacts.walk.os.scandir", scandir)
+        monkeypatch.setattr("swampstore.artifacts.versions.os.scandir", scandir)
         done = repo.rebuild_catalog()
         assert done.unreadable == 1
         assert repo.latest(MODEL, "a").bytes() == b"1"

@@ -11,7 +11,7 @@ import pytest
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore import config as configuration
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.config import Config, update_marker, upgrade
 from swampstore.errors import (
     AlreadyExistsError,

@@ -573,7 +573,7 @@ def test_writes_that_may_still_go_on_are_left_alone(repo: Repo, data: Path, cloc
 
 
 def test_content_in_the_other_tier_is_no_leftover(split_repo: Repo, clock: Clock) -> None:
-    from swampstore.artifacts.sweep import sweep
+    from swampstore.artifacts.recovery import sweep
 
     raw = Path(split_repo.tree.path("data/aws/ec2/i-1/state/1/raw"))
     make_old(clock, raw, raw.parent)

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
 from swampstore.config import update_marker
 from swampstore.doctor import Finding, Report, examine

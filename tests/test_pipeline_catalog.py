@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.artifacts.walk import data_names
+from swampstore.artifacts.versions import data_names
 from swampstore.catalog import readings
 from swampstore.catalog import rebuild as rebuilding
 from swampstore.catalog.readings import Reading, is_current, read_early

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swampstore import Draft, Repo, init_repo, open_repo
 from swampstore.artifacts.mutation import Outcome
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.config import update_marker
 from swampstore.errors import CatalogError, DiskError, NotStreamingError, SwampstoreError
 from swampstore.files import Reception, sync_filesystem

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import replace
 from typing import NamedTuple
 
-from swampstore.artifacts.checked import damaged
+from swampstore.artifacts.content import damaged
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.publish import claim_version, current, publish

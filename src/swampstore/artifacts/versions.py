@@ -1,4 +1,4 @@
-"""Reading one data name from disk: its versions, their metadata, the marker of the latest.
+"""Reading data names from disk: which there are, their versions, metadata and markers.
 
 Nothing here writes. The rules are those every client follows: a version exists once its
 `metadata.yaml` does, and `latest` (a text file, or a symbolic link of old) names the current one;
@@ -16,8 +16,11 @@ from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.files import Tree, read_file
-from swampstore.layout import DEFERRED, METADATA, DataRef, parse_version
+from swampstore.layout import DEFERRED, METADATA, DataRef, ModelRef, is_temp, parse_version
 from swampstore.notices import notice
+
+Complain = Callable[[str, OSError], None]
+_MAX_DEPTH = 64
 
 
 class StoredVersion(NamedTuple):
@@ -127,3 +130,68 @@ def effective_marker(tree: Tree, ref: DataRef) -> int:
     """Return what counts as latest: the marker, or the highest committed version without one."""
     marker = read_marker(tree, ref)
     return top_committed(tree, ref) if marker is None else marker
+
+
+# All data names ----------------------------------------------------------------------------------
+
+
+def data_names(tree: Tree, complain: Complain) -> Iterator[DataRef]:
+    """Yield every data name in path order; memory does not grow with how many there are.
+
+    A directory is a data name if a numeric child of it holds `metadata.yaml`: numeric data names
+    are not mistaken for versions, and an unreadable branch is reported, never taken for empty.
+    """
+    yield from _below(tree, (), complain)
+
+
+def names_at(tree: Tree, path: str) -> Iterator[DataRef]:
+    """Yield the data names that a path is in, and those below it; what is unreadable is left."""
+    parts = tuple(path.split("/")[1:])
+    for end in range(3, len(parts)):
+        rel = "/".join(("data", *parts[:end]))
+        if any(_versions(tree, rel, _children(tree, rel, _ignore))):
+            yield DataRef(ModelRef("/".join(parts[: end - 2]), parts[end - 2]), parts[end - 1])
+    yield from _below(tree, parts, _ignore)
+
+
+def _ignore(_place: str, _error: OSError) -> None:
+    """Leave it to whoever walks everything."""
+
+
+def _below(tree: Tree, parts: tuple[str, ...], complain: Complain) -> Iterator[DataRef]:
+    rel = "/".join(("data", *parts))
+    children = _children(tree, rel, complain)
+    versions = set()
+    if len(parts) >= 3:
+        versions = set(_versions(tree, rel, children))
+    if versions:
+        yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
+    if len(parts) < _MAX_DEPTH:
+        for child in children:
+            if child not in versions:
+                yield from _below(tree, (*parts, child), complain)
+
+
+def _children(tree: Tree, rel: str, complain: Complain) -> list[str]:
+    names: set[str] = set()
+    for place in tree.places(rel):
+        try:
+            with os.scandir(place) as entries:
+                names.update(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            complain(place, error)
+    return sorted(name for name in names if not is_temp(name))
+
+
+def _versions(tree: Tree, rel: str, children: list[str]) -> Iterator[str]:
+    """Yield the finalised versions: `207333/` may as well be a numeric data name."""
+    places = tree.places(rel)
+    for name in children:
+        if parse_version(name) is not None:
+            inside = f"{name}/{METADATA}"
+            # There are a great many; only where tiers mix is it a question of the single file.
+            path = f"{places[0]}/{inside}" if len(places) == 1 else tree.path(f"{rel}/{inside}")
+            if os.path.lexists(path):
+                yield name

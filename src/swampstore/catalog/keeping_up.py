@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.walk import names_at
+from swampstore.artifacts.versions import names_at
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.files import Tree

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.mutation import Mutations
-from swampstore.artifacts.walk import data_names
+from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.readings import Problem, Reading, is_current, read_early, read_name
 from swampstore.catalog.unchanged import moment

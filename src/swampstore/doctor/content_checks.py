@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from swampstore.artifacts.checked import vouch
+from swampstore.artifacts.content import vouch
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import ContentDamagedError, SwampstoreError

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from swampstore.artifacts.sweep import leftover_at
+from swampstore.artifacts.recovery import leftover_at
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Check
 from swampstore.files import Tree

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.artifacts.claims import DEFAULT_AGE
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.config import Config, read_marker
 from swampstore.doctor import checks
 from swampstore.doctor.catalog_view import look_at_catalog, set_catalog_aside

@@ -13,8 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from swampstore.artifact import Artifact
-from swampstore.artifacts.checked import There
-from swampstore.artifacts.content import ContentSource, DiskContent
+from swampstore.artifacts.content import ContentSource, DiskContent, There
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.name_locks import NameLocks
 from swampstore.catalog.catalog import Catalog

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.sweep import sweep
+from swampstore.artifacts.recovery import sweep
 from swampstore.catalog.compact import Checkpoint, checkpoint
 from swampstore.errors import SwampstoreError
 from swampstore.layout import DataRef, ModelRef

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from swampstore.artifacts.checked import There
+from swampstore.artifacts.content import There
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA
 from swampstore.sync.base import BASE

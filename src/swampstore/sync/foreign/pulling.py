@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, BinaryIO, cast
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.walk import data_names
+from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import MemoryDatabase
 from swampstore.catalog.export import EXPORT
