@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swampstore.artifacts.latest import wins
+from swampstore.artifacts.versions import marker_at
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, MoveInterruptedError, SwampstoreError
 from swampstore.files import disk_errors, read_file, replace_file, replacing, sync_filesystem
-from swampstore.layout import is_temp, parse_version
+from swampstore.layout import is_temp
 from swampstore.sync.shapes import is_marker
 from swampstore.sync.signature import hash_file, signature
 from swampstore.sync.unmigrated import SHARED_SUBDIRS, holds_files
@@ -180,7 +182,7 @@ class Moving:
         source, target = f"{self.source}/{rel}", f"{self.target}/{rel}"
         if not os.path.lexists(target):
             _place(source, target)
-        elif is_marker(rel) and _marker(source) > _marker(target):
+        elif is_marker(rel) and wins(marker_at(source), marker_at(target)):
             # The higher one stands: its version has moved, or is about to.
             os.replace(source, target)
         elif is_marker(rel) or rel.endswith(f"/{_LOCK}") or _is_same(source, target):
@@ -236,15 +238,6 @@ def _is_same(source: str, target: str) -> bool:
     if ours is None or theirs is None or ours.size != theirs.size:
         return False
     return hash_file(source)[0] == hash_file(target)[0]
-
-
-def _marker(path: str) -> int:
-    """Return the version that a marker names, 0 if none; older clients made it a link."""
-    try:
-        text = os.readlink(path).rstrip("/")
-    except OSError:
-        text = (read_file(path) or b"").decode("ascii", "replace")
-    return parse_version(text.strip()) or 0
 
 
 def _move_whole(source: str, target: str) -> bool:
