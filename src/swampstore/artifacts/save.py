@@ -32,6 +32,7 @@ from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingEr
 from swampstore.files import Change, Hold
 from swampstore.layout import METADATA, RAW, DataRef, check_shareable
 from swampstore.notices import notice
+from swampstore.retention.lifetimes import beyond_count
 
 
 class Deleted(NamedTuple):
@@ -144,25 +145,25 @@ class ArtifactStore:
     def delete_versions(self, ref: DataRef, versions: Sequence[int]) -> Deleted:
         """Remove some versions; `latest` moves to the highest that remains, if it must."""
         with self.mutations.changing(ref, "delete") as change:
-            doomed = set(versions)
+            chosen = set(versions)
             present = on_disk.version_numbers(self.tree, ref)
-            doomed.intersection_update(present)
-            size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in doomed)
-            if doomed.issuperset(present):
+            chosen.intersection_update(present)
+            size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in chosen)
+            if chosen.issuperset(present):
                 change.remove_tree(ref.rel)
                 self.mutations.record_gone(ref)
-                return Deleted(len(doomed), size)
-            marker = self._repoint_without(change, ref, doomed)
-            for version in sorted(doomed):
+                return Deleted(len(chosen), size)
+            marker = self._repoint_without(change, ref, chosen)
+            for version in sorted(chosen):
                 change.remove_tree(ref.version_rel(version))
-            self.mutations.record(ref, removed=sorted(doomed), marker=marker)
-        return Deleted(len(doomed), size)
+            self.mutations.record(ref, removed=sorted(chosen), marker=marker)
+        return Deleted(len(chosen), size)
 
-    def _repoint_without(self, change: Change, ref: DataRef, doomed: set[int]) -> int:
+    def _repoint_without(self, change: Change, ref: DataRef, chosen: set[int]) -> int:
         marker = on_disk.effective_marker(self.tree, ref)
-        if marker not in doomed:
+        if marker not in chosen:
             return marker
-        top = on_disk.top_committed(self.tree, ref, without=doomed)
+        top = on_disk.top_committed(self.tree, ref, without=chosen)
         if top:
             return point_latest(change, ref, top)
         change.remove(ref.latest_rel)
@@ -204,7 +205,7 @@ class ArtifactStore:
         if not self._prune_on_write or not isinstance(keep, int):
             return
         # Claims and deferred versions are still being written; they are nobody's excess.
-        excess = on_disk.committed_versions(self.tree, ref)[:-keep]
+        excess = beyond_count(on_disk.committed_versions(self.tree, ref), keep)
         try:
             if excess:
                 self.delete_versions(ref, excess)

@@ -7,12 +7,15 @@ a repository uses a handful of distinct texts.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
+from typing import TypeVar
 
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER
 
+T = TypeVar("T")
 _UNITS = {
     "m": timedelta(minutes=1),
     "h": timedelta(hours=1),
@@ -62,6 +65,11 @@ def normalise_policy(value: object) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= LARGEST_NUMBER:
         return value
     raise _not_a_policy(value)
+
+
+def beyond_count(ascending: Sequence[T], keep: int) -> Sequence[T]:
+    """Return the versions that a policy of `keep` versions does without: all but the highest."""
+    return ascending[:-keep]
 
 
 @lru_cache(maxsize=256)

@@ -23,6 +23,7 @@ from typing import Literal, NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.retention.lifetimes import (
+    beyond_count,
     normalise_lifetime,
     normalise_policy,
     parse_duration,
@@ -232,7 +233,7 @@ class GcRules:
             self._doubt(name, "the garbageCollection policy cannot be understood", problem)
             return ()
         if isinstance(policy, int):
-            candidates = sorted(name.versions)[:-policy]
+            candidates = beyond_count(sorted(name.versions), policy)
         else:
             limit = parse_duration(policy)
             candidates = [

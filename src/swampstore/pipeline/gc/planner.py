@@ -140,13 +140,13 @@ def _decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[t
                 recorded[row.workflow_id, row.workflow_run_id] = values[-1] is True
             removal = planner.removal(rows)
             if removal is not None:
-                yield from ((*name, *one, *_NO_DOUBT) for one in _going(removal))
+                yield from ((*name, *one, *_NO_DOUBT) for one in _removed(removal))
             recorded.clear()
         for cause, (count, example) in planner.doubts.cases.items():
             yield (*place, *_NO_VERSION, cause, count, example)
 
 
-def _going(removal: Removal) -> Iterator[tuple[int, int, int, str | None]]:
+def _removed(removal: Removal) -> Iterator[tuple[int, int, int, str | None]]:
     for version, created_at, size in removal.versions:
         yield version, (created_at - _EPOCH) // _MICROSECOND, size, removal.reason
 

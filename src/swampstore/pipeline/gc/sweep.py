@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, parse_marker
-from swampstore.layout import METADATA, check_segment
+from swampstore.layout import METADATA
 from swampstore.pipeline.editing import Editor
 from swampstore.pipeline.gc.candidates import files_of_name
 from swampstore.pipeline.gc.recheck import CHANGED, Due, NameState, Verdict, judge
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import is_there
+from swampstore.retention.plan import record_rel
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync.errors import IndexDamagedError, IndexMovedError
@@ -90,11 +91,7 @@ class Sweeper:
 
     def _run_exists(self, workflow_id: str, run_id: str) -> bool:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
-        check_segment("workflow id", workflow_id)
-        check_segment("workflow run id", run_id)
-        return self._is_there(f"workflow-runs/{workflow_id}/workflow-run-{run_id}.yaml")
-
-    def _is_there(self, rel: str) -> bool:
+        rel = record_rel(workflow_id, run_id)
         return is_there(self._editor.place, self._editor.store, rel)
 
     # Looking -----------------------------------------------------------------------------------
