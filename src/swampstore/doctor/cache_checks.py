@@ -130,10 +130,8 @@ class CacheChecks:
         return True
 
     def _pull(self) -> bool:
-        remote = self._repo.config.remote
-        assert remote is not None
         try:
-            self._repo.sync.pull(full=True, metadata_only=remote.is_lazy)
+            self._repo.sync.pull(full=True, metadata_only=None)
         except SwampstoreError as error:
             notice("what is missing from the cache stays missing: %s", error.message)
             return False

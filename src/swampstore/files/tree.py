@@ -56,6 +56,15 @@ class Tree:
         self._announce_removal = announce if announce_write else None
         self._prefix = f"{prefix}/" if prefix else ""
 
+    @classmethod
+    def only_read(cls, base: str, local: str | None = None, routing: Routing | None = None) -> Tree:
+        """Return a tree that nothing may change; whatever tries to is a defect."""
+
+        def refuse(rel: str) -> None:
+            raise AssertionError(f"{base}/{rel} is only to be read")
+
+        return cls(base, local or base, routing or Routing(), announce=refuse)
+
     def path(self, rel: str) -> str:
         """Return where the file or directory at `rel` is, or would be."""
         return f"{self.local if self.routing.is_local(rel) else self.base}/{rel}"

@@ -90,7 +90,7 @@ class Shelf:
             if where := unseen(path):
                 yield _Left(tuple(refs), where)
                 return
-        tree = Tree(self.base, self.local, self.routing, announce=_never)
+        tree = Tree.only_read(self.base, self.local, self.routing)
         readings = rebuilding.read_slice(tree, self.namespace, refs, self.began_ns)
         while some := list(map(_packed, islice(readings, _TOGETHER))):
             yield some
@@ -119,10 +119,6 @@ def _unpacked(packed: _Packed, since: Moment) -> Reading:
         looks,
         since,
     )
-
-
-def _never(rel: str) -> None:
-    raise AssertionError(f"{rel} is only to be read")
 
 
 def finding(noted: rebuilding.Noted, store: str, namespace: str) -> dict[str, Any]:

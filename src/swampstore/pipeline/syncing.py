@@ -102,8 +102,6 @@ def pull(
     began = time.monotonic()
     settings = settings or settings_of(repo.config)
     service = repo.sync
-    if metadata_only is None:
-        metadata_only = repo.config.remote is not None and repo.config.remote.is_lazy
     if dry_run:
         found = service.preview(metadata_only=metadata_only, full=True)
         chosen = choose(

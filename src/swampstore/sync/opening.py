@@ -121,6 +121,7 @@ def connect(repo: OpenRepo) -> Connection:
         lock_timeout=config.locks.timeout,
         commit_lock=locks.committing,
     )
+    service.lazy = remote.is_lazy
     service.limit_cache(remote.cache_limit)
     locks.on_steal = service.fence
     locks.before_global = service.holding_cache

@@ -45,7 +45,7 @@ class SyncRun:
         self._service = repo.connection.service
         remote = repo.config.remote
         assert remote is not None
-        self._metadata_only = remote.is_lazy if metadata_only is None else metadata_only
+        self._metadata_only = metadata_only
         self._deadline = remote.deadline(timeout)
         self._models = models
         self._full = full

@@ -68,7 +68,8 @@ class SyncService:
     """Keeps one cache and its remote equal. Use it in a `with` block, or call `close()`.
 
     `lock_timeout` is how long to wait for another sync of the same cache, in seconds. It waits for
-    as long as its own work may take, if that is longer.
+    as long as its own work may take, if that is longer. `lazy` says what pulls do
+    with content that do not say it themselves: they leave it on the remote.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class SyncService:
         lock_timeout: float,
         commit_lock: CommitLock = _no_lock,
     ) -> None:
+        self.lazy = False
         self._store = AttentiveStore(store)
         index = RemoteIndex(self._store, names, base, clock=clock)
         self._parts = Parts(self._store, names, base, tracker, landing, index, limits, clock)
@@ -188,7 +190,7 @@ class SyncService:
         self,
         models: Iterable[ModelRef] | None = None,
         *,
-        metadata_only: bool = False,
+        metadata_only: bool | None = False,
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
@@ -197,10 +199,11 @@ class SyncService:
         """Bring what changed elsewhere into the cache; local work is never overwritten.
 
         `models` limits it to everything of those models. `metadata_only` leaves content on the
-        remote until it is read. `full` compares every file instead of what changed, and so
-        restores what was removed from the cache. `carrier` is who brings the files. Raises
-        IncompleteSyncError if some files could not be had; the others are here.
+        remote until it is read, None: if the cache is `lazy`. `full` compares every file instead
+        of what changed, and so restores what was removed from the cache. `carrier` is who brings
+        the files. Raises IncompleteSyncError if some could not be had; the others are here.
         """
+        metadata_only = self.lazy if metadata_only is None else metadata_only
         with self._alone(deadline):
             scope = _scope(models)
             full = full or self._is_wiped()
@@ -294,10 +297,11 @@ class SyncService:
         self,
         models: Iterable[ModelRef] | None = None,
         *,
-        metadata_only: bool = False,
+        metadata_only: bool | None = False,
         full: bool = False,
     ) -> Preview:
         """Say what a sync would do, by path; nothing is changed anywhere."""
+        metadata_only = self.lazy if metadata_only is None else metadata_only
         with self._alone():
             scope = _scope(models)
             push = self._push(scope, full=full, progress=no_progress)

@@ -17,7 +17,7 @@ from swampstore.catalog.rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
-from swampstore.layout import METADATA, DataRef, Routing
+from swampstore.layout import METADATA, DataRef
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.committed import File
@@ -101,8 +101,7 @@ def versions_of(place: Place, store: Store) -> Versions:
     if place.indexed or place.root is None:
         return StoredVersions(store, place.names())
     base = os.path.join(place.root, place.namespace).removesuffix("/")
-    tree = Tree(base, base, Routing(), announce=lambda _: None)
-    return VersionsInPlace(tree, place.namespace)
+    return VersionsInPlace(Tree.only_read(base), place.namespace)
 
 
 def look(versions: Versions, name: Name, version: int | None) -> Row | int | None:
