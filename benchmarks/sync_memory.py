@@ -12,6 +12,7 @@ from itertools import chain, groupby
 import sample
 from contestants import Machine, spent
 from measuring import Line, Setting, say, seconds
+from swampstore.files.signature import Signature
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.wrapper import Tally
@@ -26,7 +27,6 @@ from swampstore.sync.index_format import (
     encode_shard,
 )
 from swampstore.sync.partitions import META_KEY, partition_of, shard_key
-from swampstore.sync.signature import Signature
 
 LIMIT_MB = 200
 MODELS = 50_000

@@ -433,7 +433,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "sync/cache_lock.py": {"os.makedirs": "the cache's directory"},
     "sync/setup.py": {"os.makedirs": "the new place"},
-    "sync/signature.py": {"os.open": "only to read, with flags that keep links and pipes out"},
+    "sync/hashing.py": {"os.open": "only to read, with flags that keep links and pipes out"},
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",

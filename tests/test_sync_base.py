@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore.errors import DiskError
+from swampstore.files.signature import Signature
 from swampstore.sync import base as module
 from swampstore.sync.base import Base, Known
 from swampstore.sync.base_file import BaseFile
 from swampstore.sync.partitions import partition_of
-from swampstore.sync.signature import Signature
 from tests.test_many_processes import run_all
 
 MODIFIED = "2026-05-14T20:19:51.042Z"

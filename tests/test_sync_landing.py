@@ -20,10 +20,10 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.config import update_marker
 from swampstore.errors import CatalogError, DiskError, NotStreamingError, SwampstoreError
 from swampstore.files import Reception, sync_filesystem
+from swampstore.files.signature import signature
 from swampstore.layout import LANDING
 from swampstore.sync import landing as landing_module
 from swampstore.sync.landing import Arrival, ArtifactLanding, LandingError, PlainLanding
-from swampstore.sync.signature import signature
 from tests.staging import Staged, metadata_of
 from tests.test_catalog import assert_equals_disk
 from tests.test_many_processes import run_all

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swampstore.files.signature import Signature
 from swampstore.sync.base import Known
 from swampstore.sync.index_format import Entry
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.signature import Signature
 
 OURS, THEIRS, OLD = "a" * 64, "b" * 64, "c" * 64
 THEN, LATER = "2026-05-14T20:19:51.042Z", "2026-05-15T20:19:51.042Z"

@@ -12,15 +12,10 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import DiskError
-from swampstore.sync import signature as module
+from swampstore.files.signature import Signature, is_surely_unchanged, signature, signature_of
+from swampstore.sync import hashing as module
 from swampstore.sync.errors import SyncError
-from swampstore.sync.signature import (
-    Signature,
-    hash_file,
-    is_surely_unchanged,
-    signature,
-    signature_of,
-)
+from swampstore.sync.hashing import hash_file
 
 SECOND = 1_000_000_000
 NOON = 1_778_760_000 * SECOND

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import DiskError
+from swampstore.files.signature import signature
 from swampstore.layout import Routing
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync.errors import SyncError
 from swampstore.sync.names import Names
-from swampstore.sync.signature import signature
 from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished
 from tests.conftest import FakeClock
 

@@ -18,19 +18,8 @@ from swampstore.catalog.schema import Row
 from swampstore.catalog.unchanged import Moment
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
+from swampstore.files.signature import Signature, can_deceive, signature_of
 from swampstore.layout import METADATA, DataRef
-
-# The coarsest timestamps in use (FAT) have steps of two seconds.
-_RACY_NS = 2_000_000_000
-
-
-class Look(NamedTuple):
-    """What a file or a directory looks like from outside."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
 
 
 class Problem(NamedTuple):
@@ -83,8 +72,8 @@ def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> Readi
     `began_ns` is a time before this, by the clock of the file system.
     """
     looks = list(_looks(tree, ref))
-    youngest = max((max(look.mtime_ns, look.ctime_ns) for look in looks if look), default=0)
-    known = b"" if youngest >= began_ns - _RACY_NS else _digest(looks)
+    deceives = any(can_deceive(look, began_ns) for look in looks if look)
+    known = b"" if deceives else _digest(looks)
     return read_name(tree, namespace, ref)._replace(looks=known)
 
 
@@ -93,11 +82,11 @@ def is_current(tree: Tree, reading: Reading) -> bool:
     return bool(reading.looks) and _digest(list(_looks(tree, reading.ref))) == reading.looks
 
 
-def _digest(looks: list[Look | None]) -> bytes:
+def _digest(looks: list[Signature | None]) -> bytes:
     return hashlib.sha256(repr([look and tuple(look) for look in looks]).encode()).digest()
 
 
-def _looks(tree: Tree, ref: DataRef) -> Iterator[Look | None]:
+def _looks(tree: Tree, ref: DataRef) -> Iterator[Signature | None]:
     """Look at everything that decides about the rows: directories, the marker, the metadata."""
     yield from map(_look, tree.places(ref.rel))
     yield _look(tree.path(ref.latest_rel))
@@ -106,9 +95,9 @@ def _looks(tree: Tree, ref: DataRef) -> Iterator[Look | None]:
         yield _look(tree.path(ref.file_rel(version, METADATA)), follow=True)
 
 
-def _look(path: str, *, follow: bool = False) -> Look | None:
+def _look(path: str, *, follow: bool = False) -> Signature | None:
     try:
         found = os.stat(path, follow_symlinks=follow)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return Look(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    return signature_of(found)

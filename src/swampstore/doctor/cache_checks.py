@@ -23,10 +23,10 @@ from swampstore.notices import notice
 from swampstore.sync.base import BASE
 from swampstore.sync.base_view import BaseView
 from swampstore.sync.downloads import STAGING_AGE, sweep_staging
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.local_scan import is_covered
 from swampstore.sync.names import Names
 from swampstore.sync.shapes import CONFLICTS, is_copy_of_derived
-from swampstore.sync.signature import hash_file
 from swampstore.sync.staged_cache import staged_caches
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError, SyncNotSupportedError
 from swampstore.files import Announce, Tree, disk_errors, read_file
+from swampstore.files.signature import Signature, signature_of
 from swampstore.layout import SIDECAR, SIDECAR_CHAIN, DataRef
 from swampstore.notices import notice
 
@@ -60,17 +61,16 @@ class SidecarLook:
     def __init__(self, cache_dir: str, fingerprint_member: str) -> None:
         self._path = f"{cache_dir}/{SIDECAR}"
         self._member = fingerprint_member
-        self._look: tuple[int, ...] = ()
+        self._seen: Signature | None = None
         self._marks: tuple[str, ...] = ()
 
     def foreign_marks(self) -> tuple[str, ...]:
         """Return the paths; "*" stands for everything."""
         try:
-            found = os.stat(self._path)
-            look = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if look != self._look:
+            found = signature_of(os.stat(self._path))
+            if found != self._seen:
                 self._marks = self._read(read_file(self._path) or b"")
-                self._look = look
+                self._seen = found
         except OSError:
             return ()
         return self._marks

@@ -17,9 +17,9 @@ from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.errors import MetadataError, ValidationError
 from swampstore.files import Reception, Tree
+from swampstore.files.signature import Signature, signature
 from swampstore.layout import LANDING, METADATA, DataRef
 from swampstore.notices import notice
-from swampstore.sync.signature import Signature, signature
 
 
 class Arrival(NamedTuple):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from swampstore.files.signature import Signature
 from swampstore.sync.base_file import BaseFile
 from swampstore.sync.partitions import partition_of
-from swampstore.sync.signature import Signature
 
 BASE = "_catalog.db-base"
 _NONE: Mapping[Any, Any] = MappingProxyType({})

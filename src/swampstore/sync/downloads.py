@@ -17,9 +17,9 @@ from swampstore.layout import is_temp
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.errors import SyncError
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
-from swampstore.sync.signature import hash_file
 from swampstore.sync.workers import Deadline, Done, in_parallel
 
 # What has arrived is put in its place when it is so much; whoever is stopped loses no more.

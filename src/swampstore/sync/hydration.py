@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from swampstore.errors import ContentMissingError
+from swampstore.files.signature import signature
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.sync.downloads import Download
 from swampstore.sync.errors import IncompleteSyncError
@@ -14,7 +15,6 @@ from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork
 from swampstore.sync.report import Progress
-from swampstore.sync.signature import signature
 from swampstore.sync.transfers import Transfer
 from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline

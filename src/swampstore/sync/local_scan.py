@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.files import disk_errors
+from swampstore.files.signature import Signature, is_surely_unchanged, signature_of
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     DEFERRED,
@@ -25,12 +26,12 @@ from swampstore.layout import (
 )
 from swampstore.sync.base import Base, Known
 from swampstore.sync.errors import SyncError
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.links import Links
 from swampstore.sync.names import Names, is_safe
 from swampstore.sync.partitions import Scope
 from swampstore.sync.report import Skipped
 from swampstore.sync.shapes import goes_with_any_push, version_file
-from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature_of
 
 _UNSAFE = "its name means another path on other systems"
 _BATCH = 500

@@ -11,6 +11,7 @@ import contextlib
 import time
 from dataclasses import replace
 
+from swampstore.files.signature import Signature
 from swampstore.stores.errors import StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.carriers import Carrier
@@ -22,7 +23,6 @@ from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
 from swampstore.sync.report import Progress, Pulled
 from swampstore.sync.shapes import unit_of
-from swampstore.sync.signature import Signature
 from swampstore.sync.transfers import Transfer
 from swampstore.sync.workers import Deadline
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
+from swampstore.files.signature import Signature, is_surely_unchanged, signature
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.downloads import Download
 from swampstore.sync.errors import IndexDamagedError
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.links import Links
 from swampstore.sync.local_scan import is_covered, is_unfinished, was_here
@@ -28,7 +30,6 @@ from swampstore.sync.parts import Parts
 from swampstore.sync.remote import Slice
 from swampstore.sync.report import Conflict, Skipped
 from swampstore.sync.shapes import is_lazy, is_marker, version_file
-from swampstore.sync.signature import Signature, hash_file, is_surely_unchanged, signature
 from swampstore.sync.vanished import not_deleted
 from swampstore.sync.whole import speaks_of
 from swampstore.sync.workers import Deadline

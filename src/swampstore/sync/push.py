@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from swampstore.errors import ContentDamagedError, SwampstoreError
+from swampstore.files.signature import signature
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
@@ -47,7 +48,6 @@ from swampstore.sync.removal import Deletions
 from swampstore.sync.removals import Note, removal_of
 from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
-from swampstore.sync.signature import signature
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 from swampstore.sync.workers import Deadline, in_parallel
 

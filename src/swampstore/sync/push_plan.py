@@ -11,6 +11,7 @@ from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
 from swampstore.sync.base import Known
 from swampstore.sync.errors import IndexDamagedError, SyncError
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
@@ -19,7 +20,6 @@ from swampstore.sync.parts import Parts
 from swampstore.sync.remote import View
 from swampstore.sync.report import Conflict
 from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
-from swampstore.sync.signature import hash_file
 from swampstore.sync.uploads import Upload
 from swampstore.sync.whole import is_complete, is_content_here, why_withheld
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import Clock, system_clock, to_iso
+from swampstore.files.signature import signature
 from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store
 from swampstore.sync.base import Base
@@ -45,7 +46,6 @@ from swampstore.sync.report import (
     SyncStatus,
     no_progress,
 )
-from swampstore.sync.signature import signature
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of

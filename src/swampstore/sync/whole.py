@@ -10,13 +10,13 @@ from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.artifacts.recovery import ref_of
 from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import disk_errors, read_file
+from swampstore.files.signature import signature
 from swampstore.layout import METADATA, RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names
 from swampstore.sync.parts import Parts
 from swampstore.sync.shapes import version_file
-from swampstore.sync.signature import signature
 
 
 def is_content_here(names: Names, version_rel: str) -> bool:

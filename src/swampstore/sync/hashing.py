@@ -1,8 +1,4 @@
-"""What a local file looks like from outside, and what is in it.
-
-A signature is cheap and can deceive: a file system with coarse timestamps shows the same one
-before and after a quick second write. `is_surely_unchanged` says when it can be believed.
-"""
+"""What is in a local file, read while nothing about it changes."""
 
 from __future__ import annotations
 
@@ -10,55 +6,14 @@ import errno
 import os
 import stat
 from hashlib import sha256
-from typing import NamedTuple
 
 from swampstore.files import disk_errors
+from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.sync.errors import SyncError
 
-_RACY_NS = 2_000_000_000  # the coarsest timestamps in use (FAT) have steps of two seconds
 _PIECE = 1 << 20
 _ATTEMPTS = 3
-_INODE_MASK = (1 << 63) - 1  # some file systems use all 64 bits, SQLite's integers have a sign
 _NO_FILE = frozenset({errno.ELOOP, errno.ENXIO})  # open() of a symbolic link, of a socket
-
-
-class Signature(NamedTuple):
-    """The outside of a regular file at one moment."""
-
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-    inode: int
-
-
-def signature(path: str) -> Signature | None:
-    """Return the signature of a regular file, None if there is none (links are not followed)."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError:
-        with disk_errors(path):
-            raise
-    return signature_of(found) if stat.S_ISREG(found.st_mode) else None
-
-
-def signature_of(found: os.stat_result) -> Signature:
-    """Return the signature that a stat of a regular file shows."""
-    return Signature(
-        found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & _INODE_MASK
-    )
-
-
-def is_surely_unchanged(held: Signature, now: Signature, recorded_ns: int) -> bool:
-    """Say whether a file that looked like `held` at `recorded_ns` and like `now` is the same.
-
-    False means: hash it. That is so when anything differs, and when the file was so young at
-    `recorded_ns` that a later write may have left every timestamp as it was. `recorded_ns` is a
-    time before `held` was looked at, never after: writes in between would stay unseen. 0 stands
-    for unknown.
-    """
-    return held == now and max(held.mtime_ns, held.ctime_ns) < recorded_ns - _RACY_NS
 
 
 def hash_file(path: str) -> tuple[str, Signature]:
