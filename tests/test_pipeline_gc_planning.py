@@ -17,9 +17,11 @@ from swampstore.clock import from_iso, to_iso
 from swampstore.layout import check_segment
 from swampstore.pipeline import schemas
 from swampstore.pipeline.gc import gc
+from swampstore.pipeline.gc.candidates import Candidate, fingerprint
 from swampstore.pipeline.places import places_of
 from swampstore.retention.plan import plan_names
 from swampstore.retention.rules import GcPlan, Removal, VersionFacts
+from swampstore.sync.index_format import Entry
 from tests.garbage import AT_ONCE, MODEL, RUN, garbage_of, healthy, save
 from tests.machines import Machine, contents
 
@@ -155,6 +157,48 @@ def test_a_table_is_planned_as_a_repository_is(spark: SparkSession) -> None:
         assert without_reason(plans[namespace].warnings) == without_reason(alone.warnings)
         assert len(alone.removals) > 15
         assert len(alone.warnings) > 4
+
+
+# --- fingerprints are those of the last look ---------------------------------------------------
+
+
+def test_tasks_fingerprint_entries_as_the_last_look_does(spark: SparkSession) -> None:
+    from swampstore.pipeline.gc.candidates import candidates_of
+
+    base = f"data/{MODEL}/state"
+    entries = {
+        f"{base}/1/raw": Entry(1, "2026-01-01T00:00:00.000Z", "aa", commit_seq=7),
+        f"{base}/1/metadata.yaml": Entry(1, "2026-01-02T00:00:00.000Z", "bb", commit_seq=0),
+        f"{base}/2/raw": Entry(1, "2026-01-03T00:00:00.000Z", None),
+        f"{base}/latest": Entry(1, "2026-01-04T00:00:00.000Z", "cc"),
+    }
+    index = spark.createDataFrame(
+        [
+            (STORE, place, rel, one.sha256, one.commit_seq, one.last_modified)
+            for place in ("apps", "infra")
+            for rel, one in entries.items()
+        ],
+        "store string, namespace string, rel string, sha256 string, commit_seq bigint,"
+        " last_modified string",
+    )
+    model_type, model_id = MODEL.rsplit("/", 1)
+    name = (model_type, model_id, "state")
+    old, whole = (VersionFacts(1, NOW, 10),), (VersionFacts(1, NOW, 10), VersionFacts(2, NOW, 20))
+    removals = spark.createDataFrame(
+        [
+            *((STORE, "apps", *name, *fact, None) for fact in old),
+            *((STORE, "infra", *name, *fact, "job-deleted") for fact in whole),
+        ],
+        "store string, namespace string, type_normalized string, model_id string,"
+        " data_name string, version bigint, created_at timestamp, size bigint, reason string",
+    )
+    first = {rel: one for rel, one in entries.items() if "/1/" in rel}
+    assert candidates_of(removals, index) == {
+        (STORE, "apps"): [Candidate(Removal(*name, old), {1: fingerprint(first)})],
+        (STORE, "infra"): [
+            Candidate(Removal(*name, whole, "job-deleted"), {0: fingerprint(entries)})
+        ],
+    }
 
 
 # --- all of it, with Spark -----------------------------------------------------------------------

@@ -17,6 +17,7 @@ from swampstore.retention.rules import Removal, VersionFacts
 from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from swampstore.pipeline.places import Place
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
-_FINGERPRINT = "sha2(array_join(array_sort(collect_list(line)), '\n'), 256)"
+_ENTRIES = "collect_list(struct(rel, sha256, commit_seq, last_modified))"
+_FINGERPRINTS = "store string, namespace string, name_rel string, unit bigint, fingerprint string"
 _SAID = ("rel", "sha256", "commit_seq", "last_modified", "problem")
 
 
@@ -90,7 +92,6 @@ def plan_places(
     tables = Tables(spark, places)
     index = tables.index().select(*PLACE, *_SAID).persist()
     records = index.where("rel LIKE 'workflow-runs/%'")
-    found: Candidates = {}
     try:
         with (
             watched(spark, "plan", tasks_for(spark), tell),
@@ -98,8 +99,7 @@ def plan_places(
         ):
             doubts = plan.doubts.collect()
             damaged = index.where("problem IS NOT NULL").groupBy(*PLACE).count().collect()
-            for row in _candidates(plan.removals, index).collect():
-                found.setdefault((row.store, row.namespace), []).append(_candidate_of(row))
+            found = candidates_of(plan.removals, index)
     finally:
         index.unpersist()
     told = []
@@ -115,6 +115,14 @@ def plan_places(
             if (row.store, row.namespace) == here
         ]
     return found, told
+
+
+def candidates_of(removals: DataFrame, index: DataFrame) -> Candidates:
+    """Return what goes by a plan, with what the index says about it; see `_candidates`."""
+    found: Candidates = {}
+    for row in _candidates(removals, index).collect():
+        found.setdefault((row.store, row.namespace), []).append(_candidate_of(row))
+    return found
 
 
 def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
@@ -138,7 +146,8 @@ def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
         .withColumn("unit", F.expr("if(reason IS NULL, of_version, 0)"))
         .where("reason IS NOT NULL OR array_contains(version, of_version)")
         .groupBy(*name, "unit")
-        .agg(F.expr(_FINGERPRINT).alias("fingerprint"))
+        .agg(F.expr(_ENTRIES).alias("entries"))
+        .mapInArrow(_fingerprinted, _FINGERPRINTS)
         .groupBy(*name)
         .agg(F.expr("map_from_entries(collect_list(struct(unit, fingerprint)))").alias("units"))
     )
@@ -146,22 +155,37 @@ def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
 
 
 def _entries(index: DataFrame) -> DataFrame:
-    """Return the entries of data names: the name, the version (0: the marker) and a line."""
+    """Return the entries of data names, with the name and the version (0: the marker)."""
     from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
-    line = F.concat_ws(
-        "\t",
-        "rel",
-        F.coalesce("sha256", F.lit("")),
-        F.coalesce(F.col("commit_seq").cast("string"), "last_modified", F.lit("")),
-    )
     return index.select(
-        "store",
-        "namespace",
+        *("store", "namespace", "rel", "sha256", "commit_seq", "last_modified"),
         data_name().alias("name_rel"),
         F.coalesce(data_version(), F.lit(0)).alias("of_version"),
-        line.alias("line"),
     ).where("name_rel IS NOT NULL")
+
+
+def _fingerprinted(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replace the entries of each unit by their fingerprint. Runs in tasks."""
+    import pyarrow as pa
+
+    from swampstore.sync.index_format import Entry
+
+    for batch in units:
+        *address, entries = batch.columns
+        texts = [
+            fingerprint(
+                {
+                    one["rel"]: Entry(
+                        0, one["last_modified"], one["sha256"], commit_seq=one["commit_seq"]
+                    )
+                    for one in of_unit
+                }
+            )
+            for of_unit in entries.to_pylist()
+        ]
+        names = [*batch.schema.names[:-1], "fingerprint"]
+        yield pa.RecordBatch.from_arrays([*address, pa.array(texts, pa.string())], names)
 
 
 def _candidate_of(row: Row) -> Candidate:
