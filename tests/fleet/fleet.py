@@ -37,6 +37,7 @@ from tests.fleet.world import (
 )
 
 SETTLE = "settle"
+COMPARE = "compare"
 OPS = WORK | moving.OPS
 _ROUNDS = 8
 _PLACE = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
@@ -149,7 +150,9 @@ class Fleet:
                 self.settle()
                 continue
             self.result.steps += 1
-            if step.op in damage.KINDS:
+            if step.op == COMPARE:
+                self._compare()
+            elif step.op in damage.KINDS:
                 self.world.drain()
                 self._finish()
                 if damage.KINDS[step.op](self, step.machine, step.args):
@@ -157,6 +160,27 @@ class Fleet:
             else:
                 self._begin(step)
         self.settle()
+
+    def _compare(self) -> None:
+        """Let checkouts that share a cache look: the second one sees what the first one sees."""
+        self.world.drain()
+        self._finish()
+        twins = [one for one in self.machines if one.home != one.directory / "home"]
+        for second in twins:
+            first = self.machines[self.script.homes[second.number]]
+            # Whoever was killed heals what it left when it looks.
+            looks = [self._glance(one) for one in (first, second, first, second)]
+            if looks[2] != looks[3]:
+                differ = sorted(set(looks[2]) ^ set(looks[3]))
+                names = f"{first.name} and {second.name}"
+                raise Violation("checkouts", f"{names} share a cache, and differ in {differ}")
+
+    def _glance(self, machine: Machine) -> list[Found]:
+        outcome = self._now(machine, partial(machine.look, contents=False))
+        if outcome.ending != "done":
+            raise Violation("unreadable", f"{machine.name}: {outcome.error}")
+        found: list[Found] = outcome.result
+        return found
 
     def _begin(self, step: Step) -> None:
         if not step.overlaps:
@@ -227,8 +251,7 @@ class Fleet:
     def settle(self) -> None:
         """Let all come to rest, then look whether everything is as it must be."""
         self.world.tell("=== rest")
-        self.world.drain()
-        self._finish()
+        self._compare()
         self.world.arrive()
         self.world.advance(self.world.now + 300)
         if self.world.hits:

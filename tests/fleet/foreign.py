@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
@@ -15,8 +17,8 @@ from swampstore.errors import LockTimeoutError
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
 from tests.fleet.oracle import WORK
-from tests.fleet.world import Actor, World
-from tests.old_client import OldPeer
+from tests.fleet.world import REPO_ID, Actor, World
+from tests.old_client import OldClient, OldPeer
 
 if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet
@@ -147,7 +149,59 @@ def migrate(fleet: Fleet, args: dict[str, Any]) -> None:
     _locked(fleet, FleetStore(fleet.bucket), work)
 
 
+def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
+    """Save into the cache of a machine as other programs there do, and perhaps push it."""
+    machine = fleet.machines[args["machine"] % len(fleet.machines)]
+    place = machine.place
+    if not place.is_remote or machine.owes_migration:
+        return
+    model, name = args["model"], args["name"]
+    oracle = fleet.places.oracle(place)
+    tag, content = oracle.new_work(model, name, args["size"], "peer")
+    id_ = str(uuid.uuid4())
+    cache = machine.home / "repos" / REPO_ID
+    where = f"data/{model}/{name}"
+    directory = cache / place.prefix / where
+
+    # Until it is done, it is half there, and nobody may share it.
+    oracle.halves.add(id_)
+    cache.mkdir(parents=True, exist_ok=True)
+    client = OldClient(cache)
+    client.mark(f"{place.prefix}{where}")
+    directory.mkdir(parents=True, exist_ok=True)
+    number = _claim(directory)
+    draft = Draft(tags={WORK: tag}, garbage_collection=4, id=id_).checked()
+    now = to_iso(fleet.world.moment())
+    metadata = encode(draft.metadata(name, number, Owner(), now, len(content), _sha256(content)))
+    for file, data in (("metadata.yaml", metadata), ("raw", content)):
+        _write(directory / str(number) / file, data)
+    _write(directory / "latest", str(number).encode())
+    oracle.halves.discard(id_)
+    oracle.saved(id_, model, name, tag, machine.number)
+
+
+def _claim(directory: Path) -> int:
+    """Take the next number; the directory is the claim."""
+    taken = [int(one.name) for one in directory.iterdir() if one.name.isdigit()]
+    number = max(taken, default=0) + 1
+    while True:
+        try:
+            os.mkdir(directory / str(number))
+        except FileExistsError:
+            number += 1
+        else:
+            return number
+
+
+def _write(path: Path, data: bytes) -> None:
+    temp = path.with_name(f".{uuid.uuid4()}.tmp")
+    with open(temp, "xb") as file:
+        file.write(data)
+    os.rename(temp, path)
+
+
 OPS: dict[str, Callable[[Fleet, dict[str, Any]], None]] = {
     "foreign_save": save,
     "foreign_migrate": migrate,
+    "foreign_cache": save_here,
 }

@@ -94,8 +94,12 @@ class Machine:
     @property
     def owes_migration(self) -> bool:
         """Whether a namespace was set, and the data is not there yet."""
-        cache = self.home / "repos" / REPO_ID
-        return bool(self.place.namespace and unmigrated_subdirs(str(cache)))
+        return bool(self.place.namespace) and self.has_data
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is data in the cache, outside of all namespaces."""
+        return bool(unmigrated_subdirs(str(self.home / "repos" / REPO_ID)))
 
     def look_where(self) -> Place:
         """Find out where the settings say that the data is."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from tests.fleet.fleet import Script, Step
+from tests.fleet.fleet import COMPARE, Script, Step
 from tests.fleet.moving import DIRECTORY, OTHER, TARGETS
-from tests.fleet.oracle import MODELS
+from tests.fleet.oracle import MODELS, NAMES
 from tests.fleet.places import HOME
 from tests.fleet.world import DISK, STORE, Fault
 
@@ -71,5 +72,39 @@ def _faults(chance: random.Random, most: tuple[int, int, int]) -> list[Fault]:
     return faults
 
 
+def with_twins(script: Script) -> Script:
+    """Return a script in which checkouts share a cache, with each other and other programs."""
+    chance = random.Random(f"{script.seed} twins")
+    is_foreign = chance.random() < 0.6
+    homes = list(range(script.machines))
+    if chance.random() < 0.8:
+        homes[-1] = 0
+    steps: list[Step] = []
+    for step in script.steps:
+        if step.op.startswith(_SPARED):
+            continue
+        steps.append(step)
+        if chance.random() < _SHARE:
+            steps.append(Step(-1, COMPARE))
+        if is_foreign and chance.random() < _SHARE:
+            steps.append(_foreign(chance, script.machines))
+    skews = [script.skews[home] for home in homes]
+    return replace(script, steps=steps, homes=homes, skews=skews)
+
+
+def _foreign(chance: random.Random, machines: int) -> Step:
+    args: dict[str, Any] = {
+        "machine": chance.randrange(machines),
+        "model": MODELS[0],
+        "name": chance.choice(NAMES[:2]),
+        "size": chance.choice([10, 10, 400]),
+    }
+    made = Step(-1, "foreign_cache", args, overlaps=chance.random() < 0.4)
+    if chance.random() < 0.3:
+        kind, number = chance.choice(("kill", "slow")), chance.randrange(12)
+        made.faults = [Fault(DISK, number, kind, chance.choice([0.1, 5.0]))]
+    return made
+
+
 # By the last letter of a seed.
-VARIANTS: dict[str, Callable[[Script], Script]] = {"m": with_moves}
+VARIANTS: dict[str, Callable[[Script], Script]] = {"m": with_moves, "t": with_twins}

@@ -18,10 +18,10 @@ DIRECTORY = "directory"
 TARGETS = (HOME, OTHER, DIRECTORY)
 
 
-def _begin(tell: Tell, target: Place) -> None:
+def _begin(tell: Tell, target: Place, *, alone: bool = False) -> None:
     machine = tell.machine
     held = [one.id for one in machine.look(contents=False)]
-    tell.fleet.places.begin(machine.number, machine.place, target, held)
+    tell.fleet.places.begin(machine.number, machine.place, target, held, alone=alone)
 
 
 def set_up(tell: Tell, args: Args) -> None:
@@ -47,7 +47,8 @@ def enter(tell: Tell, args: Args) -> None:
     machine, place = tell.machine, tell.machine.place
     if not place.is_remote or place.namespace:
         return
-    _begin(tell, place._replace(namespace=NAMESPACE))
+    # Without anything of its own there, nothing tells that what others have there is ours.
+    _begin(tell, place._replace(namespace=NAMESPACE), alone=not machine.has_data)
     try:
         set_namespace(tell.repo, NAMESPACE)
         machine.reopen()

@@ -96,15 +96,18 @@ class Places:
             )
         return self.oracles[place]
 
-    def begin(self, machine: int, source: Place, target: Place, held: Iterable[str]) -> None:
-        """Note what a machine that is about to move has, itself and on its remote."""
+    def begin(
+        self, machine: int, source: Place, target: Place, held: Iterable[str], *, alone: bool
+    ) -> None:
+        """Note what a machine that is about to move has, itself and, unless `alone`, there."""
         here, there = self.oracle(source), self.oracle(target)
         documents = source.committed()
         held = set(held)
         ids = {
             id_
             for id_, one in here.versions.items()
-            if one.state is State.THERE and (id_ in held or any(id_ in text for text in documents))
+            if one.state is State.THERE
+            and (id_ in held or (not alone and any(id_ in text for text in documents)))
         }
         gone = {
             id_
@@ -113,6 +116,8 @@ class Places:
             and (one.deleted_by == machine or not any(id_ in text for text in documents))
         }
         self.moves[machine] = Move(machine, source, target, frozenset(ids), frozenset(gone))
+        # Others have deleted it and told nobody yet.
+        _expect(there, [one for id_, one in here.versions.items() if id_ not in gone])
         _doubt(here, there)
 
     def end(self, machine: int, place: Place) -> None:
@@ -129,6 +134,12 @@ class Places:
         for id_ in move.gone - there.versions.keys():
             there.versions[id_] = _copy(here.versions[id_], State.GONE)
         _doubt(here, there)
+        if move.source.target == move.target.target:
+            # Before its first sync there, a machine cannot tell what others have put there; and if
+            # two of them take a version along to where its number is taken, it is there twice.
+            there.baseless.add(machine)
+            for one in there.versions.values():
+                one.is_contested = True
         _leave(here, machine, move.source.committed())
 
 
@@ -142,10 +153,12 @@ def _copy(one: Version, state: State) -> Version:
 def _doubt(here: Oracle, there: Oracle) -> None:
     """Whatever is on its way may arrive, even if others deleted it there."""
     there.renames |= here.renames
-    for one in list(here.versions.values()):
+    _expect(there, [one for one in here.versions.values() if one.state is not State.GONE])
+
+
+def _expect(there: Oracle, versions: list[Version]) -> None:
+    for one in versions:
         known = there.versions.get(one.id)
-        if one.state is State.GONE:
-            continue
         if known is None:
             there.versions[one.id] = _copy(one, State.UNSURE)
         elif known.state is State.GONE:

@@ -29,7 +29,8 @@ def shrink(script: Script, kind: str, *, seconds: float = 60.0) -> Script:
     short = script.with_steps(steps)
     used = max((step.machine for step in steps), default=0) + 1
     for machines in range(max(2, used), script.machines):
-        candidate = replace(short, machines=machines, skews=short.skews[:machines])
+        homes = short.homes[:machines]
+        candidate = replace(short, machines=machines, skews=short.skews[:machines], homes=homes)
         if shows(candidate):
             return candidate
     return short
