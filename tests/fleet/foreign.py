@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -41,9 +42,12 @@ class Peer:
     def __init__(self, world: World, number: int) -> None:
         self.actor = Actor(world, number, "peer")
         self.actor.on_death = self._revive
+        self.claim: Path | None = None
 
     def _revive(self) -> None:
-        self.actor.is_dead = False
+        self.actor.is_dead, self.actor.faults = False, {}
+        if self.claim is not None and not (self.claim / "metadata.yaml").exists():
+            shutil.rmtree(self.claim)  # as whoever meets it does, but only after a day
 
 
 def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) -> None:
@@ -168,8 +172,10 @@ def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
     cache.mkdir(parents=True, exist_ok=True)
     client = OldClient(cache)
     client.mark(f"{place.prefix}{where}")
+    fleet.peer.claim = None
     directory.mkdir(parents=True, exist_ok=True)
     number = _claim(directory)
+    fleet.peer.claim = directory / str(number)
     draft = Draft(tags={WORK: tag}, garbage_collection=4, id=id_).checked()
     now = to_iso(fleet.world.moment())
     metadata = encode(draft.metadata(name, number, Owner(), now, len(content), _sha256(content)))

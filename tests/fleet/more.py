@@ -101,8 +101,7 @@ def _foreign(chance: random.Random, machines: int) -> Step:
     }
     made = Step(-1, "foreign_cache", args, overlaps=chance.random() < 0.4)
     if chance.random() < 0.3:
-        kind, number = chance.choice(("kill", "slow")), chance.randrange(12)
-        made.faults = [Fault(DISK, number, kind, chance.choice([0.1, 5.0]))]
+        made.faults = [Fault(DISK, chance.randrange(12), "kill")]
     return made
 
 

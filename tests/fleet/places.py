@@ -86,6 +86,8 @@ class Places:
         self.oracles: dict[Place, Oracle] = {Place(): home}
         self._home = home
         self.moves: dict[int, Move] = {}
+        # What machines deleted before they left a place, and nobody there has heard of.
+        self._left: dict[tuple[int, Place], set[str]] = {}
 
     def oracle(self, place: Place) -> Oracle:
         if place not in self.oracles:
@@ -116,6 +118,8 @@ class Places:
             and (one.deleted_by == machine or not any(id_ in text for text in documents))
         }
         self.moves[machine] = Move(machine, source, target, frozenset(ids), frozenset(gone))
+        for id_ in self._left.get((machine, target), set()):
+            there.deleting([id_], machine)  # its cache is still there
         # Others have deleted it and told nobody yet.
         _expect(there, [one for id_, one in here.versions.items() if id_ not in gone])
         _doubt(here, there)
@@ -140,6 +144,8 @@ class Places:
             there.baseless.add(machine)
             for one in there.versions.values():
                 one.is_contested = True
+        deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}
+        self._left.setdefault((machine, move.source), set()).update(deleted)
         _leave(here, machine, move.source.committed())
 
 

@@ -22,6 +22,7 @@ from swampstore.namespaces.moving import MovePlan, Moving
 from swampstore.repo import Repo
 from swampstore.sync.partitions import MONOLITH_KEY
 from swampstore.sync.report import Progress, no_progress
+from swampstore.sync.run import fetch_everything
 from swampstore.sync.unmigrated import unmigrated_subdirs
 
 # The catalog of the place that the data comes from: its rows are of no use to anybody.
@@ -99,7 +100,7 @@ def migrate(
         _fetch_what_is_outside(repo, timeout, progress)
     with working_alone(repo):
         if reverse and repo.config.remote:
-            _fetch_everything(repo, timeout, progress)
+            fetch_everything(repo, timeout=timeout, progress=progress)
         repo.mutations.recover()
         plan = moving.plan()
         _check(plan, moving, reverse)
@@ -188,7 +189,7 @@ def _drop_marks_outside(repo: Repo) -> None:
 def _fetch_what_is_outside(repo: Repo, timeout: float | None, progress: Progress) -> None:
     """Bring what only the remote has here, content included: it would stay behind."""
     with _outside(repo) as other, other.locks.everything():
-        _fetch_everything(other, timeout, progress)
+        fetch_everything(other, timeout=timeout, progress=progress)
     for name in os.listdir(repo.config.local_dir):
         if name.startswith(_STAGING):
             os.unlink(f"{repo.config.local_dir}/{name}")
@@ -197,12 +198,6 @@ def _fetch_what_is_outside(repo: Repo, timeout: float | None, progress: Progress
 def _outside(repo: Repo) -> Repo:
     """Open the same datastore without a namespace."""
     return Repo(replace(repo.config, namespace=""), clock=repo.clock, catalog=_STAGING)
-
-
-def _fetch_everything(repo: Repo, timeout: float | None, progress: Progress) -> None:
-    assert repo.config.remote is not None
-    repo.sync.limit_cache(None)
-    repo.sync.pull(deadline=repo.config.remote.deadline(timeout), progress=progress)
 
 
 def _warnings(config: Config, plan: MovePlan, reverse: bool) -> Iterator[str]:

@@ -135,6 +135,26 @@ def catch_up(repo: OpenRepo) -> StoreUnreachableError | None:
     return None
 
 
+def fetch_everything(
+    repo: OpenRepo, *, timeout: float | None = None, progress: Progress = no_progress
+) -> Pulled:
+    """Bring everything of a remote that is about to be left into its cache, content included.
+
+    What was changed on both sides is only here as a whole once that is settled: then our changes
+    are pushed first. Nobody else may work on the remote meanwhile.
+    """
+    remote = repo.config.remote
+    assert remote is not None
+    repo.connection.service.limit_cache(None)
+    run = SyncRun(repo, metadata_only=False, timeout=timeout, progress=progress)
+    pulled = run.pull()
+    if pulled.conflicts:
+        progress(Step("push", 0, 0, 0, 0))
+        repo.connection.service.push(deadline=remote.deadline(timeout), progress=progress)
+        pulled = _added(pulled, run.pull())
+    return pulled
+
+
 @contextmanager
 def raised_as_not_pushed(*also: type[SwampstoreError]) -> Iterator[None]:
     """Raise what keeps a push from its end as NotPushedError: nothing is lost by that."""

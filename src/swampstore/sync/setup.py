@@ -30,7 +30,8 @@ from swampstore.sync.names import Names, ways_out
 from swampstore.sync.new_settings import write_settings
 from swampstore.sync.opening import OpenRepo
 from swampstore.sync.relocation import Copied, Relocation
-from swampstore.sync.report import Conflict, Progress, Pulled, Pushed, Step, no_progress
+from swampstore.sync.report import Conflict, Progress, Pushed, Step, no_progress
+from swampstore.sync.run import fetch_everything
 from swampstore.sync.workers import Deadline
 
 IndexKind = Literal["v1", "sharded"]
@@ -179,19 +180,15 @@ class Setup:
         if here.remote is None or here.datastore_dir not in moves:
             return
         try:
-            connection = self._here.connection
-            connection.service.limit_cache(None)
-            pulled = self._pull_from(self._here, metadata_only=False)
-            if pulled.conflicts:
-                # What was changed on both sides is only here as a whole once that is settled.
-                self._push_to(self._here)
-                pulled = self._pull_from(self._here, metadata_only=False)
+            pulled = fetch_everything(self._here, timeout=self._timeout, progress=self._tell)
         except (StoreError, ConfigError) as error:
             error.hint = f"{error.hint or ''} Or leave the data behind: --skip-migration.".strip()
             raise
-        self._report.warnings += [f"{one.rel}: {one.reason}" for one in pulled.skipped[:_NAMED]]
+        self._report.files_pulled += pulled.files
+        skipped = dict.fromkeys(f"{one.rel}: {one.reason}" for one in pulled.skipped)
+        self._report.warnings += list(skipped)[:_NAMED]
         # The new settings may have their base in the same place.
-        connection.base.close()
+        self._here.connection.base.close()
 
     def _warn_of_unpushed(self) -> None:
         if self._here.config.remote and (marked := self._here.dirty.peek().paths):
@@ -244,21 +241,18 @@ class Setup:
             full=full, deadline=self._deadline(repo.config), progress=self._tell
         )
 
-    def _pull_from(
-        self, repo: OpenRepo, *, metadata_only: bool | None = None, full: bool = False
-    ) -> Pulled:
-        """Pull, by default content only if the settings say so."""
+    def _pull_from(self, repo: OpenRepo, *, full: bool = False) -> None:
+        """Pull, content only if the settings say so."""
         remote = repo.config.remote
         assert remote is not None
         self._begin("pull")
         pulled = repo.connection.service.pull(
-            metadata_only=remote.is_lazy if metadata_only is None else metadata_only,
+            metadata_only=remote.is_lazy,
             full=full,
             deadline=self._deadline(repo.config),
             progress=self._tell,
         )
         self._report.files_pulled += pulled.files
-        return pulled
 
     def _verify(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
         """Read everything back: what is not there as it was sent must not be given up here."""
