@@ -45,9 +45,18 @@ class Peer:
         self.claim: Path | None = None
 
     def _revive(self) -> None:
+        """Be there again; what was half saved into a cache is cleared away, or made whole.
+
+        Others can tell neither from somebody who is at work, until a day has passed.
+        """
         self.actor.is_dead, self.actor.faults = False, {}
-        if self.claim is not None and not (self.claim / "metadata.yaml").exists():
-            shutil.rmtree(self.claim)  # as whoever meets it does, but only after a day
+        if self.claim is None:
+            return
+        if (self.claim / "raw").exists():
+            _write(self.claim.parent / "latest", self.claim.name.encode())
+        else:
+            shutil.rmtree(self.claim)
+        self.claim = None
 
 
 def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) -> None:
@@ -167,12 +176,9 @@ def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
     where = f"data/{model}/{name}"
     directory = cache / place.prefix / where
 
-    # Until it is done, it is half there, and nobody may share it.
-    oracle.halves.add(id_)
     cache.mkdir(parents=True, exist_ok=True)
     client = OldClient(cache)
     client.mark(f"{place.prefix}{where}")
-    fleet.peer.claim = None
     directory.mkdir(parents=True, exist_ok=True)
     number = _claim(directory)
     fleet.peer.claim = directory / str(number)
@@ -182,7 +188,7 @@ def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
     for file, data in (("metadata.yaml", metadata), ("raw", content)):
         _write(directory / str(number) / file, data)
     _write(directory / "latest", str(number).encode())
-    oracle.halves.discard(id_)
+    fleet.peer.claim = None
     oracle.saved(id_, model, name, tag, machine.number)
 
 

@@ -102,8 +102,6 @@ class Oracle:
         self.baseless: set[int] = set()
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
-        # What another program was stopped at while it saved into a cache.
-        self.halves: set[str] = set()
         # What was removed by hand from which machine, until it was repaired at the next rest.
         self.removed: set[tuple[int, str]] = set()
         self.has_index: Callable[[], bool] = lambda: True
@@ -224,8 +222,7 @@ class Oracle:
             has_forgotten = self.is_index_lost or machine in self.baseless
             if one.content is None and is_unsure and has_forgotten:
                 self.ghosts.add((machine, one.id))
-        whole = [one for one in found if one.content is not None or one.id not in self.halves]
-        return [one for one in whole if (machine, one.id) not in self.ghosts]
+        return [one for one in found if (machine, one.id) not in self.ghosts]
 
     # What must hold ----------------------------------------------------------------------------
 
@@ -237,7 +234,7 @@ class Oracle:
             self._check_content(who, one)
         for version in self.versions.values():
             self._check_version(who, version, copies.get(version.id, []))
-        _check_latest(who, [one for one in found if one.id not in self.halves])
+        _check_latest(who, found)
 
     def _check_content(self, who: str, one: Found) -> None:
         known = self.versions.get(one.id)
