@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sample
 from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
 from swampstore import Repo, init_repo, open_repo
-from swampstore.catalog.rows import row_of
+from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import INSERT, Row
 
 ARTIFACTS = 1_000_000

@@ -348,7 +348,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "replacing": "the same",
     },
     "cli/running.py": {"os.open": "/dev/null"},
-    "doctor/catalog_view.py": {"os.replace": "the catalog's own files"},
+    "doctor/catalog.py": {"os.replace": "the catalog's own files"},
     "namespaces/contamination.py": {
         "os.rmdir": "directories of copies that belong to another namespace",
         "os.unlink": "copies that belong to another namespace, and are there as well",
@@ -398,7 +398,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.gettempdir": "the name of its directory",
     },
     "sync/dirty.py": {"os.makedirs": "the cache's directory"},
-    "doctor/cache_checks.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "doctor/cache.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/quarantine.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/verify/applying.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/verify/sources.py": {

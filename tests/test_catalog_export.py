@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from swampstore import Owner, Repo, open_repo
 from swampstore.catalog import export
-from swampstore.catalog.export import EXPORT, Published
-from swampstore.catalog.export_rows import (
+from swampstore.catalog.export import (
+    EXPORT,
     OWN_MEMBERS,
     SHARED_MEMBERS,
     ExportedRows,
+    Published,
     decode_row,
     elements,
     write_rows,

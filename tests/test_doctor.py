@@ -180,7 +180,7 @@ def test_a_datastore_that_cannot_be_written_is_found_and_nothing_is_repaired(
     def refuse(*_arguments: Any, **_details: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("swampstore.doctor.examination.open", refuse, raising=False)
+    monkeypatch.setattr("swampstore.doctor.examination.try_writing", refuse)
     report = examine(repo, repair=True)
     assert failures(report) == {"datastore", "latest_markers"}
     assert not (data / "latest").exists()
@@ -525,7 +525,7 @@ def test_a_directory_that_cannot_be_read_is_found(
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
-    monkeypatch.setattr("swampstore.doctor.data_walk.os.scandir", refuse_one)
+    monkeypatch.setattr("swampstore.doctor.data.os.scandir", refuse_one)
     report = examine(repo, repair=True)
     assert "unreadable" in failures(report)
     assert repo.list_versions("@acme/probe/p-1", "207333") == [1]
@@ -586,9 +586,10 @@ def test_a_name_that_is_being_changed_is_looked_at_again(
     repo: Repo, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look falls between the metadata and the marker of a save."""
-    from swampstore.doctor import examination, name_health
+    from swampstore.doctor import data as doctor_data
+    from swampstore.doctor import examination
 
-    look = name_health.examine_name
+    look = doctor_data.examine_name
     looks: list[DataRef] = []
 
     def look_in_between(tree: Any, ref: DataRef, **options: bool) -> Any:
@@ -625,7 +626,7 @@ def test_memory_does_not_grow_with_the_number_of_names(repo: Repo) -> None:
 
 
 def test_the_read_only_view_refuses_to_write(repo: Repo, data: Path) -> None:
-    from swampstore.doctor.catalog_view import ReadOnlyRows
+    from swampstore.doctor.catalog import ReadOnlyRows
 
     rows = ReadOnlyRows(f"{repo.config.local_dir}/swampstore.db")
     with pytest.raises(AssertionError):

@@ -21,8 +21,8 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
 from swampstore.config import update_marker
 from swampstore.doctor import Finding, Report, examine
-from swampstore.doctor.object_checks import ObjectCheck
-from swampstore.doctor.remote_checks import permissions
+from swampstore.doctor.index import ObjectCheck
+from swampstore.doctor.remote import permissions
 from swampstore.layout import ModelRef, Routing
 from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record

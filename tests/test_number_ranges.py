@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from swampstore import Repo
 from swampstore.artifacts import metadata as metadata_format
 from swampstore.catalog.database import MemoryDatabase
-from swampstore.catalog.export_rows import ExportedRows
-from swampstore.catalog.rows import row_of
+from swampstore.catalog.disk_rows import row_of
+from swampstore.catalog.export import ExportedRows
 from swampstore.catalog.schema import INSERT
 from swampstore.errors import MetadataError, NewerFormatError, NotFoundError, ValidationError
 from swampstore.formats import LARGEST_NUMBER

@@ -18,9 +18,9 @@ from pyarrow import parquet
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.artifacts.versions import data_names
-from swampstore.catalog import readings
+from swampstore.catalog import disk_rows
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.readings import Reading, is_current, read_early
+from swampstore.catalog.disk_rows import Reading, is_current, read_early
 from swampstore.errors import DiskError
 from swampstore.layout import LATEST, METADATA, DataRef
 from swampstore.pipeline import catalog as bulk
@@ -90,7 +90,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
     """The names that a rebuild read itself, being not sure of what was read early."""
     again: list[DataRef] = []
-    read_name = readings.read_name
+    read_name = disk_rows.read_name
 
     def noted(tree: Any, namespace: str, ref: DataRef) -> Reading:
         again.append(ref)
@@ -102,7 +102,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
 
 @pytest.fixture
 def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readings, "_RACY_NS", -LATER)
+    monkeypatch.setattr(disk_rows, "_RACY_NS", -LATER)
 
 
 # Readings ----------------------------------------------------------------------------------------

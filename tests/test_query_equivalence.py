@@ -23,7 +23,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swampstore.catalog.query import FIELDS, Plan, matcher, order_by, plan
-from swampstore.catalog.query.render import render
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -38,6 +37,7 @@ from swampstore.catalog.query.tree import (
     Member,
     MethodCall,
     Unary,
+    render,
 )
 
 Record = dict[str, Any]

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swampstore.catalog.query.render import render
 from swampstore.catalog.query.syntax import MAX_DEPTH, MAX_LENGTH, parse
 from swampstore.catalog.query.tree import (
     Binary,
@@ -26,6 +25,7 @@ from swampstore.catalog.query.tree import (
     MethodCall,
     Node,
     Unary,
+    render,
 )
 from swampstore.errors import QueryError
 

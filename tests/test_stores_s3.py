@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.doctor import upload_checks
+from swampstore.doctor import remote as remote_checks
 from swampstore.stores import Store, open_store, store_config
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
 from swampstore.stores.s3 import S3Config, signed_url, unfinished_uploads
@@ -136,12 +136,12 @@ def test_uploads_that_were_never_finished_are_found_and_aborted(s3_server: S3Ser
     assert all(abs(one.begun - now) < timedelta(minutes=1) for one in uploads.list())
     assert list(settings.open().list()) == []
 
-    young = upload_checks.unfinished_uploads(uploads, now, repair=True)
+    young = remote_checks.unfinished_uploads(uploads, now, repair=True)
     assert (young.warning, len(uploads.list())) == (False, 2)
     tomorrow = now + timedelta(days=1, minutes=1)
-    told = upload_checks.unfinished_uploads(uploads, tomorrow, repair=False)
+    told = remote_checks.unfinished_uploads(uploads, tomorrow, repair=False)
     assert (told.passed, told.warning, len(told.details)) == (True, True, 2)
-    repaired = upload_checks.unfinished_uploads(uploads, tomorrow, repair=True)
+    repaired = remote_checks.unfinished_uploads(uploads, tomorrow, repair=True)
     assert (repaired.repaired, uploads.list()) == (True, [])
 
 

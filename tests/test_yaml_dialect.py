@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from swampstore.errors import ValidationError, YamlError
 from swampstore.yaml_dialect import dump, edit, load, load_mapping
 from swampstore.yaml_dialect.full_reader import read_fully
-from swampstore.yaml_dialect.quick_reader import NotSureError, read_quickly
+from swampstore.yaml_dialect.reading import NotSureError, read_quickly
 from swampstore.yaml_dialect.scalars import MAX_DEPTH, type_plain_scalar
 
 METADATA = """\

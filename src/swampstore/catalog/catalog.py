@@ -182,7 +182,7 @@ class Catalog:
         return len(wanted)
 
     def _row(self, ref: DataRef, version: StoredVersion) -> Row:
-        from swampstore.catalog.rows import row_of
+        from swampstore.catalog.disk_rows import row_of
 
         return row_of(self.namespace, ref, version.metadata, deferred=version.deferred)
 

@@ -1,26 +1,220 @@
-"""Publishing the catalog of a namespace, so that other namespaces can see what it holds.
-
-`.catalog-export.json` is an ordinary file of the namespace and travels like any other. It costs
-as much as there are rows, and a push must not: a large one is written anew every ten minutes at
-most, and none is if no row has changed.
-"""
+"""What a namespace publishes of its catalog for others: rows as JSON, and their file."""
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
-from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import BinaryIO, NamedTuple
+from json.encoder import encode_basestring as _quoted
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from swampstore.catalog.catalog import Catalog
-from swampstore.catalog.export_rows import ExportedRows, write_rows
-from swampstore.catalog.schema import Row
+from swampstore.catalog.schema import ACTIVE, Row
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors, replacing
-from swampstore.layout import ModelRef
+from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import LARGEST_VERSION, ModelRef, check_segment
 from swampstore.notices import notice
+
+# Every client writes these, in this order; the others are ours, and readers may ignore them.
+SHARED_MEMBERS = (
+    *("namespace", "type_normalized", "model_id", "data_name", "id", "version", "is_latest"),
+    *("model_name", "spec_name", "data_type", "content_type", "lifetime", "owner_type"),
+    *("streaming", "size", "created_at", "tags", "owner_ref"),
+    *("workflow_run_id", "workflow_name", "job_name", "step_name", "source"),
+)
+OWN_MEMBERS = ("garbage_collection", "checksum", "workflow_id")
+_MEMBERS = tuple((name, Row._fields.index(name)) for name in SHARED_MEMBERS + OWN_MEMBERS)
+_TEXTS = tuple(
+    name
+    for name in SHARED_MEMBERS + OWN_MEMBERS
+    if name not in ("namespace", "version", "is_latest", "streaming", "size", "tags", "checksum")
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1 << 18
+# No metadata.yaml of reasonable size makes a larger row.
+_LONGEST_ELEMENT = 4 << 20
+_SPACE = re.compile(r"[ \t\n\r]*")
+_encode_tags = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def write_rows(rows: Iterable[Row], file: TextIO) -> int:
+    """Write rows as a JSON array and return how many; only one is held at a time."""
+    count = 0
+    for row in rows:
+        file.write(",\n  {\n" if count else "[\n  {\n")
+        file.write(",\n".join(f'    "{name}": {_literal(row[at])}' for name, at in _MEMBERS))
+        file.write("\n  }")
+        count += 1
+    file.write("\n]\n" if count else "[]\n")
+    return count
+
+
+def _literal(value: str | int) -> str:
+    return _quoted(value) if isinstance(value, str) else str(value)
+
+
+class ExportedRows:
+    """The rows that a namespace published, read once, one at a time.
+
+    `bad` counts what was left out because it is no row of that namespace. Iterating raises
+    ValidationError where the file stops to be JSON.
+    """
+
+    def __init__(self, file: BinaryIO, namespace: str) -> None:
+        self._file = file
+        self._namespace = namespace
+        self.bad = 0
+
+    def __iter__(self) -> Iterator[Row]:
+        for document in elements(self._file):
+            try:
+                yield decode_row(document, self._namespace)
+            except (ValidationError, ValueError, OverflowError, RecursionError):
+                self.bad += 1
+
+
+def decode_row(document: object, namespace: str) -> Row:
+    """Return the row that a document stands for.
+
+    Raises ValidationError, ValueError, OverflowError or RecursionError if it stands for none.
+
+    Members that are missing are empty, members that are unknown are ignored.
+    """
+    if not isinstance(document, dict):
+        raise ValidationError("a row is no object", hint="Export the catalog again.")
+    if document.get("namespace", "") not in ("", namespace):
+        raise ValidationError("a row of another namespace", hint="Export the catalog again.")
+    texts = {name: document.get(name, "") for name in _TEXTS}
+    _check_texts(texts.values())
+    model = ModelRef.of(texts["type_normalized"], texts["model_id"])
+    if model.type != texts["type_normalized"]:
+        raise ValidationError("a type is not normalised", hint="Export the catalog again.")
+    check_segment("data name", texts["data_name"])
+    from_iso(texts["created_at"]).astimezone(UTC)
+    checksum = document.get("checksum", "")
+    return Row(
+        namespace=namespace,
+        version=_number(document.get("version"), 1, LARGEST_VERSION),
+        is_latest=_number(document.get("is_latest", 0), 0, 1),
+        streaming=_number(document.get("streaming", 0), 0, 1),
+        size=_number(document.get("size", 0), 0, LARGEST_NUMBER),
+        tags=_tags(document.get("tags", "{}")),
+        checksum=checksum if isinstance(checksum, str) and _SHA256.fullmatch(checksum) else "",
+        deferred=0,
+        lifecycle=ACTIVE,
+        renamed_to="",
+        **texts,
+    )
+
+
+def _check_texts(values: Iterable[Any]) -> None:
+    """Raise ValidationError for anything that is no text, or that no file can hold."""
+    try:
+        "".join(values).encode()
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValidationError(f"no text: {error}", hint="Export the catalog again.") from None
+
+
+def _number(value: object, lowest: int, highest: int) -> int:
+    if not isinstance(value, int) or not lowest <= value <= highest:
+        raise ValidationError(f"{value!r} is out of range", hint="Export the catalog again.")
+    return int(value)
+
+
+def _tags(value: object) -> str:
+    """Return tags, which are themselves a JSON text, in the one spelling that SQLite accepts."""
+    tags = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(tags, Mapping):
+        raise ValidationError("the tags are no object", hint="Export the catalog again.")
+    _check_texts(tags)
+    _check_texts(tags.values())
+    return _encode_tags(tags)
+
+
+def elements(file: BinaryIO) -> Iterator[Any]:
+    """Yield the elements of a JSON array one after the other, whatever the size of the array.
+
+    Raises ValidationError if it is none, or if one element is unreasonably large.
+    """
+    source = _Source(file)
+    if source.peek() != "[":
+        raise _malformed("it does not begin with '['")
+    source.skip()
+    if source.peek() == "]":
+        return
+    while True:
+        yield source.element()
+        separator = source.peek()
+        source.skip()
+        if separator == "]":
+            return
+        if separator != ",":
+            raise _malformed("it ends in the middle")
+
+
+class _Source:
+    """Text that is read piece by piece, and the place in it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
+        self._scan = json.JSONDecoder().raw_decode
+        self._text = ""
+        self._at = 0
+        self._ended = False
+
+    def peek(self) -> str:
+        """Return the next character that is no white space, empty at the end."""
+        while True:
+            found = _SPACE.match(self._text, self._at)
+            assert found is not None
+            self._at = found.end()
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def skip(self) -> None:
+        """Go past the character that was peeked at."""
+        self._at += 1
+
+    def element(self) -> Any:
+        """Return the next value and go past it."""
+        self.peek()
+        while True:
+            try:
+                value, end = self._scan(self._text, self._at)
+            except (ValueError, RecursionError) as error:
+                # It may be cut off where our piece of the text ends.
+                if len(self._text) - self._at > _LONGEST_ELEMENT or not self._more():
+                    raise _malformed(str(error)) from None
+            else:
+                self._at = end
+                return value
+
+    def _more(self) -> bool:
+        if self._ended:
+            return False
+        data = self._file.read(_CHUNK)
+        self._ended = not data
+        try:
+            text = self._decoder.decode(data, final=self._ended)
+        except UnicodeDecodeError as error:
+            raise _malformed(str(error)) from None
+        self._text, self._at = self._text[self._at :] + text, 0
+        return not self._ended
+
+
+def _malformed(why: str) -> ValidationError:
+    return ValidationError(
+        f"the catalog export is no JSON array of rows: {why}",
+        hint="Let its namespace export its catalog again: `swampstore datastore catalog export`.",
+    )
+
 
 EXPORT = ".catalog-export.json"
 SMALL_ROWS = 5_000

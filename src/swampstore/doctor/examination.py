@@ -14,12 +14,10 @@ from swampstore.artifacts.claims import DEFAULT_AGE
 from swampstore.artifacts.recovery import sweep
 from swampstore.config import Config, read_marker
 from swampstore.doctor import checks
-from swampstore.doctor.catalog_view import look_at_catalog, set_catalog_aside
-from swampstore.doctor.comparison import Comparison, Known
-from swampstore.doctor.data_walk import DataWalk
+from swampstore.doctor.catalog import Comparison, Known, look_at_catalog, set_catalog_aside
+from swampstore.doctor.data import DataWalk, NameHealth, examine_name, repoint
 from swampstore.doctor.findings import Check, Completeness, Finding, Problems, Report
-from swampstore.doctor.name_health import NameHealth, examine_name, repoint
-from swampstore.doctor.tiers import local_only_files, misplaced_files
+from swampstore.doctor.namespaces import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
 from swampstore.files import try_writing
@@ -29,7 +27,7 @@ from swampstore.repo.open import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog
-    from swampstore.doctor.content_checks import ContentChecks, Tell
+    from swampstore.doctor.content import ContentChecks, Tell
     from swampstore.repo import Repo
 
 # A change that is still announced after so many looks is not being made by a living process.
@@ -54,7 +52,7 @@ def examine(
     """
     examination = _Examination(repo, repair=repair)
     if deep:
-        from swampstore.doctor.content_checks import ContentChecks
+        from swampstore.doctor.content import ContentChecks
 
         examination.contents = ContentChecks(repo, repair=repair, tell=tell)
     return examination.report(deep=deep)
@@ -121,7 +119,7 @@ class _Examination:
 
             findings += examine_in_place(self._repo, repair=self._repair)
         if config.namespace:
-            from swampstore.doctor.namespace_checks import migration
+            from swampstore.doctor.namespaces import migration
 
             findings.append(migration(config))
         return findings

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from swampstore.doctor import checks, index_checks, lock_checks, remote_checks, upload_checks
-from swampstore.doctor.cache_checks import CacheChecks
+from swampstore.doctor import checks
+from swampstore.doctor import index as index_checks
+from swampstore.doctor import remote as remote_checks
+from swampstore.doctor.cache import CacheChecks
 from swampstore.doctor.findings import Check, Finding
-from swampstore.doctor.index_checks import IndexCheck
-from swampstore.doctor.namespace_checks import contamination
-from swampstore.doctor.object_checks import ObjectCheck
+from swampstore.doctor.index import IndexCheck, ObjectCheck
+from swampstore.doctor.namespaces import contamination
 from swampstore.errors import SwampstoreError
 from swampstore.stores.config import store_config
 from swampstore.stores.probe import examine as answer_of
@@ -65,7 +66,7 @@ class _RemoteExamination:
         if permitted.passed:
             findings += [
                 _tried(checks.CONDITIONS, self._conditions),
-                _tried(checks.LOCK_RECORDS, lambda: lock_checks.records(self._repo.locks)),
+                _tried(checks.LOCK_RECORDS, lambda: remote_checks.records(self._repo.locks)),
             ]
         findings += [
             _tried(checks.CLOCK, lambda: remote_checks.clocks(self._store, self._repo.clock)),
@@ -91,7 +92,7 @@ class _RemoteExamination:
         return replace(found, repaired=is_healed, remedy=None if is_healed else found.remedy)
 
     def _locks(self) -> Finding:
-        return lock_checks.locks(self._repo.locks, repair=self._repair)
+        return remote_checks.locks(self._repo.locks, repair=self._repair)
 
     def _look_at_index(self) -> Finding:
         known = known_shards(self._names.cache_dir)
@@ -110,7 +111,7 @@ class _RemoteExamination:
 
         def look() -> Finding:
             now = self._store.clock()
-            return upload_checks.unfinished_uploads(uploads, now, repair=self._repair)
+            return remote_checks.unfinished_uploads(uploads, now, repair=self._repair)
 
         return [_tried(checks.UNFINISHED_UPLOADS, look)]
 
@@ -132,7 +133,7 @@ class _RemoteExamination:
 
 def examine_in_place(repo: Repo, *, repair: bool) -> list[Finding]:
     """Return the findings about a directory that several machines use in place."""
-    findings = [_tried(checks.LOCKS, lambda: lock_checks.locks(repo.locks, repair=repair))]
+    findings = [_tried(checks.LOCKS, lambda: remote_checks.locks(repo.locks, repair=repair))]
     if repo.config.namespace:
         findings.append(_tried(checks.CONTAMINATION, lambda: contamination(repo, repair=repair)))
     return findings

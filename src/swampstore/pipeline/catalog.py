@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.readings import Problem, Reading
+from swampstore.catalog.disk_rows import Problem, Reading
 from swampstore.catalog.schema import Row
 from swampstore.catalog.unchanged import Moment, moment
 from swampstore.errors import DiskError

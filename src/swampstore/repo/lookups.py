@@ -351,7 +351,7 @@ class Repo(OpenDatastore):
 
     def just_written(self, ref: DataRef, metadata: Metadata) -> Artifact:
         """Return the artifact that a version became when it was written as the latest."""
-        from swampstore.catalog.rows import row_of
+        from swampstore.catalog.disk_rows import row_of
 
         row = row_of(self.config.namespace, ref, metadata, deferred=False)
         return Artifact(row._replace(is_latest=1), self._content)
@@ -393,8 +393,7 @@ class Repo(OpenDatastore):
 
 def _cel(text: str) -> str:
     """Write text as a literal of the query language."""
-    from swampstore.catalog.query.render import render
-    from swampstore.catalog.query.tree import Literal
+    from swampstore.catalog.query.tree import Literal, render
 
     return render(Literal("string", text))
 

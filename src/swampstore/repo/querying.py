@@ -166,8 +166,7 @@ def hydrate_found(
 
 
 def _narrowed(predicate: str | None, model: ModelRef | None, *, all_versions: bool) -> str | None:
-    from swampstore.catalog.query.render import render
-    from swampstore.catalog.query.tree import Literal
+    from swampstore.catalog.query.tree import Literal, render
 
     parts = [f"({predicate})"] if predicate is not None else []
     if model is not None:

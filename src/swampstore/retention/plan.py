@@ -12,7 +12,7 @@ from datetime import datetime
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import latest_of
-from swampstore.catalog.rows import row_of
+from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.files import Tree

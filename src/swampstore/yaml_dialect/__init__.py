@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from swampstore.yaml_dialect.editor import edit
-from swampstore.yaml_dialect.reader import load, load_mapping
-from swampstore.yaml_dialect.writer import dump
+from swampstore.yaml_dialect.reading import load, load_mapping
+from swampstore.yaml_dialect.writing import dump, edit
 
 __all__ = ["dump", "edit", "load", "load_mapping"]

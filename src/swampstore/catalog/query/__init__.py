@@ -6,9 +6,8 @@ an ordering into SQL. All of them raise QueryError for what they cannot understa
 """
 
 from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, Field
-from swampstore.catalog.query.ordering import order_by
 from swampstore.catalog.query.plan import Plan, matcher, plan
-from swampstore.catalog.query.projection import Projection, projection
+from swampstore.catalog.query.projection import Projection, order_by, projection
 
 __all__ = [
     "CONTENT_FIELDS",

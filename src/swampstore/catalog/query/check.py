@@ -5,9 +5,7 @@ CEL itself would answer most of them with "no row matches", which helps nobody.
 
 from __future__ import annotations
 
-from swampstore.catalog.query.complaint import complaint
 from swampstore.catalog.query.fields import FIELDS, ensure_known, suggestion
-from swampstore.catalog.query.render import render
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -25,6 +23,8 @@ from swampstore.catalog.query.tree import (
     MethodCall,
     Unary,
     children,
+    complaint,
+    render,
 )
 from swampstore.errors import QueryError
 

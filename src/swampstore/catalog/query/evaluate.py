@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from swampstore.catalog.query.complaint import complaint
 from swampstore.catalog.query.fields import roots
-from swampstore.catalog.query.render import Renderer
-from swampstore.catalog.query.tree import Call, Expr, Literal, MethodCall, walk
+from swampstore.catalog.query.tree import Call, Expr, Literal, MethodCall, Renderer, complaint, walk
 
 Record = Mapping[str, Any]
 

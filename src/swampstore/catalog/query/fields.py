@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from swampstore.catalog.query.complaint import complaint
-from swampstore.catalog.query.tree import Comprehension, Expr, Ident, Kind, MapOf, children
+from swampstore.catalog.query.tree import (
+    Comprehension,
+    Expr,
+    Ident,
+    Kind,
+    MapOf,
+    children,
+    complaint,
+)
 
 
 class Field(NamedTuple):

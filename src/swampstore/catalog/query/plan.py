@@ -8,7 +8,6 @@ from typing import NamedTuple
 from swampstore.catalog.query.check import check_predicate
 from swampstore.catalog.query.evaluate import EVALUATION_ERRORS, Record, evaluator
 from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, roots
-from swampstore.catalog.query.render import render
 from swampstore.catalog.query.sql import Sql, SqlValue, joined, translate
 from swampstore.catalog.query.syntax import parse
 from swampstore.catalog.query.tree import (
@@ -20,6 +19,7 @@ from swampstore.catalog.query.tree import (
     Logical,
     Member,
     conjuncts,
+    render,
 )
 
 _VERSION_FIELDS = frozenset({"version", "isLatest"})

@@ -1,4 +1,4 @@
-"""What to show of each record: a select expression."""
+"""What to show of each record, and in which order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,47 @@ from typing import Any
 
 from swampstore.catalog.query.check import check_expression
 from swampstore.catalog.query.evaluate import EVALUATION_ERRORS, Record, evaluator
-from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, roots
+from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, field_list, roots, suggestion
 from swampstore.catalog.query.syntax import parse
 from swampstore.catalog.query.tree import Expr, Ident, Index, ListOf, Literal, MapOf, Member
+from swampstore.errors import QueryError
+
+_SORTABLE = {
+    name: field.column
+    for name, field in FIELDS.items()
+    if field.column is not None and field.kind != "map"
+} | {"namespace": FIELDS["ns"].column}
+_DIRECTIONS = {"asc": "", "desc": " DESC"}
+
+
+def order_by(order: str) -> str:
+    """Return what follows ORDER BY for an order such as `createdAt desc, name`.
+
+    Rows that are equal in it come in the order in which they entered the catalog. Raises
+    QueryError for what cannot be sorted by.
+    """
+    keys = [_order_key(part, order) for part in order.split(",")]
+    return ", ".join([*keys, "c.rowid"])
+
+
+def _order_key(part: str, order: str) -> str:
+    words = part.split()
+    field = words[0] if words else ""
+    direction = " ".join(words[1:]).lower() or "asc"
+    column = _SORTABLE.get(field)
+    if column is None:
+        problem = f"cannot sort by {field}" if field else "a field is missing"
+        raise QueryError(
+            f"In the order {order!r} {problem}",
+            hint=f"{suggestion(field, _SORTABLE)}Sortable fields: {field_list(_SORTABLE)}.",
+        )
+    if direction not in _DIRECTIONS:
+        raise QueryError(
+            f"In the order {order!r}, {direction!r} is no direction",
+            hint=f"Write {field} asc or {field} desc; commas separate fields.",
+        )
+    return f"c.{column}{_DIRECTIONS[direction]}"
+
 
 _Reader = Callable[[Record], Any]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NoReturn, cast
 
-from swampstore.catalog.query.complaint import complaint
-from swampstore.catalog.query.render import binary_level
 from swampstore.catalog.query.tokens import Token, tokenize
 from swampstore.catalog.query.tree import (
     Binary,
@@ -23,7 +21,9 @@ from swampstore.catalog.query.tree import (
     Member,
     MethodCall,
     Unary,
+    binary_level,
     children,
+    complaint,
 )
 from swampstore.errors import QueryError
 

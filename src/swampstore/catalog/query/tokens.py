@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from swampstore.catalog.query.complaint import complaint
+from swampstore.catalog.query.tree import complaint
 
 _BLANK = re.compile(r"(?:[ \t\r\n\f]+|//[^\n]*)+")
 _NUMBER = re.compile(

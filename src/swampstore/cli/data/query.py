@@ -217,8 +217,7 @@ def _check_owner_type(owner_type: str | None) -> None:
 
 
 def _literal(text: str) -> str:
-    from swampstore.catalog.query.render import render
-    from swampstore.catalog.query.tree import Literal
+    from swampstore.catalog.query.tree import Literal, render
 
     return render(Literal("string", text))
 

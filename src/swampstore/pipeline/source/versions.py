@@ -13,7 +13,7 @@ from typing import Protocol
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import LatestOfSteps, latest_of, parse_marker
-from swampstore.catalog.rows import row_of
+from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
 from swampstore.files import Tree

@@ -17,8 +17,7 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import MemoryDatabase
-from swampstore.catalog.export import EXPORT
-from swampstore.catalog.export_rows import ExportedRows
+from swampstore.catalog.export import EXPORT, ExportedRows
 from swampstore.catalog.foreign import ForeignCatalogs, Pulled
 from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, to_iso

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from swampstore.testing.sync.borders import Borders
-from swampstore.testing.sync.disagreements import Disagreements
-from swampstore.testing.sync.host import Host
-from swampstore.testing.sync.machine import NewMachine, Plant, SyncMachine
-from swampstore.testing.sync.marks import Marks
-from swampstore.testing.sync.portions import Portions
-from swampstore.testing.sync.transfers import Transfers
+from swampstore.testing.sync.disagreements import Borders, Disagreements, Portions
+from swampstore.testing.sync.machine import Host, NewMachine, Plant, SyncMachine
+from swampstore.testing.sync.transfers import Marks, Transfers
 
 __all__ = ["Host", "NewMachine", "Plant", "SyncConformance", "SyncMachine"]
 

@@ -1,15 +1,11 @@
-"""A fast reader for the plain block style that nearly every file uses.
-
-It understands nested block mappings and sequences of one-line scalars, and gives up with
-`NotSureError` on everything else; it never guesses. A catalog rebuild decodes hundreds of
-thousands of small files, so one regular expression splits the whole text into rows.
-"""
+"""Reading: a fast reader for the plain block style of most files, a complete one beside it."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, TypeVar
 
+from swampstore.errors import YamlError
 from swampstore.yaml_dialect.scalars import KEYWORDS, MAX_DEPTH, type_plain_scalar
 
 # No class here holds an ASCII control character; other unprintables are looked for apart.
@@ -136,3 +132,50 @@ def _scalar(text: str) -> Any:
         return type_plain_scalar(text)
     except ValueError as error:
         raise NotSureError from error
+
+
+_NAMES = {type(None): "nothing", list: "a list", str: "text", bool: "a boolean"}
+
+
+def load(data: bytes | str, *, what: str) -> Any:
+    """Decode one YAML document; an empty document is None.
+
+    Only the YAML 1.2 core types exist: timestamps, `yes` and `on` stay text. `what` names the
+    file in errors. Raises `YamlError` for whatever cannot be read as exactly one document.
+    """
+    text = data if isinstance(data, str) else _decoded(data, what)
+    text = text.removeprefix("\ufeff")
+    try:
+        return read_quickly(text)
+    except NotSureError:
+        from swampstore.yaml_dialect.full_reader import read_fully
+
+        return read_fully(text, what=what)
+
+
+def load_mapping(data: bytes | str, *, what: str) -> dict[str, Any]:
+    """Like `load`, for a document that must be a mapping with text keys at the top level."""
+    document = load(data, what=what)
+    if not isinstance(document, dict):
+        raise YamlError(
+            f"{what} holds {_NAMES.get(type(document), 'a number')} where a mapping belongs",
+            hint="write it as `key: value` lines",
+        )
+    for key in document:
+        if not isinstance(key, str):
+            raise YamlError(
+                f"{what} has the key {key!r}, which is not text",
+                hint=f"put the key in quotes: '{key}'",
+            )
+    return document
+
+
+def _decoded(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise YamlError(
+            f"{what}, line {line}: the file is not UTF-8 text",
+            hint="save the file as UTF-8, or restore it from a backup",
+        ) from error

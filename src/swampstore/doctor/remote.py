@@ -1,7 +1,4 @@
-"""The remote itself: does it answer, may we do what a sync does, can it be trusted.
-
-Everything is tried on objects of our own below `_control/`, which takes part in no sync.
-"""
+"""The remote itself: does it answer, can it be trusted, and what the dead left there."""
 
 from __future__ import annotations
 
@@ -9,11 +6,14 @@ import contextlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from swampstore.clock import Clock
+from swampstore.clock import Clock, to_iso
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
-from swampstore.locks.inspection import Deletions
+from swampstore.locks.inspection import Deletions, LockState
+from swampstore.locks.record import gate_key, global_key
 from swampstore.stores import Store
 from swampstore.stores.config import ALIASES
 from swampstore.stores.errors import (
@@ -24,7 +24,54 @@ from swampstore.stores.errors import (
     StorePermissionError,
 )
 from swampstore.stores.probe import Health, probe
+from swampstore.stores.s3 import UnfinishedUploads
 from swampstore.sync.names import Names
+
+if TYPE_CHECKING:
+    from swampstore.locks.manager import LockManager
+
+
+def locks(manager: LockManager, *, repair: bool) -> Finding:
+    """Look at every lock of a namespace; with `repair`, remove those that nobody holds any more."""
+    problems = Problems(checks.LOCKS)
+    for state in _all_locks(manager):
+        if state.is_stale:
+            is_gone = repair and manager.force_release(state.key, state.nonce)
+            problems.add(
+                f"{state.key}: {state.holder}, last refreshed {state.age:.0f} s ago",
+                repaired=is_gone,
+            )
+    return problems.finding(repair=repair)
+
+
+def records(manager: LockManager) -> Finding:
+    """Tell whether locks that are given back leave something that other clients stumble over."""
+    problems = Problems(checks.LOCK_RECORDS)
+    if not manager.deletions.are_proven():
+        problems.add(manager.store.identity)
+    return problems.finding()
+
+
+def _all_locks(manager: LockManager) -> list[LockState]:
+    single = [manager.inspect(key(manager.namespace)) for key in (global_key, gate_key)]
+    of_models = [state for _, state in manager.registered_models()]
+    return [*(state for state in single if state is not None), *of_models]
+
+
+# Nobody takes that long for one object.
+ABANDONED = timedelta(days=1)
+
+
+def unfinished_uploads(uploads: UnfinishedUploads, now: datetime, *, repair: bool) -> Finding:
+    """Name the uploads that nobody will finish any more; a repair aborts them."""
+    problems = Problems(checks.UNFINISHED_UPLOADS)
+    for one in uploads.list():
+        if one.begun < now - ABANDONED:
+            if repair:
+                uploads.abort(one)
+            problems.add(f"{one.key}, begun {to_iso(one.begun)}", repaired=repair)
+    return problems.finding(repair=repair)
+
 
 # Seconds by which clocks may differ: stores date to a second, and answers take their time.
 TOLERANCE = 30.0

@@ -17,6 +17,7 @@ from swampstore.notices import notice
 if TYPE_CHECKING:
     from swampstore.repo import Repo
 
+
 # Is told how many versions, and how many bytes, were compared so far.
 Tell = Callable[[int, int], None]
 _KEPT = "_catalog.db-damaged"

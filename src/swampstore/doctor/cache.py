@@ -32,6 +32,7 @@ from swampstore.sync.staged_cache import staged_caches
 if TYPE_CHECKING:
     from swampstore.repo import Repo
 
+
 # Looking at the time of each marked path is only worth while for so many of them.
 _DATED = 1000
 
