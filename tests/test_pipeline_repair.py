@@ -243,6 +243,27 @@ def test_a_repair_that_is_killed_anywhere_loses_nothing_and_the_next_one_finishe
     assert kills > 8
 
 
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+def test_what_a_repair_takes_for_lost_comes_back_from_a_cache_that_has_it(
+    site: Site, tmp_path: Path, damage: str
+) -> None:
+    home = Home(tmp_path / "bob", site.bucket.root)
+    with home.open() as repo:
+        repo.sync.pull()
+    content = site.bucket.get(rel("three", 2))
+    if damage == "removed":
+        (site.bucket.root / rel("three", 2)).unlink()
+    else:
+        site.bucket.put(rel("three", 2), b"nobody has what was here")
+    assert site.repair().lost
+    with home.open() as repo:
+        repo.sync.pull()
+        repo.sync.push()
+        assert content in [one.bytes() for one in repo.versions(MODEL, "three")]
+    assert content in site.bucket.payload().values()
+    assert wrong_at(site.place) == set()
+
+
 def test_a_repair_that_fails_says_how_far_it_came_and_where_copies_are(site: Site) -> None:
     before = site.bucket.payload()
     rotate(site.bucket, ROTATED["content of several names"])

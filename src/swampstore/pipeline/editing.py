@@ -52,10 +52,12 @@ class Editor:
         removals: Collection[str] = (),
         *,
         view: View | None = None,
+        is_loss: bool = False,
     ) -> None:
         """Put entries in and take entries out, in one commit that others see as a whole.
 
-        With `view`, only if the entries of these very paths are still what the view showed.
+        With `view`, only if the entries of these very paths are still what the view showed. What
+        is taken out was deleted, unless it `is_loss`: then caches that have it push it again.
         Raises IndexMovedError if not, LockLostError if somebody took the lock over.
         """
         rels = {*upserts, *removals}
@@ -63,7 +65,7 @@ class Editor:
             return
         with self.locks.committing() as guard, self.index.guarded(guard):
             seen = view or self.view(rels)
-            committed = self.index.commit(seen, upserts, removals)
+            committed = self.index.commit(seen, upserts, removals, is_loss=is_loss)
             self.base.apply(shards=committed.shards, facts=committed.facts)
 
     def check(self) -> None:

@@ -233,7 +233,7 @@ class Applying:
             gone = [one.rel for one in chosen if one.do in _LEAVING and self._is_named(one.rel)]
             new = {one.rel: upserts[one.rel] for one in chosen if one.rel in upserts}
             try:
-                self._editor.commit(new, gone, view=view)
+                self._editor.commit(new, gone, view=view, is_loss=bool(gone))
             except IndexMovedError:
                 if attempt == _COMMITS:
                     raise

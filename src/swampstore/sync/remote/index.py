@@ -209,6 +209,7 @@ class RemoteIndex:
         *,
         scope: Scope | None = None,
         look_again: Callable[[Collection[str]], None] = trust,
+        is_loss: bool = False,
     ) -> Committed:
         """Put entries in and take entries out, whatever others commit meanwhile.
 
@@ -218,7 +219,10 @@ class RemoteIndex:
         Raises IndexMovedError, with the paths, if others changed entries of these very paths
         since the view was taken (or all paths, if the remote was migrated): look again, decide
         again. With `scope`, what the base has of that scope stays known to be current as well.
+        `is_loss` says that what is taken out was lost: caches that have it push it again.
         """
+        if is_loss:
+            view.sighting = self._watch.begin_anew(view.sighting)
         rels = {*upserts, *removals}
         change = Change(
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
