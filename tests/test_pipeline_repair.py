@@ -275,6 +275,8 @@ def test_a_repair_that_fails_says_how_far_it_came_and_where_copies_are(site: Sit
     assert "begun to write" in stopped.value.message
     assert "(data/t/u/m/" in stopped.value.message
     assert "3 copies in _control/quarantine/" in stopped.value.message
+    _, _, waiting = stopped.value.message.partition("Not restored yet: ")
+    assert waiting == f"{', '.join(sorted(ROTATED['content of several names']))}."
     site.revive()
     assert not site.repair().lost
     assert site.bucket.payload() == before

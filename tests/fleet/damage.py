@@ -184,6 +184,7 @@ KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
     "damage_journal": _on_machine(_journal),
     "lose_version": _lose_version,
     "lose_shard": _on_remote(_shards),
+    "lose_shards": _on_remote(lambda fleet: [*_shards(fleet), *_meta(fleet)], everything=True),
     "lose_index": _on_remote(_index, everything=True),
     "lose_meta": _on_remote(_meta),
     "lose_monolith": _on_remote(_monolith),

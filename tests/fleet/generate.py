@@ -42,6 +42,8 @@ OPS: dict[str, tuple[int, int, int]] = {
     "lose_shard": (1, 0, 0),
     "lose_meta": (1, 0, 0),
     "lose_monolith": (1, 0, 0),
+    "lose_shards": (1, 0, 0),
+    "lose_index": (1, 0, 0),
     "lose_object": (1, 0, 0),
 }
 _REQUESTS = (
@@ -115,10 +117,6 @@ def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset
     weights["sync"] = weights.get("sync", 0) + 10
     weights["save"] = weights.get("save", 0) + 10
     roughness = chance.choice([0.0, 0.15, 0.3, 0.5])
-    if weights.get("lose_monolith") or weights.get("lose_meta"):
-        # An index that has to be guessed takes what two stopped uploads left for one version, and
-        # whoever reads that is told that it is damaged: nothing was lost, and nothing can be done.
-        roughness = 0.0
     machines = chance.choice([2, 2, 2, 3, 3, 4])
     is_mixed = any(weights[op] for op in weights if op.startswith("foreign"))
     most = 5 if is_mixed else 600

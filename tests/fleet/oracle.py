@@ -204,6 +204,12 @@ class Oracle:
             if machine is None or one.deleted_by == machine or one.id in held:
                 one.state = State.UNSURE
 
+    def overwritten(self, metadata: bytes) -> None:
+        """A client that lost the index has put another version in the place of this one."""
+        for one in self.versions.values():
+            if one.id.encode() in metadata and one.state is State.THERE:
+                one.state = State.UNSURE
+
     def doubt_appended(self, seen: Iterable[str]) -> None:
         """Who lost its base cannot tell a version before something was appended from a new one."""
         for id_ in seen:

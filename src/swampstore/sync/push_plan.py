@@ -165,6 +165,8 @@ class Planner:
         rel = change.rel
         if entry.sha256 is None and self._is_equal(change, entry):
             self._adopt(hashed(self._parts, change), entry)
+        elif entry.sha256 is None and self._is_lost_content(rel):
+            self._upload(change, Upload(rel, None))
         elif version_file(rel):
             self._clash(rel)
         elif is_marker(rel):
@@ -232,6 +234,15 @@ class Planner:
     def _is_lost(self, rel: str) -> bool:
         """Whether the index names a file whose object is gone."""
         return self._stored is not None and rel not in self._stored and self._entry(rel) is not None
+
+    def _is_lost_content(self, rel: str) -> bool:
+        """Whether content of a version that the remote has as well is not there any more."""
+        version_rel, _, name = rel.rpartition("/")
+        if name != RAW or version_file(rel) is None or conflicts.has_object(self._parts, rel):
+            return False
+        metadata = f"{version_rel}/{METADATA}"
+        is_named = self._entry(metadata) is not None
+        return is_named and conflicts.describe_one_artifact(self._parts, metadata)
 
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""

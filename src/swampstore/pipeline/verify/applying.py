@@ -50,13 +50,22 @@ T = TypeVar("T")
 class Progress:
     """How far a repair came: what was done, and what was left as it is and why.
 
-    `replaced` are the files that it began to write, `kept` counts the copies in quarantine.
+    `replaced` are the files that it began to write, `kept` counts the copies in quarantine, and
+    `begun` are all actions that it meant to carry out.
     """
 
+    begun: list[Action] = field(default_factory=list)
     done: list[Action] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     replaced: list[str] = field(default_factory=list)
     kept: int = 0
+
+    @property
+    def unrestored(self) -> list[str]:
+        """The files that were to be restored, and that the index does not name as such yet."""
+        done = {*self.done}
+        undone = (one for one in self.begun if one.do in _REPLACING and one not in done)
+        return sorted(one.rel for one in undone if one.rel not in self.left)
 
 
 class Applying:
@@ -85,6 +94,7 @@ class Applying:
     def run(self, actions: Iterable[Action]) -> None:
         """Do everything that can be done."""
         every = list(actions)
+        self._progress.begun += every
         planned = [one for one in every if one.do != "lost"]
         self._look(planned)
         self._keep(planned)

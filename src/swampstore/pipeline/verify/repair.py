@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
+from swampstore.escaping import escaped
 from swampstore.notices import notice
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
@@ -150,13 +151,14 @@ class Repair:
         return stopped
 
     def _how_far(self, quarantine: Quarantine) -> str:
-        replaced = self._progress.replaced
+        replaced, unrestored = self._progress.replaced, self._progress.unrestored
+        waiting = f" Not restored yet: {', '.join(map(escaped, unrestored))}." if unrestored else ""
         if not replaced:
-            return "Nothing was replaced."
+            return f"Nothing was replaced.{waiting}"
         named = ", ".join(replaced[:_NAMED]) + (", ..." if len(replaced) > _NAMED else "")
         return (
             f"It had begun to write {len(replaced)} files ({named}); all that was there before is"
-            f" there, or one of {self._progress.kept} copies in {quarantine.rel}."
+            f" there, or one of {self._progress.kept} copies in {quarantine.rel}.{waiting}"
         )
 
 
