@@ -59,6 +59,22 @@ class TestReading:
             assert file.read() == b"0123456789"
             assert file.verified is None  # type: ignore[attr-defined]
 
+    def test_nothing_is_added_to_content_that_is_damaged(self, repo: Repo) -> None:
+        repo.artifacts.save(MODEL, "log", b"one\n", streaming=True)
+        flip(raw(repo, "log"))
+        with pytest.raises(ContentDamagedError, match=r"log version 1 is damaged"):
+            repo.artifacts.append(MODEL, "log", b"two\n")
+        assert len(raw(repo, "log").read_bytes()) == 4
+        with pytest.raises(ContentDamagedError):
+            repo.latest(MODEL, "log").bytes()
+
+    def test_content_that_is_longer_than_told_can_be_added_to(self, repo: Repo) -> None:
+        repo.artifacts.save(MODEL, "log", b"one\n", streaming=True)
+        with raw(repo, "log").open("ab") as file:
+            file.write(b"by another program\n")
+        appended = repo.artifacts.append(MODEL, "log", b"two\n")
+        assert appended.bytes() == b"one\nby another program\ntwo\n"
+
     def test_appended_content_has_nothing_to_be_compared_with(self, repo: Repo) -> None:
         before = repo.artifacts.save(MODEL, "log", b"one\n", streaming=True)
         repo.artifacts.append(MODEL, "log", b"two\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,11 +29,19 @@ from swampstore.artifacts.publish import (
 from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
-from swampstore.errors import ContentMissingError, NotFoundError, NotStreamingError, SwampstoreError
-from swampstore.files import Change, Hold
+from swampstore.errors import (
+    ContentDamagedError,
+    ContentMissingError,
+    NotFoundError,
+    NotStreamingError,
+    SwampstoreError,
+)
+from swampstore.files import Change, Hold, disk_errors
 from swampstore.layout import METADATA, RAW, DataRef, check_shareable
 from swampstore.notices import notice
 from swampstore.retention.lifetimes import beyond_count
+
+_CHUNK = 1 << 20
 
 
 class Deleted(NamedTuple):
@@ -113,7 +122,11 @@ class ArtifactStore:
         return writer
 
     def append(self, ref: DataRef, data: bytes) -> Metadata:
-        """Add bytes to the latest version, which must be a streaming one."""
+        """Add bytes to the latest version, which must be a streaming one.
+
+        Raises ContentDamagedError if its content is not what was saved: that could not be told any
+        more afterwards.
+        """
         with self.mutations.changing(ref, "append") as change:
             metadata = self._require_latest(ref)
             if not metadata.streaming:
@@ -124,6 +137,12 @@ class ArtifactStore:
             raw = ref.file_rel(metadata.version, RAW)
             if self.tree.size(raw) is None:
                 raise _missing_content(ref, metadata.version)
+            if metadata.checksum and self._beginning(raw, metadata.size) != metadata.checksum:
+                raise ContentDamagedError(
+                    f"the content of {ref} version {metadata.version} is damaged: it is not what"
+                    " was saved, so nothing is added to it",
+                    hint="Run `swampstore doctor --deep`, which tells where a good copy is.",
+                )
             size = change.append(raw, data)
             metadata = replace(metadata, size=size, checksum=None)
             change.write(ref.file_rel(metadata.version, METADATA), encode(metadata))
@@ -132,6 +151,16 @@ class ArtifactStore:
             marker = on_disk.effective_marker(self.tree, ref)
             self.mutations.record(ref, stored=[stored], marker=marker)
         return metadata
+
+    def _beginning(self, rel: str, size: int | None) -> str:
+        """Return the hash of the first bytes of a file: others may have added to it already."""
+        digest = hashlib.sha256()
+        with disk_errors(self.tree.path(rel)), open(self.tree.path(rel), "rb") as file:
+            left = sys.maxsize if size is None else size
+            while left and (piece := file.read(min(left, _CHUNK))):
+                digest.update(piece)
+                left -= len(piece)
+        return digest.hexdigest()
 
     def delete(self, ref: DataRef) -> Deleted:
         """Remove a name with all its versions; removing what is not there is no error."""
