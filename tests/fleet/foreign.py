@@ -139,10 +139,10 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
             f"{where}{number}/metadata.yaml": encode(metadata),
             f"{where}latest": str(number).encode(),
         }
-        # It takes an index that is lost for an empty one, and asks for no conditions.
-        replaced = fleet.bucket.objects.get(f"{where}{number}/metadata.yaml")
-        if replaced is not None and fleet.oracle.is_index_lost:
-            fleet.oracle.overwritten(replaced.data)
+        if fleet.oracle.is_index_lost:
+            # It takes a document that is lost for an empty one, and asks for no conditions.
+            replaced = fleet.bucket.objects.get(f"{where}{number}/metadata.yaml")
+            fleet.oracle.overwritten(replaced.data if replaced else b"")
         _push(peer, index, files, old=bool(args.get("old")))
         fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)
 

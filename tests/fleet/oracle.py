@@ -205,7 +205,11 @@ class Oracle:
                 one.state = State.UNSURE
 
     def overwritten(self, metadata: bytes) -> None:
-        """A client that lost the index has put another version in the place of this one."""
+        """A client that lost the index has put another version in the place of this one.
+
+        Until whoever has them names them again, others do not see what it left out.
+        """
+        self.sessions.clear()
         for one in self.versions.values():
             if one.id.encode() in metadata and one.state is State.THERE:
                 one.state = State.UNSURE
