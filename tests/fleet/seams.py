@@ -25,6 +25,7 @@ from typing import Any
 from swampstore.stores import probe
 from swampstore.stores.probe import Finding, ProbeReport
 from tests.fleet.bucket import BUCKETS, FleetStore
+from tests.fleet.memoised import remember_what_was_read
 from tests.fleet.world import REPO_ID, Actor, Heart, current
 
 _CHANGES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "link", "symlink")
@@ -45,6 +46,7 @@ def install() -> None:
     _patch_chance()
     _patch_sqlite()
     _patch_swampstore()
+    remember_what_was_read(_replace)
     gc.freeze()  # what is there from now on need not be looked through after every run
 
 
