@@ -21,7 +21,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.pipeline import places_of, schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report import Reported, report
-from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, TypeUsage
+from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, Usage
 from swampstore.sync.report import Step
 from tests.conftest import FakeClock
 from tests.machines import Machine
@@ -287,7 +287,7 @@ def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
     assert totals.duplicate_bytes == 4
     assert (totals.freed_names, totals.freed_versions, totals.freed_bytes) == (2, 2, 102)
     assert (totals.undated_versions, totals.future_versions) == (1, 1)
-    assert [row.type_normalized for row in summary.types] == ["dns", "aws/ec2"]
+    assert [row.name for row in summary.types] == ["dns", "aws/ec2"]
     assert [row.model_id for row in summary.models] == ["zone", "i-1", "i-2"]
     assert [row.model_name for row in summary.models] == ["", "web", ""]
     assert [(row.size, row.data_name) for row in summary.largest[:3]] == [
@@ -297,7 +297,7 @@ def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
     ]
     assert [row.data_name for row in summary.oldest] == ["<b>", "log"]
     assert summary.oldest[0].created_at == datetime(2026, 1, 2, 23, 30, tzinfo=UTC)
-    assert [(row.rule, row.bytes) for row in summary.rules] == [
+    assert [(row.name, row.bytes) for row in summary.rules] == [
         ("duration-expired", 100),
         ("old-versions", 2),
     ]
@@ -363,8 +363,8 @@ def test_a_report_of_a_directory_and_a_bucket_comes_with_its_tables(
     summary = reported.summary
     assert (summary.totals.versions, summary.totals.names) == (12, 8)
     assert summary.totals.duplicate_contents == 4
-    assert {(row.rule, row.versions) for row in summary.rules} == RULES
-    assert summary.types[0] == ("dns", 6, 6, 2004, 2004)
+    assert {(row.name, row.versions) for row in summary.rules} == RULES
+    assert summary.types[0] == Usage(("dns",), 6, 6, 2004, 2004)
     assert {path.name for path in tables.iterdir()} == set(TABLES)
     names = spark.read.parquet(str(tables / "usage_by_name"))
     assert Counter((row.data_name, row.versions) for row in names.collect()) == {
@@ -389,7 +389,7 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
         _: object, places: Sequence[Place], *, now: datetime, output: str | None, **more: Any
     ) -> Reported:
         totals = Totals(1, 1, 1, 2, 3, 4096, 1024, 0, 0, 1, 2, 512, 1, 1, 256)
-        types = [TypeUsage("dns", 2, 3, 4096, 1024)]
+        types = [Usage(("dns",), 2, 3, 4096, 1024)]
         summary = Summary(now, [Source(str(places[0]), "")], totals, types=types)
         return Reported(output, more["tables_dir"], summary, 1.0)
 

@@ -27,22 +27,15 @@ from swampstore.pipeline.report.growth import growth_of, spans_of
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import (
     Addition,
-    ContentTypeUsage,
     Copy,
     Duplicate,
-    Freed,
-    LifecycleUsage,
     ModelUsage,
-    NamespaceUsage,
     NameUsage,
-    OwnerUsage,
-    RuleUsage,
     Source,
     StoredVersion,
     Summary,
     Totals,
-    TypeUsage,
-    WorkflowUsage,
+    Usage,
 )
 from swampstore.pipeline.report.text import Html, age_text, bytes_text, html, share_text, visible
 
@@ -102,21 +95,21 @@ def summary(name: str = "state", size: int = 1 << 20, **members: Any) -> Summary
             Addition(None, None, 1, size),
         ),
         "namespaces": (
-            NamespaceUsage(STORE, name, 1, 2, 2 * size, size),
-            NamespaceUsage(STORE, "other", 1, 1, size, size),
+            Usage((STORE, name), 1, 2, 2 * size, size),
+            Usage((STORE, "other"), 1, 1, size, size),
         ),
-        "types": (TypeUsage(name, 1, 3, 3 * size, size),),
+        "types": (Usage((name,), 1, 3, 3 * size, size),),
         "models": (ModelUsage(STORE, name, name, name, name, 1, 3, 3 * size, size),),
         "names": (NameUsage(STORE, name, name, name, name, name, "active", 3, 3 * size, size),),
-        "content_types": (ContentTypeUsage(name, 1, 3, 3 * size, size),),
-        "owners": (OwnerUsage(name, name, 1, 3, 3 * size, size),),
-        "workflows": (WorkflowUsage(name, 1, 3, 3 * size, size),),
-        "lifecycles": (LifecycleUsage("deleted", 1, 3, 3 * size, size),),
+        "content_types": (Usage((name,), 1, 3, 3 * size, size),),
+        "owners": (Usage((name, name), 1, 3, 3 * size, size),),
+        "workflows": (Usage((name,), 1, 3, 3 * size, size),),
+        "lifecycles": (Usage(("deleted",), 1, 3, 3 * size, size),),
         "largest": (version,),
         "oldest": (version._replace(created_at=None),),
         "duplicates": (Duplicate("ab" * 32, 2, 1, 2 * size, size, (copy, copy)),),
-        "rules": (RuleUsage("old-versions", 1, 1, size),),
-        "freed": (Freed("old-versions", STORE, name, name, 1, 1, size),),
+        "rules": (Usage(("old-versions",), 1, 1, size),),
+        "freed": (Usage(("old-versions", STORE, name, name), 1, 1, size),),
     }
     return Summary(NOW, (Source(STORE, name), Source(STORE, "other")), **(given | members))
 

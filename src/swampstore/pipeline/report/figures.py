@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -20,28 +20,20 @@ from swampstore.catalog.schema import ACTIVE
 from swampstore.pipeline.report.summary import (
     COLOURED,
     Addition,
-    ContentTypeUsage,
     Copy,
     Duplicate,
-    Freed,
-    LifecycleUsage,
     ModelUsage,
-    NamespaceUsage,
     NameUsage,
-    OwnerUsage,
-    RuleUsage,
     Source,
     StoredVersion,
     Summary,
     Totals,
-    TypeUsage,
-    WorkflowUsage,
+    Usage,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-T = TypeVar("T")
 Heads = dict[str, list["Row"]]
 
 PLACE = ("store", "namespace")
@@ -242,7 +234,7 @@ class SummaryReader:
     def summary(self, sources: Sequence[Source], now: datetime) -> Summary:
         """Read everything that a page about `sources` shows."""
         heads = self._heads()
-        namespaces = _usages(NamespaceUsage, heads["namespace"])
+        namespaces = _usages(heads["namespace"])
         additions = self._additions(namespaces)
         return Summary(
             generated_at=now,
@@ -250,20 +242,20 @@ class SummaryReader:
             totals=self._totals(heads, additions, now),
             additions=additions,
             namespaces=namespaces,
-            types=_usages(TypeUsage, heads["type"]),
+            types=_usages(heads["type"]),
             models=[
                 ModelUsage._make((*row.key, _model(row), *_use(row))) for row in heads["model"]
             ],
             names=[_name_usage(row) for row in heads["name"]],
-            content_types=_usages(ContentTypeUsage, heads["content_type"]),
-            owners=_usages(OwnerUsage, heads["owner"]),
-            workflows=_usages(WorkflowUsage, heads["workflow"]),
-            lifecycles=_usages(LifecycleUsage, heads["lifecycle"]),
+            content_types=_usages(heads["content_type"]),
+            owners=_usages(heads["owner"]),
+            workflows=_usages(heads["workflow"]),
+            lifecycles=_usages(heads["lifecycle"]),
             largest=self._versions(self._figures.largest),
             oldest=self._versions(self._figures.oldest),
             duplicates=self._duplicates(),
-            rules=[RuleUsage(*row.key, *_use(row)[:-1]) for row in heads["rule"]],
-            freed=[Freed(*row.key, *_use(row)[:-1]) for row in heads["collectable"]],
+            rules=_freed(heads["rule"]),
+            freed=_freed(heads["collectable"]),
         )
 
     def _collect(self, frame: DataFrame) -> list[Row]:
@@ -311,9 +303,9 @@ class SummaryReader:
             future_versions=sum(row.versions for row in additions if row.day and row.day > today),
         )
 
-    def _additions(self, namespaces: Sequence[NamespaceUsage]) -> list[Addition]:
+    def _additions(self, namespaces: Sequence[Usage]) -> list[Addition]:
         """Return what each of the largest namespaces got on each day, and all others together."""
-        largest = [f"{row.store}\0{row.namespace}" for row in namespaces[:COLOURED]]
+        largest = ["\0".join(row.key) for row in namespaces[:COLOURED]]
         is_large = sf.concat_ws("\0", *PLACE).isin(largest)
         days = self._figures.days.withColumn("source", sf.when(is_large, sf.struct(*PLACE)))
         added = days.groupBy("source", "day").agg(*_sums("versions", "bytes"))
@@ -336,8 +328,12 @@ class SummaryReader:
         ]
 
 
-def _usages(kind: Callable[..., T], rows: Sequence[Row]) -> list[T]:
-    return [kind(*row.key, *_use(row)) for row in rows]
+def _usages(rows: Sequence[Row]) -> list[Usage]:
+    return [Usage(tuple(row.key), *_use(row)) for row in rows]
+
+
+def _freed(rows: Sequence[Row]) -> list[Usage]:
+    return [one._replace(latest_bytes=None) for one in _usages(rows)]
 
 
 def _use(row: Row) -> tuple[int, ...]:

@@ -17,10 +17,8 @@ from swampstore.pipeline.report.summary import (
     COLOURED,
     Copy,
     Duplicate,
-    Freed,
     ModelUsage,
     NameUsage,
-    OwnerUsage,
     Source,
     StoredVersion,
     Summary,
@@ -145,9 +143,9 @@ class _Labels:
         sources = summary.sources
         self._names_stores = len({source.store for source in sources}) > 1
         self._names_namespaces = len(sources) > 1 or any(source.namespace for source in sources)
-        self._sources = [Source(row.store, row.namespace) for row in summary.namespaces[:COLOURED]]
+        self._sources = [Source(*row.key) for row in summary.namespaces[:COLOURED]]
         self._models = {row.model_id: row.model_name for row in summary.models if row.model_name}
-        self._types = [row.type_normalized for row in summary.types[:COLOURED]]
+        self._types = [row.name for row in summary.types[:COLOURED]]
 
     def source(self, store: str, namespace: str) -> str:
         name = namespace or "(no namespace)"
@@ -160,16 +158,15 @@ class _Labels:
             return named
         return f"{self.source(row.store, row.namespace)} · {named}"
 
-    def garbage(self, row: Freed) -> tuple[str, str]:
-        why = _RULES.get(row.rule, row.rule)
+    def garbage(self, rule: str, store: str, namespace: str, model_type: str) -> tuple[str, str]:
+        why = _RULES.get(rule, rule)
         if self._names_namespaces:
-            why += f" · {self.source(row.store, row.namespace)}"
-        return row.type_normalized, why
+            why += f" · {self.source(store, namespace)}"
+        return model_type, why
 
-    def owner(self, row: OwnerUsage) -> tuple[str, str]:
-        if name := self._models.get(row.owner_ref):
-            return name, f"{row.owner_type} · {row.owner_ref}"
-        return row.owner_ref or "(none)", row.owner_type
+    def owner(self, kind: str, ref: str) -> tuple[str, str]:
+        name = self._models.get(ref)
+        return (name, f"{kind} · {ref}") if name else (ref or "(none)", kind)
 
     def copies(self, row: Duplicate) -> tuple[str, str, str]:
         """Name the first copy, say where it is, and where some others are."""
@@ -264,20 +261,18 @@ class _Sections:
         largest = self._summary.types[0]
         lead = (
             f"{counted(totals.types, 'type')} in {counted(totals.namespaces, 'namespace')}."
-            f" The largest type, {largest.type_normalized}, holds"
+            f" The largest type, {largest.name}, holds"
             f" {share_text(largest.bytes, totals.bytes)} of all bytes."
         )
         types = [
-            _bar(row, row.type_normalized, colour=labels.type_colour(row.type_normalized))
+            _bar(row, row.name, colour=labels.type_colour(row.name))
             for row in self._summary.types[:_BARS]
         ]
         charts = [self._all_bars("Bytes by type", "Type", types, totals.types)]
         if len(self._summary.namespaces) > 1:
-            rows = self._summary.namespaces[:_BARS]
-            sources = [Source(row.store, row.namespace) for row in rows]
             namespaces = [
-                _bar(row, labels.source(*source), colour=labels.source_colour(source))
-                for row, source in zip(rows, sources, strict=True)
+                _bar(row, labels.source(*row.key), colour=labels.source_colour(Source(*row.key)))
+                for row in self._summary.namespaces[:_BARS]
             ]
             caption = "Bytes by namespace"
             charts.append(self._all_bars(caption, "Namespace", namespaces, totals.namespaces))
@@ -402,11 +397,11 @@ class _Sections:
             f" all bytes: {counted(totals.freed_versions, 'version')} of"
             f" {counted(totals.freed_names, 'name')}."
         )
-        rules = [_bar(row, _RULES.get(row.rule, row.rule)) for row in self._summary.rules]
+        rules = [_bar(row, _RULES.get(row.name, row.name)) for row in self._summary.rules]
         columns = {"Type, and why": "", "Names": "number minor", "Versions": "number"}
         rows = [
             (
-                Cell(label(*self.labels.garbage(row)), row.type_normalized),
+                Cell(label(*self.labels.garbage(*row.key)), row.key[-1]),
                 *(count(row.names), count(row.versions), size(row.bytes)),
             )
             for row in self._summary.freed[:_SHOWN]
@@ -425,9 +420,9 @@ class _Sections:
     def _origins(self) -> Html:
         told = self._summary
         found = {
-            "Content type": [_bar(row, row.content_type or "(none)") for row in told.content_types],
-            "Owner": [_bar(row, *self.labels.owner(row)) for row in told.owners],
-            "Workflow": [_bar(row, row.workflow_name) for row in told.workflows],
+            "Content type": [_bar(row, row.name or "(none)") for row in told.content_types],
+            "Owner": [_bar(row, *self.labels.owner(*row.key)) for row in told.owners],
+            "Workflow": [_bar(row, row.name) for row in told.workflows],
         }
         charts = [
             bars(f"Bytes by {what.lower()}", what, rows[:_BARS], self._totals.bytes)
@@ -447,7 +442,7 @@ class _Sections:
             f" still take {bytes_text(totals.deleted_bytes)}."
         )
         rows = [
-            _bar(row, row.lifecycle, colour="c1" if row.lifecycle == ACTIVE else _OTHERS)
+            _bar(row, row.name, colour="c1" if row.name == ACTIVE else _OTHERS)
             for row in self._summary.lifecycles
         ]
         chart = bars("Bytes by state of the name", "State", rows, totals.bytes)

@@ -16,6 +16,17 @@ from swampstore.clock import to_iso
 TOP = 10
 # How many namespaces and types have a colour of their own, the largest first.
 COLOURED = 6
+# What the parts of the keys are, by the list of a summary.
+KEYS = {
+    "namespaces": ("store", "namespace"),
+    "types": ("type_normalized",),
+    "content_types": ("content_type",),
+    "owners": ("owner_type", "owner_ref"),
+    "workflows": ("workflow_name",),
+    "lifecycles": ("lifecycle",),
+    "rules": ("rule",),
+    "freed": ("rule", "store", "namespace", "type_normalized"),
+}
 
 
 class Source(NamedTuple):
@@ -50,25 +61,22 @@ class Totals(NamedTuple):
 NOTHING = Totals()
 
 
-class NamespaceUsage(NamedTuple):
-    """What a namespace uses."""
+class Usage(NamedTuple):
+    """How much is stored under one key: a type, a namespace of a store, an owner and so on.
 
-    store: str
-    namespace: str
+    What would be freed has no `latest_bytes`.
+    """
+
+    key: tuple[str, ...]
     names: int
     versions: int
     bytes: int
-    latest_bytes: int
+    latest_bytes: int | None = None
 
-
-class TypeUsage(NamedTuple):
-    """What the models of a type use, in all namespaces."""
-
-    type_normalized: str
-    names: int
-    versions: int
-    bytes: int
-    latest_bytes: int
+    @property
+    def name(self) -> str:
+        """The first part of the key."""
+        return self.key[0]
 
 
 class ModelUsage(NamedTuple):
@@ -95,47 +103,6 @@ class NameUsage(NamedTuple):
     model_name: str
     data_name: str
     lifecycle: str
-    versions: int
-    bytes: int
-    latest_bytes: int
-
-
-class ContentTypeUsage(NamedTuple):
-    """What a kind of content uses."""
-
-    content_type: str
-    names: int
-    versions: int
-    bytes: int
-    latest_bytes: int
-
-
-class OwnerUsage(NamedTuple):
-    """What an owner produced."""
-
-    owner_type: str
-    owner_ref: str
-    names: int
-    versions: int
-    bytes: int
-    latest_bytes: int
-
-
-class WorkflowUsage(NamedTuple):
-    """What the runs of a workflow produced."""
-
-    workflow_name: str
-    names: int
-    versions: int
-    bytes: int
-    latest_bytes: int
-
-
-class LifecycleUsage(NamedTuple):
-    """What names use whose latest version is of this lifecycle."""
-
-    lifecycle: str
-    names: int
     versions: int
     bytes: int
     latest_bytes: int
@@ -179,38 +146,6 @@ class Duplicate(NamedTuple):
     examples: tuple[Copy, ...]
 
 
-class Freed(NamedTuple):
-    """What garbage collection would remove by one rule from one type of a namespace."""
-
-    rule: str
-    store: str
-    namespace: str
-    type_normalized: str
-    names: int
-    versions: int
-    bytes: int
-
-
-class RuleUsage(NamedTuple):
-    """What garbage collection would remove by one rule."""
-
-    rule: str
-    names: int
-    versions: int
-    bytes: int
-
-
-Usage = (
-    ContentTypeUsage
-    | LifecycleUsage
-    | NamespaceUsage
-    | OwnerUsage
-    | RuleUsage
-    | TypeUsage
-    | WorkflowUsage
-)
-
-
 class Addition(NamedTuple):
     """What was written to a namespace on a day and still exists.
 
@@ -231,19 +166,19 @@ class Summary:
     sources: Sequence[Source]
     totals: Totals = NOTHING
     additions: Sequence[Addition] = ()
-    namespaces: Sequence[NamespaceUsage] = ()
-    types: Sequence[TypeUsage] = ()
+    namespaces: Sequence[Usage] = ()
+    types: Sequence[Usage] = ()
     models: Sequence[ModelUsage] = ()
     names: Sequence[NameUsage] = ()
-    content_types: Sequence[ContentTypeUsage] = ()
-    owners: Sequence[OwnerUsage] = ()
-    workflows: Sequence[WorkflowUsage] = ()
-    lifecycles: Sequence[LifecycleUsage] = ()
+    content_types: Sequence[Usage] = ()
+    owners: Sequence[Usage] = ()
+    workflows: Sequence[Usage] = ()
+    lifecycles: Sequence[Usage] = ()
     largest: Sequence[StoredVersion] = ()
     oldest: Sequence[StoredVersion] = ()
     duplicates: Sequence[Duplicate] = ()
-    rules: Sequence[RuleUsage] = ()
-    freed: Sequence[Freed] = ()
+    rules: Sequence[Usage] = ()
+    freed: Sequence[Usage] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals and the top ten of everything."""
@@ -252,12 +187,19 @@ class Summary:
             "generatedAt": to_iso(self.generated_at),
             "sources": [_json(source) for source in self.sources],
             "totals": _json(self.totals),
-            **{_camel(name): [_json(row) for row in getattr(self, name)[:TOP]] for name in lists},
+            **{
+                _camel(name): [_json(row, KEYS.get(name)) for row in getattr(self, name)[:TOP]]
+                for name in lists
+            },
         }
 
 
-def _json(value: Any) -> Any:
+def _json(value: Any, key: Sequence[str] | None = None) -> Any:
     match value:
+        case Usage():
+            numbers = {name: one for name, one in value._asdict().items() if one is not None}
+            members = dict(zip(key or (), numbers.pop("key"), strict=True)) | numbers
+            return {_camel(name): one for name, one in members.items()}
         case tuple() if hasattr(value, "_asdict"):
             return {_camel(name): _json(member) for name, member in value._asdict().items()}
         case tuple():
