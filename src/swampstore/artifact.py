@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.content import LARGEST_PARSED, ContentSource, parse_content
@@ -185,9 +186,7 @@ class Artifact:
         )
 
     def _repr_html_(self) -> str:
-        from swampstore.html import table
-
-        return table(
+        return html_table(
             ["field", "value"],
             [[key, value] for key, value in self.record().items() if value not in ("", {})],
         )
@@ -197,3 +196,15 @@ class Artifact:
 
     def __hash__(self) -> int:
         return hash(self.row)
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
+    """Return a small table for notebooks; every cell is escaped."""
+    from html import escape  # which no command needs
+
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    foot = f"<p>{escape(note)}</p>" if note else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{foot}"

@@ -1,6 +1,8 @@
 """An open datastore: the parts, built from the configuration, and what connects them.
 
-Nothing else builds the parts. Every read first lets changes that a killed process left unfinished
+An open repository has its parts from here: the tree, the catalog, changes, locks, content, and from
+`sync.opening` the remote. Jobs that work on a store without a repository open its index with
+`pipeline.editing`. Every read first lets changes that a killed process left unfinished
 be healed, which costs one look at a table that is nearly always empty.
 """
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from swampstore.artifact import Artifact
+from swampstore.artifact import Artifact, html_table
 from swampstore.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -92,13 +92,11 @@ class Results(Sequence[T], Generic[T]):
         return f"<Results{more}: {len(self)}{limited}>"
 
     def _repr_html_(self) -> str:
-        from swampstore.html import table
-
         rows = self._rows()[:_SHOWN]
         shown = ("modelType", "modelId", "name", "version", "contentType", "size", "createdAt")
         header = [key for key in (rows[0] if rows else {}) if len(rows[0]) < 20 or key in shown]
         note = f"{len(self)} result(s)" + (f", {_SHOWN} shown" if len(self) > _SHOWN else "")
-        return table(header, [[row.get(key, "") for key in header] for row in rows], note)
+        return html_table(header, [[row.get(key, "") for key in header] for row in rows], note)
 
 
 def _extra(module: str, extra: str) -> Any:

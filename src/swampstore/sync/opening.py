@@ -1,6 +1,7 @@
 """Connecting an open repository with its remote: which store, which cache, who does what.
 
-Nothing else builds the parts of a sync.
+A cache and its remote are put together here. What a service is made of inside is its own business,
+and a job without a cache opens the index with `pipeline.editing`.
 """
 
 from __future__ import annotations
