@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from swampstore.pipeline.copying import job
-from swampstore.pipeline.copying.commits import Commits
-from swampstore.pipeline.copying.comparison import Totals
-from swampstore.pipeline.copying.outcomes import Outcome, Placed, Refused, Wanted
-from swampstore.pipeline.copying.units import CopyTask, copy_units, units_of
+from swampstore.pipeline.copy import job
+from swampstore.pipeline.copy.commits import Commits
+from swampstore.pipeline.copy.comparison import Totals
+from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
+from swampstore.pipeline.copy.units import CopyTask, copy_units, units_of
 from swampstore.pipeline.editing import committer
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores import Store

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from swampstore.pipeline.evidence.gathering import Budget, Claims, Listing
-from swampstore.pipeline.evidence.ground import Ground, survey
+from swampstore.pipeline.evidence.index_state import Ground, survey
 from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in

@@ -439,7 +439,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "pipeline/copying/objects.py": {
+    "pipeline/copy/objects.py": {
         "open": "/dev/null",
         "tempfile.TemporaryFile": "content on its way",
     },

@@ -31,7 +31,7 @@ from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import record as lock_errors
 from swampstore.pipeline import catalog as pipeline_catalog
 from swampstore.pipeline import catalog_export as pipeline_catalog_export
-from swampstore.pipeline import copying as pipeline_copying
+from swampstore.pipeline import copy as pipeline_copying
 from swampstore.pipeline import errors as pipeline_errors
 from swampstore.pipeline import gc as pipeline_gc
 from swampstore.pipeline import reindex as pipeline_reindex

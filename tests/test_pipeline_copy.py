@@ -13,7 +13,7 @@ import pytest
 from swampstore.cli.running import run as cli_run
 from swampstore.config import update_marker
 from swampstore.namespaces.manifests import Registry
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     CORRUPT,
     HELD_BACK,
@@ -34,7 +34,7 @@ from tests.sync_harness import assert_sound, remote_index
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from swampstore.pipeline.copying import Copied
+    from swampstore.pipeline.copy import Copied
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def target(tmp_path: Path) -> Bucket:
 
 
 def run(spark: SparkSession, source: str, target: str, **options: Any) -> Copied:
-    from swampstore.pipeline.copying import copy
+    from swampstore.pipeline.copy import copy
 
     return copy(spark, places_of(source), target, **options)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def copy_on_cluster(spark: SparkSession, source: str, target: str) -> dict[str, Any]:
     """Copy everything. Runs in the process of the driver."""
-    from swampstore.pipeline.copying import copy
+    from swampstore.pipeline.copy import copy
 
     return copy(spark, places_of(source), target).to_json()
 

@@ -12,9 +12,9 @@ import pytest
 from swampstore import open_repo
 from swampstore.errors import NamespaceTakenError, ValidationError
 from swampstore.namespaces.manifests import Registry
-from swampstore.pipeline.copying import copy
-from swampstore.pipeline.copying.commits import Commits
-from swampstore.pipeline.copying.ends import (
+from swampstore.pipeline.copy import copy
+from swampstore.pipeline.copy.commits import Commits
+from swampstore.pipeline.copy.ends import (
     Border,
     Ends,
     check_namespace,
@@ -22,8 +22,8 @@ from swampstore.pipeline.copying.ends import (
     claim_namespace,
     ends_of,
 )
-from swampstore.pipeline.copying.objects import ObjectCopier
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.objects import ObjectCopier
+from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
     CORRUPT,

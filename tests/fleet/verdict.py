@@ -10,7 +10,7 @@ from datetime import timedelta
 import msgspec
 
 from swampstore.pipeline.evidence.gathering import Claims, seen_as
-from swampstore.pipeline.evidence.ground import Ground, look
+from swampstore.pipeline.evidence.index_state import Ground, look
 from swampstore.pipeline.evidence.rows import Claim, Item, Path, Summary, decoded_sum
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import listed, pieces

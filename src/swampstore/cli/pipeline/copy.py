@@ -14,7 +14,7 @@ from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from swampstore.pipeline.copying import Copied
+    from swampstore.pipeline.copy import Copied
 
 _SHOWN = 20
 
@@ -68,8 +68,8 @@ def copy(
     every night. Nothing of the target is deleted, and nothing overwritten that did not come from
     this source.
     """
-    from swampstore.pipeline.copying import copy as copy_places
-    from swampstore.pipeline.copying import findings_table
+    from swampstore.pipeline.copy import copy as copy_places
+    from swampstore.pipeline.copy import findings_table
     from swampstore.pipeline.findings import write_findings
 
     bulk = Bulk(source, namespaces, dry_run, findings, master)

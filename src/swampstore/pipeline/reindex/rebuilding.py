@@ -23,7 +23,7 @@ from swampstore.pipeline.evidence.gathering import (
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.ground import Ground, survey
+from swampstore.pipeline.evidence.index_state import Ground, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place

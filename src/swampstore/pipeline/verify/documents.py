@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema
-from swampstore.pipeline.evidence.ground import Ground
+from swampstore.pipeline.evidence.index_state import Ground
 from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.verify import kinds

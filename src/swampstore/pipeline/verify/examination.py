@@ -18,7 +18,7 @@ from swampstore.pipeline.evidence.gathering import (
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.ground import Ground, look, survey
+from swampstore.pipeline.evidence.index_state import Ground, look, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
 from swampstore.pipeline.evidence.rows import Outlook, Total, paths_in
 from swampstore.pipeline.places import Place

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.pipeline import schemas
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
     CORRUPT,

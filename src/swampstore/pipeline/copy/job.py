@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from swampstore.pipeline.copying.commits import Commits
-from swampstore.pipeline.copying.comparison import Comparison, Trouble
-from swampstore.pipeline.copying.ends import (
+from swampstore.pipeline.copy.commits import Commits
+from swampstore.pipeline.copy.comparison import Comparison, Trouble
+from swampstore.pipeline.copy.ends import (
     Border,
     Ends,
     check_namespace,
@@ -17,7 +17,7 @@ from swampstore.pipeline.copying.ends import (
     claim_namespace,
     ends_of,
 )
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     DAMAGED,
     FORBIDDEN,
@@ -29,8 +29,8 @@ from swampstore.pipeline.copying.outcomes import (
     Wanted,
     is_known_conflict,
 )
-from swampstore.pipeline.copying.summary import Copied, Finding
-from swampstore.pipeline.copying.units import CopyTask, Unit, copy_units, stages_of, units_of
+from swampstore.pipeline.copy.summary import Copied, Finding
+from swampstore.pipeline.copy.units import CopyTask, Unit, copy_units, stages_of, units_of
 from swampstore.pipeline.editing import committer
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, tasks_for

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from swampstore.layout import DEFERRED, METADATA
-from swampstore.pipeline.copying.outcomes import SEAL, SEAL_DIGITS, Wanted
+from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.running import spark_errors
 from swampstore.pipeline.schemas import data_name, data_version

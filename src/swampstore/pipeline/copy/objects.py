@@ -18,7 +18,7 @@ from swampstore.artifacts.latest import parse_marker, wins
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
     CORRUPT,

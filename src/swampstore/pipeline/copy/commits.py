@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from swampstore.layout import METADATA
-from swampstore.pipeline.copying.outcomes import OVERTAKEN, Placed, Refused, entry_there
-from swampstore.pipeline.copying.units import Unit
+from swampstore.pipeline.copy.outcomes import OVERTAKEN, Placed, Refused, entry_there
+from swampstore.pipeline.copy.units import Unit
 from swampstore.pipeline.editing import Editor
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from swampstore.clock import system_clock
 from swampstore.layout import METADATA
-from swampstore.pipeline.copying.objects import Body, ObjectCopier, marker_of, temporary
-from swampstore.pipeline.copying.outcomes import (
+from swampstore.pipeline.copy.objects import Body, ObjectCopier, marker_of, temporary
+from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
     HELD_BACK,
