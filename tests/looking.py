@@ -17,8 +17,7 @@ from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import of_documents, readable_shards, stale_in
-from swampstore.pipeline.verify.files import File
-from swampstore.pipeline.verify.rules import Found, examined
+from swampstore.pipeline.verify.rules import File, Found, examined
 
 AT_ONCE = timedelta(0)
 LOOK = 1

@@ -400,7 +400,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "sync/dirty.py": {"os.makedirs": "the cache's directory"},
     "doctor/cache.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/quarantine.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "pipeline/verify/applying.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "pipeline/verify/repair.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/verify/sources.py": {
         "shutil.copyfileobj": "content on its way to the store",
         "tempfile.TemporaryFile": "the same",
@@ -485,16 +485,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.gettempdir": "the same",
     },
     "pipeline/source/records.py": {"tempfile.TemporaryFile": "a long record while it is read"},
-    "pipeline/source/saving.py": {
-        "tempfile.TemporaryDirectory": "the throw-away cache of a Spark job",
-    },
     "pipeline/source/snapshots.py": {
         "os.makedirs": "the directory where a stream remembers what it has delivered",
         "os.unlink": "snapshots that it needs no more",
     },
-    "pipeline/source/staging.py": {
+    "pipeline/source/saving.py": {
         "open": "what tasks staged, brought to the driver",
-        "tempfile.TemporaryDirectory": "the same",
+        "tempfile.TemporaryDirectory": "the same, and the throw-away cache of a Spark job",
     },
 }
 

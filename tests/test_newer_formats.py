@@ -19,7 +19,7 @@ from swampstore.formats import NEWEST, refuse_newer
 from swampstore.layout import Routing
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, Mark, read_marks, write_marks
-from swampstore.pipeline.reindex.shards import read_shard
+from swampstore.pipeline.reindex.rebuilding import read_shard
 from swampstore.pipeline.running import spark_errors
 from swampstore.repo import upgrade_repo
 from swampstore.stores.memory import MemoryStore

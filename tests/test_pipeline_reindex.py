@@ -14,8 +14,7 @@ from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex
-from swampstore.pipeline.reindex.rebuilding import Writing
-from swampstore.pipeline.reindex.shards import merged, write_shard
+from swampstore.pipeline.reindex.rebuilding import Writing, merged, write_shard
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync.errors import IndexMovedError

@@ -31,8 +31,8 @@ from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.source.objects import content_of as content_of_path
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import stale_in
+from swampstore.pipeline.verify.examination import Selection
 from swampstore.pipeline.verify.rules import examined
-from swampstore.pipeline.verify.selection import Selection
 from swampstore.sync.index_format import decode_entry
 from swampstore.sync.partitions import partition_of
 from swampstore.sync.removals import Note, Notes, Removal

@@ -26,9 +26,8 @@ from swampstore.pipeline.findings import write_findings
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
-from swampstore.pipeline.source.files import Files
 from swampstore.pipeline.source.index import Index
-from swampstore.pipeline.source.objects import Chosen, Contents, Objects
+from swampstore.pipeline.source.objects import Chosen, Contents, Files, Objects
 from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.report import Step, no_progress
 from tests.machines import Machine

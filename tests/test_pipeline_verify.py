@@ -24,7 +24,6 @@ from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import Finding, Verified, kinds, verify
-from swampstore.pipeline.verify.files import File
 from swampstore.pipeline.verify.mending import (
     Action,
     Find,
@@ -32,6 +31,7 @@ from swampstore.pipeline.verify.mending import (
     Wanted,
     marker_hash,
 )
+from swampstore.pipeline.verify.rules import File
 from swampstore.stores import store_config
 from swampstore.sync.partitions import META_KEY
 from swampstore.sync.report import no_progress

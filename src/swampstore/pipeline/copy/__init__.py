@@ -7,6 +7,6 @@ source before, `latest` markers that are behind, and what can be computed again.
 from __future__ import annotations
 
 from swampstore.pipeline.copy.job import copy
-from swampstore.pipeline.copy.summary import Copied, Finding, findings_table
+from swampstore.pipeline.copy.outcomes import Copied, Finding, findings_table
 
 __all__ = ["Copied", "Finding", "copy", "findings_table"]

@@ -24,12 +24,13 @@ from swampstore.pipeline.copy.outcomes import (
     MAY_PASS,
     NOT_KEPT,
     OVERTAKEN,
+    Copied,
+    Finding,
     Placed,
     Refused,
     Wanted,
     is_known_conflict,
 )
-from swampstore.pipeline.copy.summary import Copied, Finding
 from swampstore.pipeline.copy.units import CopyTask, Unit, copy_units, stages_of, units_of
 from swampstore.pipeline.editing import committer
 from swampstore.pipeline.places import Place

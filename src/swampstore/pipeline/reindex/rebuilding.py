@@ -1,9 +1,4 @@
-"""Making the index of one place anew: plan, write shards in tasks, then what makes them count.
-
-On version 2 the shards come first and `_meta.json` last. On version 1 the monolith, which is the
-truth, comes first, and the shards are copies of its parts. Who is stopped in between leaves what
-the next run finds half done, and finishes.
-"""
+"""Making the index of one place anew: plan, write shards in tasks, then what makes them count."""
 
 from __future__ import annotations
 
@@ -11,12 +6,15 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
+    Task,
     arrow_schema,
     everything,
     gathered,
@@ -29,7 +27,7 @@ from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
-from swampstore.pipeline.reindex import Reindexed, shards
+from swampstore.pipeline.reindex import Reindexed
 from swampstore.pipeline.reindex.planned import (
     CONTRADICTED,
     DROPPED,
@@ -45,19 +43,22 @@ from swampstore.pipeline.reindex.planned import (
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import FINDINGS
 from swampstore.pipeline.source.scan import batches
-from swampstore.stores.errors import PreconditionFailedError, StoreError
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
+from swampstore.stores.protocol import Store, Written
 from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.index_format import (
     Document,
     Meta,
+    RawEntries,
     decode_monolith,
+    decode_shard,
     encode_meta,
     encode_monolith,
     encode_shard,
 )
 from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.merging import index_moved, new_write_id
+from swampstore.sync.remote.merging import attempts, index_moved, new_write_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +66,124 @@ if TYPE_CHECKING:
 
     from swampstore.pipeline.editing import Editor
     from swampstore.sync.report import Progress
+
+
+WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
+
+
+class Current(NamedTuple):
+    """A shard as it is on the store: without `etag` there is none, without `doc` no whole one."""
+
+    doc: Document | None = None
+    etag: str | None = None
+    token: str | None = None
+
+
+def merged(current: RawEntries, wanted: RawEntries) -> RawEntries:
+    """Return the wanted entries in the order of the current ones, then the new ones."""
+    kept = {rel: wanted[rel] for rel in current if rel in wanted}
+    return kept | {rel: raw for rel, raw in sorted(wanted.items()) if rel not in kept}
+
+
+def read_shard(store: Store, key: str) -> Current:
+    """Return a shard with every entry that it has."""
+    try:
+        info, data = store.get(key)
+    except ObjectNotFoundError:
+        return Current()
+    try:
+        return Current(decode_shard(data), info.etag, info.token)
+    except IndexDamagedError:
+        return Current(None, info.etag, info.token)
+
+
+def write_shard(
+    place: Place,
+    store: Store,
+    partition: str,
+    wanted: RawEntries,
+    expected: str | None,
+    commit_seq: int | None = None,
+) -> tuple[str, str, bool]:
+    """Make a shard hold these entries; return its ETag, its token and whether it was written.
+
+    `commit_seq` is the commit that writes it on version 2. `expected` is the ETag that it had when
+    the entries were settled. Raises IndexMovedError if somebody wrote another one since.
+    """
+    key = place.names().remote(shard_key(partition))
+    for _ in attempts(()):
+        now = read_shard(store, key)
+        if now.doc is not None and now.doc.entries == wanted:
+            assert now.etag is not None
+            return now.etag, now.token or "", False
+        if now.etag != expected:
+            raise index_moved(f"somebody else wrote {key}", ())
+        current = now.doc or Document({})
+        document = current.holding(merged(current.entries, wanted))
+        data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
+        try:
+            written = _put(store, key, data, now.token)
+        except PreconditionFailedError:
+            continue  # perhaps a twin of this task, whose shard is as good
+        return written.etag, written.token, True
+    raise AssertionError  # attempts() ends with an error
+
+
+def _put(store: Store, key: str, data: bytes, token: str | None) -> Written:
+    able = store.capabilities
+    if token is None and able.conditional_create:
+        return store.put_if_absent(key, data)
+    if token is not None and able.conditional_update:
+        return store.put_if_match(key, data, token)
+    return store.put(key, data)
+
+
+def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
+    """Return what a task does with planned rows, which come sorted by partition."""
+    schema = arrow_schema(WRITTEN)
+
+    def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        rows = (row for batch in incoming for row in zip(*_columns(batch), strict=True))
+        with place.open() as store:
+            for partition, group in groupby(rows, key=itemgetter(0)):
+                wanted = wanted_in(body for _, body in group)
+                found = expected.get(partition)
+                answer = _answer(place, store, partition, wanted, found, commit_seq)
+                yield pa.RecordBatch.from_pylist([answer], schema=schema)
+
+    return write
+
+
+def wanted_in(bodies: Iterable[bytes]) -> RawEntries:
+    """Return the entries of planned rows, sorted."""
+    import msgspec
+
+    pairs = sorted(pair for body in bodies for pair in entries_in(body))
+    return {rel: msgspec.Raw(entry) for rel, entry in pairs if entry is not None}
+
+
+def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
+    return [batch.column(name).to_pylist() for name in ("home", "body")]
+
+
+def _answer(
+    place: Place,
+    store: Store,
+    partition: str,
+    wanted: RawEntries,
+    expected: str | None,
+    commit_seq: int | None,
+) -> dict[str, Any]:
+    from swampstore.sync.errors import IndexMovedError
+
+    try:
+        etag, token, is_written = write_shard(place, store, partition, wanted, expected, commit_seq)
+    except IndexMovedError as error:
+        return {"partition": partition, "error": error.message}
+    return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}
+
 
 _CONCURRENCY = 10
 
@@ -234,7 +353,7 @@ class Writing:
         for partition in sorted(partitions):
             if partition in there:
                 key = self._place.names().remote(shard_key(partition))
-                now = shards.read_shard(self._documents.store, key)
+                now = read_shard(self._documents.store, key)
                 if now.doc is None or now.doc.entries:
                     data = encode_shard((now.doc or Document({})).holding({}))
                     tokens[partition] = self._documents.put_shard(partition, data, now.token).token
@@ -277,11 +396,11 @@ class Writing:
         fetched = self._documents.monolith()
         token = fetched.info.token if fetched else None
         current = _decoded(fetched.data) if fetched else None
-        wanted = shards.wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
+        wanted = wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
         if fetched is not None and current is not None and current.entries == wanted:
             return fetched.info.etag, False
         before = current or Document({})
-        doc = Document(shards.merged(before.entries, wanted), before.extra)
+        doc = Document(merged(before.entries, wanted), before.extra)
         data = encode_monolith(doc, to_iso(system_clock()), new_write_id())
         try:
             return self._documents.put_monolith(data, token).etag, True
@@ -295,10 +414,10 @@ class Writing:
         spark = self._rows.sparkSession
         tasks = tasks_for(spark)
         expected = {partition: info.etag for partition, info in self._ground.shards}
-        write = shards.shard_writer(self._place, expected, commit_seq)
+        write = shard_writer(self._place, expected, commit_seq)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
         with watched(spark, "write shards", tasks, self._tell):
-            answers = frame.mapInArrow(write, shards.WRITTEN).collect()
+            answers = frame.mapInArrow(write, WRITTEN).collect()
         for answer in answers:
             if answer["error"]:
                 raise index_moved(answer["error"], ())

@@ -142,7 +142,7 @@ def _index(options: Mapping[str, str]) -> Table[Any]:
 
 
 def _files(options: Mapping[str, str]) -> Table[Any]:
-    from swampstore.pipeline.source.files import Files
+    from swampstore.pipeline.source.objects import Files
 
     return Files(hashed=is_on(options, "hashed"))
 

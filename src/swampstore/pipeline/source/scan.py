@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from swampstore.errors import SwampstoreError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.filters import EVERYTHING, Frame, Wanted, understood
 from swampstore.stores.protocol import Store
@@ -15,6 +17,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
+
+
+@contextlib.contextmanager
+def hints() -> Iterator[None]:
+    """Put the hints of errors where Spark shows them."""
+    try:
+        yield
+    except SwampstoreError as error:
+        raise with_hint(error) from error.__cause__
+
+
+def with_hint(error: SwampstoreError) -> SwampstoreError:
+    """Return an error that shows its hint in a traceback."""
+    if error.hint and error.hint not in getattr(error, "__notes__", ()):
+        error.add_note(error.hint)
+    return error
+
 
 P = TypeVar("P")
 _BATCH = 2048

@@ -1,9 +1,4 @@
-"""Following commits: `spark.readStream.format("swampstore").load(url_or_repository)`.
-
-An offset is the number of the last commit of each place. The driver finds out which shards changed
-and tasks read them; with a directory for its state the driver reads them itself, and compares them
-with what it has delivered.
-"""
+"""Following commits: `spark.readStream.format("swampstore").load(url_or_repository)`."""
 
 from __future__ import annotations
 
@@ -21,11 +16,10 @@ from swampstore.errors import ValidationError
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
-from swampstore.pipeline.source.commits import Brought, Span, brought, read
-from swampstore.pipeline.source.hinting import hints, with_hint
-from swampstore.pipeline.source.scan import batches
+from swampstore.pipeline.source.commits import Brought, Span, Told, brought, look, read
+from swampstore.pipeline.source.scan import batches, hints, with_hint
 from swampstore.pipeline.source.snapshots import Snapshots, advanced, difference
-from swampstore.pipeline.source.watching import START, Position, Watched, documents_of
+from swampstore.sync.remote.documents import Documents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +28,66 @@ if TYPE_CHECKING:
 
     from swampstore.pipeline.source.snapshots import Snapshot
     from swampstore.stores.protocol import Store
+
+
+class Position(NamedTuple):
+    """The last commit of a place that counts, and the origin that it is counted from.
+
+    Without an origin numbers are all there is to go by.
+    """
+
+    commit: int = 0
+    origin: str | None = None
+
+
+START = Position()
+
+
+class Watched:
+    """A place that is followed, and what it told since the last batch that is done."""
+
+    def __init__(self, place: Place) -> None:
+        self.documents = documents_of(place, place.open())
+        self._place = place
+        self._told: list[Told] = []
+
+    def look(self, reached: Position = START) -> Told:
+        """Return what is told now; raise StreamPositionError if that is not beyond a position."""
+        told = look(self.documents, self._told[-1] if self._told else None)
+        is_other = None not in (told.origin, reached.origin) and told.origin != reached.origin
+        if is_other or told.commit_seq < reached.commit:
+            raise StreamPositionError(
+                f"the last commit of {self._place} is {told.commit_seq}, which does not follow"
+                f" commit {reached.commit} that this stream has come to: the remote was emptied,"
+                " or replaced by another one",
+                hint="Start the stream with a new checkpoint.",
+            )
+        if not self._told or told is not self._told[-1]:
+            self._told.append(told)
+        return told
+
+    def telling(self, until: Position) -> Told:
+        """Return something told after a commit was done."""
+        if self._told and self._told[-1].commit_seq >= until.commit:
+            return self._told[-1]
+        return self.look(until)
+
+    def before(self, commit: int) -> Told | None:
+        """Return the last that was told before anything after a commit was done."""
+        known = [told for told in self._told if told.commit_seq <= commit]
+        return known[-1] if known else None
+
+    def forget_before(self, commit: int) -> None:
+        """Forget all that is older than what `before` returns."""
+        known = self.before(commit)
+        if known is not None:
+            self._told = self._told[self._told.index(known) :]
+
+
+def documents_of(place: Place, store: Store) -> Documents:
+    """Return the index documents of a place."""
+    return Documents(store, place.names(), place.config.limits.pull_concurrency)
+
 
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -17,9 +17,16 @@ from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.drafting import Columns
-from swampstore.pipeline.source.hinting import hints
-from swampstore.pipeline.source.saving import is_remote, opened, save_all
-from swampstore.pipeline.source.staging import Batch, fetched, stage, sweep
+from swampstore.pipeline.source.saving import (
+    Batch,
+    fetched,
+    is_remote,
+    opened,
+    save_all,
+    stage,
+    sweep,
+)
+from swampstore.pipeline.source.scan import hints
 
 if TYPE_CHECKING:
     from pyspark.sql import Row

@@ -20,7 +20,7 @@ from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.selection import Selection
+from swampstore.pipeline.verify.examination import Selection
 from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from swampstore.artifacts.latest import latest_of, marker_content
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.files import File
+from swampstore.pipeline.verify.rules import File
 
 Versions = Mapping[int, Mapping[str, File]]
 """The `raw` and `metadata.yaml` of each version of a data name."""

@@ -1,24 +1,27 @@
-"""Finding out what can be done about damage, and doing it some thousand data names at a time."""
+"""Finding out what can be done about damage, and doing it under the lock of the place."""
 
 from __future__ import annotations
 
+import io
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
+from swampstore.clock import system_clock, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
+from swampstore.layout import RAW
 from swampstore.notices import notice
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.quarantine import Quarantine
+from swampstore.pipeline.quarantine import Quarantine, hash_of
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.applying import Applying, Progress
-from swampstore.pipeline.verify.files import File, sorted_out
+from swampstore.pipeline.verify.examination import etag_of
 from swampstore.pipeline.verify.mending import (
     Action,
     Mender,
@@ -26,10 +29,282 @@ from swampstore.pipeline.verify.mending import (
     wanted_by_file,
     wanted_by_name,
 )
-from swampstore.pipeline.verify.sources import Having, Sources, cache_of
+from swampstore.pipeline.verify.rules import File, sorted_out
+from swampstore.pipeline.verify.sources import Having, Sources, cache_of, digest_of
+from swampstore.stores.errors import (
+    CorruptObjectError,
+    ObjectNotFoundError,
+    PreconditionFailedError,
+    changed,
+)
+from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.sync.errors import IndexDamagedError, IndexMovedError
+from swampstore.sync.index_format import Entry
+from swampstore.sync.remote import View
+from swampstore.sync.shapes import unit_of, version_file
+from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor
+
+
+_CONCURRENCY = 8
+_COMMITS = 5
+_REPLACING = frozenset({"restore", "write"})
+_LEAVING = frozenset({"quarantine", "forget"})
+T = TypeVar("T")
+
+
+@dataclass
+class Progress:
+    """How far a repair came: what was done, and what was left as it is and why.
+
+    `replaced` are the files that it began to write, `kept` counts the copies in quarantine, and
+    `begun` are all actions that it meant to carry out.
+    """
+
+    begun: list[Action] = field(default_factory=list)
+    done: list[Action] = field(default_factory=list)
+    left: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    kept: int = 0
+
+    @property
+    def unrestored(self) -> list[str]:
+        """The files that were to be restored, and that the index does not name as such yet."""
+        done = {*self.done}
+        undone = (one for one in self.begun if one.do in _REPLACING and one not in done)
+        return sorted(one.rel for one in undone if one.rel not in self.left)
+
+
+class Applying:
+    """Carries actions out, and commits once.
+
+    What somebody changed since it was looked at is left alone, with its whole data name.
+    """
+
+    def __init__(
+        self,
+        editor: Editor,
+        files: Mapping[str, File],
+        sources: Sources,
+        quarantine: Quarantine,
+        progress: Progress,
+    ) -> None:
+        self._editor = editor
+        self._store: Store = editor.store
+        self._files = files
+        self._sources = sources
+        self._quarantine = quarantine
+        self._progress = progress
+        self._left: set[str] = set()  # data names
+        self._there: dict[str, ObjectInfo | None] = {}
+
+    def run(self, actions: Iterable[Action]) -> None:
+        """Do everything that can be done."""
+        every = list(actions)
+        self._progress.begun += every
+        planned = [one for one in every if one.do != "lost"]
+        self._look(planned)
+        self._keep(planned)
+        upserts = self._put(planned)
+        self._commit(planned, upserts)
+        self._progress.done += self._still(every)
+        self._remove([one.rel for one in self._still(planned) if one.do == "quarantine"])
+
+    def _still(self, actions: Iterable[Action]) -> list[Action]:
+        """Return the actions about names that nobody else is changing."""
+        return [one for one in actions if _name_of(one) not in self._left]
+
+    def _leave(self, rel: str, why: str) -> None:
+        self._left.add(unit_of(rel))
+        self._progress.left[rel] = why
+
+    def _each(self, work: Callable[[Action], T], actions: Sequence[Action]) -> Iterator[T | None]:
+        """Do something with actions, several at a time; what others interfere with is left.
+
+        When one fails, those that have begun are still waited for: they need the lock.
+        """
+        failed: list[SwampstoreError] = []
+
+        def unless_failed(action: Action) -> T | None:
+            return None if failed else work(action)
+
+        doing = in_parallel(unless_failed, actions, _CONCURRENCY, Deadline())
+        for action, result, error in doing:
+            if isinstance(error, PreconditionFailedError):
+                self._leave(action.rel, error.message)
+            elif error is not None:
+                failed.append(error)
+            yield result
+        if failed:
+            raise failed[0]
+
+    # Looking -----------------------------------------------------------------------------------
+
+    def _look(self, actions: Sequence[Action]) -> None:
+        """See whether objects and entries are what the actions were decided by."""
+
+        def look(action: Action) -> tuple[str, ObjectInfo | None]:
+            return action.rel, self._info(action.rel)
+
+        self._there = dict(found for found in self._each(look, actions) if found)
+        for rel, info in self._there.items():
+            seen = self._files[rel].etag if rel in self._files else None
+            if (info.etag if info else None) != seen:
+                self._leave(rel, "somebody else wrote the object")
+        self._leave_moved(self._still(actions))
+
+    def _leave_moved(self, actions: Collection[Action]) -> View | None:
+        """Leave alone what has another entry now; return how the entries are."""
+        if not actions:
+            return None
+        view = self._editor.view([one.rel for one in actions])
+        for action in actions:
+            if not self._is_entry_as_seen(view, action.rel):
+                self._leave(action.rel, "somebody else committed it")
+        return view
+
+    def _info(self, rel: str) -> ObjectInfo | None:
+        try:
+            return self._store.head(self._key(rel))
+        except ObjectNotFoundError:
+            return None
+
+    def _is_entry_as_seen(self, view: View, rel: str) -> bool:
+        file = self._files.get(rel)
+        try:
+            entry = view.entry(rel)
+        except IndexDamagedError:
+            return file is not None and file.problem is not None
+        if file is None or not file.is_named or entry is None:
+            return entry is None and (file is None or not file.is_named)
+        return (entry.size, entry.sha256) == (file.size, file.sha256)
+
+    def _key(self, rel: str) -> str:
+        return self._editor.names.remote(rel)
+
+    # Quarantine, then places -------------------------------------------------------------------
+
+    def _keep(self, actions: Sequence[Action]) -> None:
+        """Put copies of all that will be replaced or removed into quarantine."""
+
+        def keep(action: Action) -> bool:
+            file = self._files[action.rel]
+            assert file.hash is not None  # what nobody could read is not touched
+            if not self._quarantine.keep(action.rel, file.hash):
+                raise PreconditionFailedError(f"{action.rel} is gone")
+            return True
+
+        chosen = [
+            one
+            for one in self._still(actions)
+            if one.do in _REPLACING | {"quarantine"} and self._there[one.rel] is not None
+        ]
+        for is_kept in self._each(keep, chosen):
+            self._progress.kept += bool(is_kept)
+
+    def _put(self, actions: Sequence[Action]) -> dict[str, Entry]:
+        """Put content in place; return all entries that are new."""
+        chosen = [one for one in self._still(actions) if one.do not in _LEAVING]
+        # All of these are in quarantine by now, and some are being replaced.
+        touched = {self._key(one.rel) for one in self._still(actions) if one.do != "adopt"}
+
+        def put(action: Action) -> tuple[str, Entry]:
+            if action.do == "adopt":
+                return action.rel, self._adopted(action.rel)
+            if action.do == "write":
+                return action.rel, self._placed(action.rel, io.BytesIO(action.value.encode()))
+            wanted = Wanted(action.rel, action.value)
+            with tempfile.TemporaryFile() as file:
+                if not self._sources.fetch(wanted, file, touched):
+                    raise PreconditionFailedError(f"{action.value} is not to be had any more")
+                return action.rel, self._placed(action.rel, file)
+
+        return dict(found for found in self._each(put, chosen) if found)
+
+    def _adopted(self, rel: str) -> Entry:
+        info = self._there[rel]
+        assert info is not None
+        return Entry(info.size, to_iso(info.last_modified), self._files[rel].hash)
+
+    def _placed(self, rel: str, body: BinaryIO) -> Entry:
+        """Put content in place of what was looked at, and read it back."""
+        key, there = self._key(rel), self._there[rel]
+        sha256 = digest_of(body)
+        size = body.seek(0, io.SEEK_END)
+        body.seek(0)
+        self._progress.replaced.append(rel)
+        _replace(self._store, key, body, there)
+        if hash_of(self._store, key, size) != sha256:
+            raise CorruptObjectError(
+                f"{key} is not what was just written there",
+                hint="The store changes what it is given. Nothing more was changed.",
+            )
+        return Entry(size, to_iso(system_clock()), sha256)
+
+    # The index, then what leaves ---------------------------------------------------------------
+
+    def _commit(self, actions: Sequence[Action], upserts: Mapping[str, Entry]) -> None:
+        for attempt in range(1, _COMMITS + 1):
+            view = self._leave_moved(self._still(actions))
+            chosen = self._still(actions)
+            gone = [one.rel for one in chosen if one.do in _LEAVING and self._is_named(one.rel)]
+            new = {one.rel: upserts[one.rel] for one in chosen if one.rel in upserts}
+            try:
+                self._editor.commit(new, gone, view=view, is_loss=bool(gone))
+            except IndexMovedError:
+                if attempt == _COMMITS:
+                    raise
+            else:
+                return
+
+    def _is_named(self, rel: str) -> bool:
+        return rel in self._files and self._files[rel].is_named
+
+    def _remove(self, rels: Sequence[str]) -> None:
+        """Remove the originals of what is in quarantine, if they are still that."""
+        self._editor.check()
+        for rel in rels:
+            there = self._there[rel]
+            if there is not None:
+                try:
+                    _remove(self._store, there)
+                except PreconditionFailedError as error:
+                    self._leave(rel, error.message)
+
+
+def _name_of(action: Action) -> str:
+    """Return the data name (or file) of an action; what is lost is told of whole versions."""
+    version = version_file(f"{action.rel}/{RAW}") if action.do == "lost" else None
+    return version.name_rel if version else unit_of(action.rel)
+
+
+def _replace(store: Store, key: str, body: BinaryIO, there: ObjectInfo | None) -> None:
+    """Write an object in place of another one (None: of none); raise PreconditionFailedError."""
+    able = store.capabilities
+    if there is None and able.conditional_create:
+        store.put_if_absent(key, body)
+    elif there is not None and there.token is not None and able.conditional_update:
+        store.put_if_match(key, body, there.token)
+    else:
+        _check(store, key, there)
+        store.put(key, body)
+
+
+def _remove(store: Store, there: ObjectInfo) -> None:
+    """Remove an object if it is still this one; raise PreconditionFailedError if not."""
+    if store.capabilities.conditional_delete and there.token is not None:
+        store.delete_if_match(there.key, there.token)
+        return
+    _check(store, there.key, there)
+    store.delete(there.key)
+
+
+def _check(store: Store, key: str, expected: ObjectInfo | None) -> None:
+    if etag_of(store, key) != (expected.etag if expected else None):
+        raise changed(key, store.identity)
+
 
 _UNITS = 5_000  # that are mended with one commit
 _NAMED = 3
