@@ -30,6 +30,7 @@ NEWEST = {
     "uses": 1,
     # Files of a repository.
     "catalog": 1,
+    "secret": 2,
 }
 
 

@@ -172,10 +172,10 @@ def _sync_file(path: str) -> None:
         os.close(fd)
 
 
-def replace_file(path: str, data: bytes, *, durable: bool) -> None:
-    """Replace the content of a file, see `replacing`."""
+def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
+    """Replace the content of a file, see `replacing`. Its `mode` is cut by the umask."""
     with replacing(path, durable=durable) as temp:
-        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(fd, data)
         finally:

@@ -1,0 +1,304 @@
+"""Vaults on this machine: one encrypted file for each secret, in a directory that never leaves it.
+
+While the key is changed there are two, and each file can be read with one of them: the new key
+lies beside the old one before the first file is encrypted with it, and the old one goes when
+nothing needs it any more. Whoever is killed in between has lost nothing, and does it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from swampstore.artifacts.name_locks import NameLocks
+from swampstore.clock import to_iso
+from swampstore.config import expand
+from swampstore.errors import ConfigError
+from swampstore.files import disk_errors, read_file, remove_old_temps, replace_file, sync_dir
+from swampstore.notices import notice
+from swampstore.vaults.cipher import decrypt, encrypt
+from swampstore.vaults.errors import (
+    SecretDamagedError,
+    SecretNotFoundError,
+    VaultKeyError,
+    VaultUnsupportedError,
+)
+from swampstore.vaults.keys import PRIVATE, create_key, read_key, ssh_key
+from swampstore.vaults.provider import LOCAL, Details, Place, Provider
+from swampstore.vaults.refreshing import is_due, new_value
+
+_SUFFIX = ".enc"
+_ANNOTATIONS = ".annotations"
+_HOOKS = ".refresh"
+_LOOKS = 3
+_DAY = 86_400.0
+
+
+class LocalEncryption(Provider):
+    """Encrypts secrets with the vault's own key, or with somebody's SSH key."""
+
+    type = LOCAL
+    settings = {  # noqa: RUF012
+        "auto_generate": "true: the vault has a key of its own, made with the first secret",
+        "key_file": "where that key is, if not beside the secrets",
+        "ssh_key_path": "the SSH key, without a passphrase, that secrets are encrypted with",
+    }
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._directory = place.secrets_dir
+        self._ssh_key = self._path("ssh_key_path")
+        self._key = self._path("key_file") or f"{self._directory}/.key"
+        self._has_own_key = not self._ssh_key and (
+            place.config.get("auto_generate") is True or "key_file" in place.config
+        )
+        if not self._has_own_key and not self._ssh_key:
+            self._ssh_key = expand("~/.ssh/id_rsa", place.environ)
+        above = os.path.dirname(self._directory)
+        self._locks = NameLocks(f"{above}/.locks", place.lock_timeout)
+
+    def _path(self, member: str) -> str | None:
+        value = self._place.config.get(member)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value:
+            raise ConfigError(
+                f"{member} of the vault {self._place.name} is {value!r}", hint="Write a path."
+            )
+        return os.path.join(self._place.repo_dir, expand(value, self._place.environ))
+
+    @classmethod
+    def open(cls, place: Place) -> Self:
+        """Return the provider of a vault."""
+        return cls(place)
+
+    # Secrets -------------------------------------------------------------------------------
+
+    def get(self, key: str) -> str:
+        """Return the value of a secret, a new one if it has a hook and is too old."""
+        value = self._value(key)
+        if is_due(self._hook(key), self._place.clock()):
+            value = self._refreshed(key)
+        return value
+
+    def _value(self, key: str) -> str:
+        value = self._opened(self._file(key))
+        if value is None:
+            raise SecretNotFoundError(
+                f"the vault {self._place.name} has no secret {key!r}",
+                hint=f"`swampstore vault list {self._place.name}` shows the keys that it has.",
+            )
+        return value
+
+    def keys(self) -> list[str]:
+        """Return the keys of all secrets, sorted."""
+        return _keys_in(self._directory)
+
+    def put(self, key: str, value: str) -> None:
+        """Encrypt a value; durable when this returns. Its hook is not due before its time."""
+        with self._changing():
+            self._renew(key, value, self._hook(key))
+
+    def _renew(self, key: str, value: str, hook: Mapping[str, Any] | None) -> None:
+        self._seal(self._file(key), value)
+        if hook is not None:
+            stamped = {**hook, "lastRefreshedAt": to_iso(self._place.clock())}
+            self._seal(self._file(key, _HOOKS), json.dumps(stamped, ensure_ascii=False))
+
+    def _hook(self, key: str) -> dict[str, Any] | None:
+        return self._document(_HOOKS, key)
+
+    def delete(self, key: str) -> None:
+        """Remove a secret with all that is known about it."""
+        with self._changing():
+            if not os.path.lexists(self._file(key)):
+                self._value(key)
+            for where in (_ANNOTATIONS, _HOOKS, ""):  # the secret last: until then it is whole
+                self._remove(self._file(key, where))
+
+    def details(self, key: str) -> Details:
+        """Return the size of a value, its annotation and its hook, which is not run."""
+        return Details(
+            len(self._value(key).encode()),
+            self._document(_ANNOTATIONS, key),
+            self._hook(key),
+        )
+
+    def annotate(self, key: str, annotation: Mapping[str, Any] | None) -> None:
+        """Keep what people should know about a secret, encrypted like it."""
+        self._keep(_ANNOTATIONS, key, annotation)
+
+    def refresh_by(self, key: str, hook: Mapping[str, Any] | None) -> None:
+        """Keep the command that gives a new value, encrypted like the secret."""
+        self._keep(_HOOKS, key, hook)
+
+    def _keep(self, where: str, key: str, document: Mapping[str, Any] | None) -> None:
+        with self._changing():
+            self._value(key)
+            if document is None:
+                self._remove(self._file(key, where))
+            else:
+                self._seal(self._file(key, where), json.dumps(document, ensure_ascii=False))
+
+    def _refreshed(self, key: str) -> str:
+        """Return the value that the hook of a secret gives, the one it has if there is none."""
+        with self._changing():
+            hook, old = self._hook(key), self._value(key)
+            if hook is None or not is_due(hook, self._place.clock()):
+                return old  # somebody was faster
+            value = new_value(hook, self._place.environ)
+            if value is None:
+                notice("the secret %s of the vault %s is old", key, self._place.name)
+                return old
+            self._renew(key, value, hook)
+            return value
+
+    # The key -------------------------------------------------------------------------------
+
+    def rotate(self) -> int:
+        """Encrypt everything with a new key; return how many secrets that were.
+
+        What an earlier run left undone is completed, with the key that it had made.
+        """
+        if not self._has_own_key:
+            raise VaultUnsupportedError(
+                f"the key of the vault {self._place.name} is an SSH key, {self._ssh_key}",
+                hint="Only a key that the vault made for itself can be replaced by it.",
+            )
+        following, previous = f"{self._key}.next", f"{self._key}.previous"
+        durable = self._place.durable
+        with self._changing():
+            old = self._writing_key()
+            self._check_all()
+            new = create_key(following, durable=durable)
+            self._seal_all_with(new)
+            # What another client encrypts with the old key meanwhile stays readable.
+            replace_file(previous, old, durable=durable, mode=PRIVATE)
+            os.rename(following, self._key)
+            if durable:
+                sync_dir(os.path.dirname(self._key))
+            self._seal_all_with(new)
+            self._remove(previous)
+            return len(self.keys())
+
+    def _check_all(self) -> None:
+        """Raise SecretDamagedError if something cannot be read, which a new key would bury."""
+        for path in self._files():
+            self._opened(path)
+
+    def _seal_all_with(self, key: bytes) -> None:
+        for path in self._files():
+            data = read_file(path)
+            if data is None or decrypt(key, data, path) is not None:
+                continue
+            text = self._opened(path)
+            if text is None:
+                continue
+            sealed = encrypt(key, text)
+            if decrypt(key, sealed, path) != text:
+                raise SecretDamagedError(f"{path} was not encrypted well", hint="Check the memory.")
+            replace_file(path, sealed, durable=self._place.durable, mode=PRIVATE)
+
+    def _reading_keys(self) -> list[bytes]:
+        """Return what files may be encrypted with, the likeliest first."""
+        if self._ssh_key:
+            return [ssh_key(self._ssh_key)]
+        places = (self._key, f"{self._key}.next", f"{self._key}.previous")
+        return [key for place in places if (key := read_key(place)) is not None]
+
+    def _writing_key(self) -> bytes:
+        """Return what to encrypt with; a vault without secrets gets a key now."""
+        if self._ssh_key:
+            return ssh_key(self._ssh_key)
+        if key := read_key(self._key):
+            return key
+        if next(self._files(), None) is not None or os.path.lexists(f"{self._key}.next"):
+            raise self._no_key()
+        os.makedirs(os.path.dirname(self._key), 0o700, exist_ok=True)
+        return create_key(self._key, durable=self._place.durable)
+
+    def _no_key(self) -> VaultKeyError:
+        return VaultKeyError(
+            f"the key of the vault {self._place.name} is not there: {self._key}",
+            hint="Restore it from where this repository came from; without it the secrets are"
+            " lost. A new one would make that final.",
+        )
+
+    # Files ---------------------------------------------------------------------------------
+
+    def _file(self, key: str, where: str = "") -> str:
+        return os.path.join(self._directory, where, f"{key}{_SUFFIX}")
+
+    def _files(self) -> Iterator[str]:
+        """Yield every encrypted file."""
+        for where in ("", _ANNOTATIONS, _HOOKS):
+            directory = os.path.join(self._directory, where)
+            yield from (f"{directory.rstrip('/')}/{key}{_SUFFIX}" for key in _keys_in(directory))
+
+    def _opened(self, path: str) -> str | None:
+        """Return the text of an encrypted file, None if there is none."""
+        for _ in range(_LOOKS):  # the file and the key may be replaced between the two looks
+            with disk_errors(path):
+                data = read_file(path)
+                if data is None:
+                    return None
+                keys = self._reading_keys()
+            for key in keys:
+                text = decrypt(key, data, path)
+                if text is not None:
+                    return text
+            if not keys:
+                raise self._no_key()
+        raise SecretDamagedError(
+            f"{path} was encrypted with another key, or damaged",
+            hint="Restore the file or the key, or put the secret again.",
+        )
+
+    def _document(self, where: str, key: str) -> dict[str, Any] | None:
+        """Return an annotation or a hook, None if there is none."""
+        text = self._opened(self._file(key, where))
+        try:
+            document = None if text is None else json.loads(text)
+        except ValueError:
+            document = None
+        return document if isinstance(document, dict) else None
+
+    def _seal(self, path: str, text: str) -> None:
+        data = encrypt(self._writing_key(), text)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path), 0o700)
+        replace_file(path, data, durable=self._place.durable, mode=PRIVATE)
+
+    def _remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            if self._place.durable:
+                sync_dir(os.path.dirname(path))
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let nobody else of this machine change the vault meanwhile."""
+        with disk_errors(self._directory):
+            _make_private(self._directory)
+        with self._locks.hold(self._place.name), disk_errors(self._directory):
+            remove_old_temps(self._directory, self._place.clock().timestamp() - _DAY)
+            yield
+
+
+def _keys_in(directory: str) -> list[str]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
+
+
+def _make_private(directory: str) -> None:
+    """Create a directory that is nobody else's business, with those above it."""
+    if not os.path.isdir(directory):
+        _make_private(os.path.dirname(directory))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)

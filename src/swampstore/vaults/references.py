@@ -1,0 +1,182 @@
+"""References to secrets, `${{ vault.get('ops','db-password') }}`: how they read, and their values.
+
+Definitions and everything that is saved keep the reference; only a run resolves it. Whatever a
+`Resolver` resolved is known to its redactor before anybody else has seen it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from swampstore.redaction import Redactor
+
+if TYPE_CHECKING:
+    from swampstore.vaults import Vaults
+    from swampstore.vaults.vault import Vault
+
+_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_ARGUMENT = r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([A-Za-z0-9_][A-Za-z0-9_.\-]*))\s*"""
+_CALL = re.compile(rf"vault\.get\({_ARGUMENT},{_ARGUMENT}\)", re.DOTALL)
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_BEFORE = re.compile(r"[\w.]\Z")
+_VARIABLE = "__SWAMP_VAULT_{}"
+
+
+class Reference(NamedTuple):
+    """One secret of one vault. As text it is what a definition says instead of the value."""
+
+    vault: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"${{{{ vault.get({_quoted(self.vault)},{_quoted(self.key)}) }}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def parse_reference(text: str) -> Reference | None:
+    """Return what a text refers to if it is one reference and nothing else, else None."""
+    found = _EXPRESSION.fullmatch(text.strip())
+    return _whole(found[1]) if found else None
+
+
+def references_in(text: str) -> list[Reference]:
+    """Return every secret that the expressions of a text refer to, in their order, once each.
+
+    They need not be the whole of an expression: `${{ "Bearer " + vault.get('ops','api') }}`.
+    """
+    expressions = (found[1] for found in _EXPRESSION.finditer(text))
+    return [*dict.fromkeys(one for expression in expressions for one in _calls(expression))]
+
+
+def _whole(expression: str) -> Reference | None:
+    found = _CALL.fullmatch(expression.strip())
+    return _reference(found) if found else None
+
+
+def _calls(expression: str) -> Iterator[Reference]:
+    at = 0
+    while at < len(expression):
+        if found := _CALL.match(expression, at):
+            if not _BEFORE.search(expression[:at]):
+                yield _reference(found)
+            at = found.end()
+        elif literal := _LITERAL.match(expression, at):
+            at = literal.end()
+        else:
+            at += 1
+
+
+def _reference(found: re.Match[str]) -> Reference:
+    vault, key = (
+        next(part for part in found.groups()[first : first + 3] if part is not None)
+        for first in (0, 3)
+    )
+    return Reference(re.sub(r"\\(.)", r"\1", vault), re.sub(r"\\(.)", r"\1", key))
+
+
+class Resolver:
+    """Resolves references for one run, each secret once, and remembers them for the redactor."""
+
+    def __init__(self, vaults: Vaults, redactor: Redactor | None = None) -> None:
+        self._vaults = vaults
+        self._opened: dict[str, Vault] = {}
+        self._values: dict[Reference, str] = {}
+        self.redactor = Redactor() if redactor is None else redactor
+
+    @property
+    def resolved(self) -> list[Reference]:
+        """Every reference that was resolved so far."""
+        return [*self._values]
+
+    def get(self, vault: str, key: str) -> str:
+        """Return the value of a secret, the same one for as long as the run takes."""
+        reference = Reference(vault, key)
+        if reference not in self._values:
+            if vault not in self._opened:
+                self._opened[vault] = self._vaults.open(vault)
+            value = self._opened[vault].get(key)
+            self.redactor.add(value)
+            self._values[reference] = value
+        return self._values[reference]
+
+    def text(self, text: str) -> str:
+        """Return a text with the value of each reference that is an expression by itself."""
+
+        def value(found: re.Match[str]) -> str:
+            reference = _whole(found[1])
+            return self.get(*reference) if reference else found[0]
+
+        return _EXPRESSION.sub(value, text)
+
+    def document(self, value: Any) -> Any:
+        """Return what JSON can hold with the references in its texts resolved; keys stay."""
+        match value:
+            case str():
+                return self.text(value)
+            case Mapping():
+                return {key: self.document(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.document(item) for item in value]
+        return value
+
+    def resource(self, value: Any) -> Any:
+        """Return a resource that was read, resolved where a text is exactly one reference."""
+        match value:
+            case str():
+                reference = parse_reference(value)
+                return self.get(*reference) if reference and str(reference) == value else value
+            case Mapping():
+                return {key: self.resource(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.resource(item) for item in value]
+        return value
+
+    def shell(self, command: str) -> tuple[str, dict[str, str]]:
+        """Return a shell command that finds its secrets in variables, and these variables.
+
+        So no value is seen by who lists processes, and none is taken for a part of the command.
+        """
+        parts: list[str] = []
+        variables: dict[Reference, str] = {}
+        at, quote = 0, ""
+        for found in _EXPRESSION.finditer(command):
+            reference = _whole(found[1])
+            if reference is None:
+                continue
+            before = command[at : found.start()]
+            quote = _open_quote(before, quote)
+            name = variables.setdefault(reference, _VARIABLE.format(len(variables)))
+            parts += (before, _in_quotes(f"${{{name}}}", quote))
+            at = found.end()
+        parts.append(command[at:])
+        return "".join(parts), {name: self.get(*one) for one, name in variables.items()}
+
+
+def _open_quote(text: str, quote: str) -> str:
+    """Return which quote is open behind a part of a shell command, if one was open before it."""
+    skip = False
+    for char in text:
+        if skip:
+            skip = False
+        elif char == "\\" and quote != "'":
+            skip = True
+        elif char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
+            quote = char
+    return quote
+
+
+def _in_quotes(variable: str, quote: str) -> str:
+    match quote:
+        case '"':
+            return variable
+        case "'":
+            return f"'\"{variable}\"'"
+    return f'"{variable}"'
