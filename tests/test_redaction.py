@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from swampstore.redaction import REDACTED, Redactor
 
 # A secret of nothing but asterisks is no different from what takes its place.
-_CHARACTERS = st.characters(exclude_characters="*", exclude_categories=("Cs",))
+_CHARACTERS = st.characters(codec="utf-8", exclude_characters="*")
 _TRICKY = st.sampled_from("\"'\\/%+ \n\r\t\x00\x1b&=<é€😀aA0-_")
 SECRETS = st.text(st.one_of(_TRICKY, _CHARACTERS), min_size=3, max_size=40)
 AROUND = st.binary(max_size=20)
-_few = settings(deadline=None, max_examples=30)
+_few = settings(deadline=None, max_examples=20)
 
 TEXTS: dict[str, Callable[[str], str]] = {
     "as it is": lambda secret: secret,

@@ -36,6 +36,8 @@ root = Group(
         "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
         "run": Entry("app:run", "Look after the records of runs."),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
+        "vault": Entry("app:vault", "Keep secrets, and use them without showing them."),
+        "bundles": Entry("app:bundles", "Look after the cache of what was built."),
         "datastore": Entry("app:datastore", "Choose where the data is, and look after it."),
         "pipeline": Entry("app:pipeline", "Work on everything at once, on Apache Spark."),
         "doctor": Entry(
@@ -76,6 +78,46 @@ catalog = Group(
         "status": Entry("catalog:status", "Show the state of the catalog."),
         "rebuild": Entry("catalog:rebuild", "Make the catalog equal to what is on disk."),
         "compact": Entry("catalog:compact", "Give the unused space of the catalog back."),
+    },
+)
+
+vault = Group(
+    "vault",
+    root.entries["vault"].summary,
+    {
+        "create": Entry("vault:create", "Make a vault."),
+        "put": Entry("vault:put", "Keep a secret, which is read from standard input or asked for."),
+        "get": Entry("vault:get", "Print the value of a secret."),
+        "list": Entry("vault:list_", "List the vaults, or the keys of one of them."),
+        "inspect": Entry("vault:inspect", "Show what is known about a secret, without its value."),
+        "annotate": Entry(
+            "vault:annotate", "Say what a secret is for; what is said is encrypted as well."
+        ),
+        "delete": Entry("vault:delete", "Forget a secret, with all that is known about it."),
+        "rotate": Entry(
+            "vault:rotate", "Give a vault a new key, and encrypt every secret with it."
+        ),
+        "migrate": Entry(
+            "vault:migrate",
+            "Copy the secrets of a vault to another type, which it has from then on.",
+        ),
+        "audit": Entry(
+            "vault:audit", "Show what was done with secrets, when and by whom; the newest last."
+        ),
+    },
+)
+
+bundles = Group(
+    "bundles",
+    root.entries["bundles"].summary,
+    {
+        "list": Entry(
+            "bundles:list_", "List the bundles of this machine, the one used last first."
+        ),
+        "gc": Entry(
+            "bundles:gc",
+            "Delete the bundles that were not used for the longest time; they can be built again.",
+        ),
     },
 )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.session import Session
+from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import LARGEST_VERSION
 
@@ -33,6 +34,24 @@ class TagParam(click.ParamType[tuple[str, str]]):
         if not equals or not key:
             self.fail(f"{value!r} is not a tag, write key=value", param, ctx)
         return key, text
+
+
+def moment(repo: Repo, option: str, text: str) -> str:
+    """Return the moment that an age or a time stands for, as files and the catalog write it."""
+    from swampstore.retention.lifetimes import parse_duration
+    from swampstore.clock import from_iso, to_iso
+
+    try:
+        return to_iso(from_iso(text))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return to_iso(repo.clock() - parse_duration(text))
+    except (ValidationError, OverflowError):
+        raise ValidationError(
+            f"{option} {text!r} is neither an age nor a time",
+            hint="Write an age such as 90m, 12h, 7d or 6mo, or a time such as 2026-05-14T08:00Z.",
+        ) from None
 
 
 def complete_model(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
@@ -71,9 +90,21 @@ def _complete(
         return []
 
 
+def complete_vault(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
+    """Return the names of vaults that begin with `start`."""
+
+    def candidates(repo: Repo) -> Iterable[str]:
+        from swampstore.vaults import Vaults
+
+        return (vault.name for vault in Vaults(repo).all()[0])
+
+    return _complete(context, start, candidates)
+
+
 model_argument = click.argument(
     "model", shell_complete=complete_model, help="TYPE/ID, or the name of a model."
 )
+vault_argument = click.argument("vault", shell_complete=complete_vault, help="The name of a vault.")
 name_argument = click.argument("name", shell_complete=complete_name, help="A data name.")
 optional_name_argument = click.argument(
     "name", required=False, shell_complete=complete_name, help="A data name."

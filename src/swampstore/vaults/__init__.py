@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.artifacts.name_locks import NameLocks
 from swampstore.clock import to_iso
 from swampstore.errors import AlreadyExistsError
+from swampstore.files import disk_errors
 from swampstore.vaults.config import (
     INTERNAL,
     BrokenConfig,
@@ -28,6 +29,7 @@ from swampstore.vaults.config import (
 )
 from swampstore.vaults.errors import VaultError, VaultNotFoundError
 from swampstore.vaults.events import record
+from swampstore.vaults.keys import make_private_dir
 from swampstore.vaults.provider import LOCAL, Place, Provider, provider_type
 from swampstore.vaults.vault import Vault
 
@@ -85,7 +87,7 @@ class Vaults:
             config=config.config,
             environ=self._environ,
             durable=settings.durable,
-            lock_timeout=settings.lock_timeout,
+            lock_timeout=settings.locks.timeout,
             clock=self._repo.clock,
         )
 
@@ -148,10 +150,14 @@ class Vaults:
                 )
             yield
 
-    def changing(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def changing(self) -> Iterator[None]:
         """Let nobody else of this machine change which vaults there are meanwhile."""
-        locks = f"{self._repo.tree.path(SECRETS)}/.locks"
-        return NameLocks(locks, self._repo.config.lock_timeout).hold("the vaults")
+        secrets = self._repo.tree.path(SECRETS)
+        with disk_errors(secrets):
+            make_private_dir(secrets)
+        with NameLocks(f"{secrets}/.locks", self._repo.config.locks.timeout).hold("the vaults"):
+            yield
 
     def replaced(self, old: VaultConfig, vault_type: str, config: Mapping[str, Any]) -> VaultConfig:
         """Return what a vault would be with another type."""

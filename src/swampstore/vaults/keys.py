@@ -24,6 +24,14 @@ _OPENSSH = b"openssh-key-v1\0"
 _UNENCRYPTED = b"\x00\x00\x00\x04none"
 
 
+def make_private_dir(directory: str) -> None:
+    """Create a directory that is nobody else's business, with those above it; it may exist."""
+    if not os.path.isdir(directory):
+        make_private_dir(os.path.dirname(directory))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+
+
 def read_key(path: str) -> bytes | None:
     """Return the key that a file holds, None if it is not there or empty.
 

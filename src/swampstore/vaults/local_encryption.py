@@ -26,7 +26,7 @@ from swampstore.vaults.errors import (
     VaultKeyError,
     VaultUnsupportedError,
 )
-from swampstore.vaults.keys import PRIVATE, create_key, read_key, ssh_key
+from swampstore.vaults.keys import PRIVATE, create_key, make_private_dir, read_key, ssh_key
 from swampstore.vaults.provider import LOCAL, Details, Place, Provider
 from swampstore.vaults.refreshing import is_due, new_value
 
@@ -217,7 +217,7 @@ class LocalEncryption(Provider):
             return key
         if next(self._files(), None) is not None or os.path.lexists(f"{self._key}.next"):
             raise self._no_key()
-        os.makedirs(os.path.dirname(self._key), 0o700, exist_ok=True)
+        make_private_dir(os.path.dirname(self._key))
         return create_key(self._key, durable=self._place.durable)
 
     def _no_key(self) -> VaultKeyError:
@@ -268,8 +268,7 @@ class LocalEncryption(Provider):
 
     def _seal(self, path: str, text: str) -> None:
         data = encrypt(self._writing_key(), text)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.dirname(path), 0o700)
+        make_private_dir(os.path.dirname(path))
         replace_file(path, data, durable=self._place.durable, mode=PRIVATE)
 
     def _remove(self, path: str) -> None:
@@ -282,7 +281,7 @@ class LocalEncryption(Provider):
     def _changing(self) -> Iterator[None]:
         """Let nobody else of this machine change the vault meanwhile."""
         with disk_errors(self._directory):
-            _make_private(self._directory)
+            make_private_dir(self._directory)
         with self._locks.hold(self._place.name), disk_errors(self._directory):
             remove_old_temps(self._directory, self._place.clock().timestamp() - _DAY)
             yield
@@ -294,11 +293,3 @@ def _keys_in(directory: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX))
-
-
-def _make_private(directory: str) -> None:
-    """Create a directory that is nobody else's business, with those above it."""
-    if not os.path.isdir(directory):
-        _make_private(os.path.dirname(directory))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, 0o700)

@@ -22,6 +22,8 @@ _CALL = re.compile(rf"vault\.get\({_ARGUMENT},{_ARGUMENT}\)", re.DOTALL)
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BEFORE = re.compile(r"[\w.]\Z")
 _VARIABLE = "__SWAMP_VAULT_{}"
+# An expression ends with two of them, wherever they are.
+_BRACES = r"\}\}"
 
 
 class Reference(NamedTuple):
@@ -36,7 +38,7 @@ class Reference(NamedTuple):
 
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
+    return f"'{escaped.replace('}}', _BRACES)}'"
 
 
 def parse_reference(text: str) -> Reference | None:

@@ -14,7 +14,7 @@ _SECONDS = 60
 
 def new_hook(command: str, ttl: str, now: datetime) -> dict[str, Any]:
     """Return the hook that has a command run once a value is older than `ttl`, such as 1h."""
-    from swampstore.artifacts.retention import parse_duration
+    from swampstore.retention.lifetimes import parse_duration
 
     milliseconds = round(parse_duration(ttl).total_seconds() * 1000)
     return {"command": command, "ttlMs": milliseconds, "ttl": ttl, "lastRefreshedAt": to_iso(now)}

@@ -9,7 +9,7 @@ import click
 
 from swampstore.artifacts.media_types import is_json
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import limit_option, tag_option
+from swampstore.cli.options import limit_option, moment, tag_option
 from swampstore.cli.rendering import counted, footer_text, records_text, values_text
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError, ValidationError
@@ -202,7 +202,7 @@ def _predicate(repo: Repo, filters: dict[str, Any]) -> str | None:
     if filters["model"] is not None:
         parts.append(_of_model(repo, filters["model"]))
     if filters["since"] is not None:
-        parts.append(f"createdAt >= {_literal(_moment(repo, filters['since']))}")
+        parts.append(f"createdAt >= {_literal(moment(repo, '--since', filters['since']))}")
     return " && ".join(parts) or None
 
 
@@ -231,24 +231,6 @@ def _of_model(repo: Repo, model: str) -> str:
     namespace, ref = repo.locate(model)
     address = f"modelType == {_literal(ref.type)} && modelId == {_literal(ref.id)}"
     return f"ns == {_literal(namespace)} && {address}" if prefix else address
-
-
-def _moment(repo: Repo, text: str) -> str:
-    """Return the moment that an age or a time stands for, as the catalog writes it."""
-    from swampstore.clock import from_iso, to_iso
-    from swampstore.retention.lifetimes import parse_duration
-
-    try:
-        return to_iso(from_iso(text))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        return to_iso(repo.clock() - parse_duration(text))
-    except (ValidationError, OverflowError):
-        raise ValidationError(
-            f"--since {text!r} is neither an age nor a time",
-            hint="Write an age such as 90m, 12h, 7d or 6mo, or a time such as 2026-05-14T08:00Z.",
-        ) from None
 
 
 def _mentions(artifact: Artifact, word: str) -> bool:
