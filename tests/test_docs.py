@@ -42,6 +42,7 @@ from swampstore.repo.saving import Artifacts
 from swampstore.stores import errors as store_errors
 from swampstore.sync import errors as sync_errors
 from swampstore.sync.service import SyncService
+from swampstore.vaults import errors as vault_errors
 from tests.examples import PageRun, agrees
 from tests.markdown_pages import ROOT, Page, all_pages, table_rows
 
@@ -241,7 +242,7 @@ def test_the_codes_of_the_command_line_are_documented() -> None:
 
 def _library_errors() -> set[type[SwampstoreError]]:
     modules = {SwampstoreError.__module__, store_errors.__name__, sync_errors.__name__}
-    modules |= {lock_errors.__name__, pipeline_errors.__name__}
+    modules |= {lock_errors.__name__, pipeline_errors.__name__, vault_errors.__name__}
     return {kind for kind in _errors() if kind.__module__ in modules}
 
 
@@ -274,7 +275,7 @@ def test_the_settings_of_the_reference_are_those_of_the_code() -> None:
     section = page("reference/configuration.md").section(".swamp.yaml")
     documented = {name for row in table_rows(section) for name in re.findall(r"`(.+?)`", row[0])}
     places = ["config.py", "datastore_address.py", "retention/data_prune.py"]
-    places.append("pipeline/settings.py")
+    places += ["pipeline/settings.py", "vaults/config.py", "bundles/__init__.py"]
     code = "".join((SOURCES / place).read_text() for place in places)
     for name in documented:
         assert f'"{name.rpartition(".")[2]}"' in code, name

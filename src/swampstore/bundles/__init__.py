@@ -195,12 +195,12 @@ def _not_found(digest: str) -> NotFoundError:
 
 
 def _configured(repo_dir: str) -> int:
-    section = read_marker(repo_dir).get("bundles")
-    if section is None:
+    cache = read_marker(repo_dir).get("bundles")
+    if cache is None:
         return DEFAULT_LIMIT
-    if not isinstance(section, dict):
-        raise wrong_setting("bundles", section, "a mapping")
-    value = section.get("maxBytes", DEFAULT_LIMIT)
+    if not isinstance(cache, dict):
+        raise wrong_setting("bundles", cache, "a mapping")
+    value = cache.get("maxBytes", DEFAULT_LIMIT)
     limit = parse_size(value) if isinstance(value, str) else value
     if type(limit) is int and limit > 0:
         return limit

@@ -38,8 +38,8 @@ class TagParam(click.ParamType[tuple[str, str]]):
 
 def moment(repo: Repo, option: str, text: str) -> str:
     """Return the moment that an age or a time stands for, as files and the catalog write it."""
-    from swampstore.retention.lifetimes import parse_duration
     from swampstore.clock import from_iso, to_iso
+    from swampstore.retention.lifetimes import parse_duration
 
     try:
         return to_iso(from_iso(text))
