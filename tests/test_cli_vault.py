@@ -23,6 +23,8 @@ from tests.remotes import BUCKET
 from tests.servers import S3_KEY, S3Server
 from tests.vault_testing import keeping_program
 
+pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
+
 
 @pytest.fixture
 def cli(

@@ -27,6 +27,8 @@ from swampstore.vaults.sensitive import (
     store_sensitive,
 )
 
+pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
+
 ORIGIN = Origin("@acme/db", "m-1", "create", "user", "main")
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
     LockTimeoutError,
+    MissingExtraError,
     NewerFormatError,
     SwampstoreError,
     ValidationError,
@@ -37,6 +39,8 @@ from swampstore.vaults.keys import create_key, read_key, ssh_key
 from swampstore.vaults.migration import migrate
 from tests.conftest import FakeClock
 from tests.vault_testing import keeping_program
+
+pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
 
 KEY = b"00000000-0000-4000-8000-00000000000000000000-0000-4000-8000-000000000001"
 FILE = (
@@ -121,6 +125,15 @@ def test_a_vault_of_another_client_can_be_used_as_it_is(
     (secrets / ".key").chmod(0o600)
     (secrets / "db.enc").write_bytes(FILE)
     assert Vaults(repo).open("ops").get("db") == "s3cr3t-é"
+
+
+def test_without_the_library_it_is_said_what_to_install(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    with pytest.raises(MissingExtraError) as missing:
+        vault.put("db", "one")
+    assert "swampstore[vaults]" in str(missing.value.hint)
 
 
 # Secrets ---------------------------------------------------------------------------------------

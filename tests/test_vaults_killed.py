@@ -16,6 +16,8 @@ from swampstore.vaults.keys import read_key
 from swampstore.vaults.migration import migrate
 from tests.vault_testing import keeping_program, killed_before_change
 
+pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
+
 SECRETS = {"db": "one", "api": "two\n"}
 ENCRYPTED = "secrets/local_encryption/ops"
 

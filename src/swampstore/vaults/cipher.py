@@ -48,11 +48,12 @@ def decrypt(key: bytes, file: bytes, what: str) -> str | None:
     from cryptography.exceptions import InvalidTag
 
     try:
-        return cipher.decrypt(iv, data, None).decode()
+        text: str = cipher.decrypt(iv, data, None).decode()
     except InvalidTag:
         return None
     except ValueError as error:  # an IV of another length, or no UTF-8
         raise _not_encrypted(what) from error
+    return text
 
 
 def _members(file: bytes, what: str) -> tuple[bytes, bytes, bytes]:
