@@ -9,6 +9,15 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
+import swampstore
+
+
+def sources(*names: str) -> frozenset[str]:
+    """Return the paths of files of the package; a file that was moved must not be forgotten."""
+    found = frozenset(f"{os.path.dirname(swampstore.__file__)}/{name}" for name in names)
+    assert all(map(os.path.exists, found)), found
+    return found
+
 
 def in_child(work: Callable[[], None]) -> bool:
     """Do something in a child; return whether it was killed, and fail if it failed."""
@@ -31,11 +40,11 @@ def in_child(work: Callable[[], None]) -> bool:
 
 
 def die_at_new_line(number: int, files: Collection[str]) -> None:
-    """Be killed from now on when coming to the n-th line, of these files, that is a new one."""
+    """Be killed from now on when coming to the n-th line, of these `sources`, that is a new one."""
     seen: set[tuple[str, int]] = set()
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
-        file = os.path.basename(frame.f_code.co_filename)
+        file = frame.f_code.co_filename
         if file not in files:
             return None
         seen.add((file, frame.f_lineno))

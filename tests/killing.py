@@ -19,17 +19,16 @@ from typing import Any
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.renumber import renumber
 from swampstore.sync.landing import ArtifactLanding
-from tests.forked import in_child
+from tests.forked import in_child, sources
 from tests.staging import Staged, metadata_of
 
 MODEL = "aws/ec2/i-1"
 # The modules that change something.
-IMPURE = frozenset(
-    [
-        *("disk.py", "tree.py", "hold.py", "claims.py", "publish.py", "store.py"),
-        *("writer.py", "deferred.py"),
-        *("rename.py", "mutation.py", "renumber.py", "arriving.py", "arrivals.py", "landing.py"),
-    ]
+IMPURE = sources(
+    *("files/disk.py", "files/tree.py", "files/hold.py"),
+    *("artifacts/claims.py", "artifacts/publish.py", "artifacts/save.py", "artifacts/streaming.py"),
+    *("artifacts/groups.py", "artifacts/rename.py", "artifacts/mutation.py"),
+    *("artifacts/renumber.py", "artifacts/install.py", "sync/arrivals.py", "sync/landing.py"),
 )
 Operation = Callable[[Repo], Any]
 
@@ -196,7 +195,7 @@ def _run_traced(directory: Path, operation: Operation, at_line: Callable[[int], 
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal count
-        if os.path.basename(frame.f_code.co_filename) not in IMPURE:
+        if frame.f_code.co_filename not in IMPURE:
             return None
         if event == "line":
             count += 1

@@ -13,13 +13,15 @@ from functools import partial
 from pathlib import Path
 
 from swampstore.stores.directory import DirectoryStore
-from tests.forked import die_at_new_line, in_child
+from tests.forked import die_at_new_line, in_child, sources
 from tests.sync_harness import Machine, assert_sound, remote_files
 
 HOME = "data/aws/ec2/i-1/state"
 VERSIONS = (1, 2, 3, 4)
 TARGET = 200
-TRACED = frozenset({"eviction.py", "uses.py", "base.py", "base_file.py", "downloads.py"})
+TRACED = sources(
+    *("sync/eviction.py", "sync/uses.py", "sync/base.py", "sync/base_file.py", "sync/downloads.py")
+)
 
 
 def content(version: int) -> bytes:

@@ -15,10 +15,13 @@ from pathlib import Path
 from swampstore.config import read_marker
 from swampstore.namespaces import migrate, set_namespace, unset_namespace
 from swampstore.sync.unmigrated import check_migrated
-from tests.forked import die_at_new_line, in_child
+from tests.forked import die_at_new_line, in_child, sources
 from tests.members import Place, bucket_in_a_directory, shared_directory
 
-TRACED = frozenset({"moving.py", "migrating.py", "switching.py", "manifests.py"})
+TRACED = sources(
+    *("namespaces/moving.py", "namespaces/migrating.py"),
+    *("namespaces/switching.py", "namespaces/manifests.py"),
+)
 STATE, OTHER = ["one", "two"], ["other"]
 
 

@@ -26,15 +26,13 @@ from swampstore.datastore_setup import set_up_datastore
 from swampstore.stores import Store
 from swampstore.stores.probe import ProbeReport
 from swampstore.sync import setup as setting_up
-from tests.forked import in_child
+from tests.forked import in_child, sources
 from tests.machines import contents
 
 MODEL = "aws/ec2/i-1"
-TRACED = frozenset(
-    {
-        *("relocation.py", "destinations.py", "setup.py", "datastore_setup.py"),
-        *("staged_cache.py", "new_settings.py"),
-    }
+TRACED = sources(
+    *("sync/relocation.py", "sync/destinations.py", "sync/setup.py", "datastore_setup.py"),
+    *("sync/staged_cache.py", "sync/new_settings.py"),
 )
 REPEATED = 3  # so often a line is worth being killed at
 OF_ANA = ["one", "two"]
@@ -105,7 +103,7 @@ def killed_at(world: World, line: int) -> Callable[[], None]:
         count = 0
 
         def trace(frame: FrameType, event: str, arg: object) -> Any:
-            file = os.path.basename(frame.f_code.co_filename)
+            file = frame.f_code.co_filename
             if file not in TRACED:
                 return None
             nonlocal count
