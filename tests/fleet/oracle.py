@@ -232,7 +232,9 @@ class Oracle:
             has_forgotten = self.is_index_lost or machine in self.baseless
             if one.content is None and is_unsure and has_forgotten:
                 self.ghosts.add((machine, one.id))
-        return [one for one in found if (machine, one.id) not in self.ghosts]
+        return [
+            one for one in found if one.content is not None or (machine, one.id) not in self.ghosts
+        ]
 
     # What must hold ----------------------------------------------------------------------------
 
