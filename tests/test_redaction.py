@@ -145,6 +145,14 @@ def test_what_cannot_be_a_secret_is_shown_at_once() -> None:
     assert stream.feed(b"ing\n") == b"hunting\n"
 
 
+def test_a_key_of_several_lines_is_replaced_line_by_line() -> None:
+    lines = ["".join(random.Random(n).choices("abcXYZ0189+/", k=64)) for n in range(3)]
+    secret = "\n".join(["-----BEGIN KEY-----", *lines, "-----END KEY-----", ""])
+    shown = Redactor([secret]).text("".join(f"    {line}\n" for line in secret.splitlines()))
+    assert shown == ("    -----BEGIN KEY-----\n    ***\n    ***\n    ***\n    -----END KEY-----\n")
+    assert Redactor([secret]).text(f"<{secret}>") == "<***>"
+
+
 def test_no_more_waits_than_a_secret_is_long() -> None:
     stream = Redactor(["aaaaaaab"]).stream()
     shown = b"".join(stream.feed(b"a" * 1000) for _ in range(10))

@@ -129,6 +129,8 @@ def test_a_migration_that_is_killed_loses_nothing(template: Path, tmp_path: Path
             if found == "local_encryption":
                 migrate(vaults, "ops", "command", program)
             assert vaults.open("ops").config.type == "command"
+            vaults.open("ops").put("db", SECRETS["db"])
+            assert len([*directory.glob("vaults/*/*.yaml")]) == 1
         assert everything(directory) == SECRETS
         for file in (tmp_path / "kept").iterdir():
             file.unlink()

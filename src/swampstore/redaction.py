@@ -26,6 +26,7 @@ _BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _URL_SAFE = {"+": "-", "/": "_"}
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.~")
 _SHORT_ESCAPES = {"\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
+_KEY_LINE = re.compile(r"[A-Za-z0-9+/=_\-]{32,}")
 _BREAKS = (b"\r\n", b"\n", b"\r")
 # So many characters of a form are searched for; the rest is looked for where they are found.
 _TOGETHER = 6
@@ -237,6 +238,8 @@ def _forms(secret: str) -> tuple[_Form, ...]:
         tuple(map(_escaped_twice, secret)),
         tuple(map(_percent_encoded, raw)),
     }
+    # A key of several lines is shown line by line, indented or behind the time of a log.
+    texts |= {tuple(map(_plain, line)) for line in secret.split() if _KEY_LINE.fullmatch(line)}
     digits = [_base64(raw, shift) for shift in range(3)]
     # Broken into lines within its first digits, all but those is found.
     digits += [one[_TOGETHER - 1 :] for one in digits if len(one) >= 4 * _TOGETHER]

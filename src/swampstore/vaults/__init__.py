@@ -157,6 +157,7 @@ class Vaults:
         with disk_errors(secrets):
             make_private_dir(secrets)
         with NameLocks(f"{secrets}/.locks", self._repo.config.locks.timeout).hold("the vaults"):
+            self.files.finish_migrations()
             yield
 
     def replaced(self, old: VaultConfig, vault_type: str, config: Mapping[str, Any]) -> VaultConfig:

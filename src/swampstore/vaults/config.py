@@ -113,6 +113,23 @@ class VaultFiles:
 
     def read(self) -> tuple[dict[str, VaultConfig], list[BrokenConfig]]:
         """Return the vaults by name, and the files that describe none."""
+        found, broken = self._decoded()
+        vaults: dict[str, VaultConfig] = {}
+        for name, same in sorted(found.items()):
+            left = [one for one in same if one not in _replaced(same)]
+            if len(left) == 1:
+                vaults[name] = left[0]
+            else:
+                broken += [BrokenConfig(one.path, _same_name(one)) for one in left]
+        return vaults, broken
+
+    def finish_migrations(self) -> None:
+        """Remove what an interrupted migration left: the file of a vault that has another type."""
+        for same in self._decoded()[0].values():
+            for one in _replaced(same):
+                self.remove(one)
+
+    def _decoded(self) -> tuple[dict[str, list[VaultConfig]], list[BrokenConfig]]:
         found: dict[str, list[VaultConfig]] = {}
         broken: list[BrokenConfig] = []
         for path in self._paths():
@@ -122,14 +139,7 @@ class VaultFiles:
                 broken.append(BrokenConfig(path, error))
             else:
                 found.setdefault(one.name, []).append(one)
-        vaults: dict[str, VaultConfig] = {}
-        for name, same in sorted(found.items()):
-            left = [one for one in same if not any(_replaces(other, one) for other in same)]
-            if len(left) == 1:
-                vaults[name] = left[0]
-            else:
-                broken += [BrokenConfig(one.path, _same_name(one)) for one in left]
-        return vaults, broken
+        return found, broken
 
     def _paths(self) -> Iterator[str]:
         for directory, below, names in os.walk(self.directory):
@@ -160,9 +170,13 @@ class VaultFiles:
                 sync_dir(os.path.dirname(vault.path))
 
 
-def _replaces(one: VaultConfig, other: VaultConfig) -> bool:
-    """Whether a vault was migrated from another one, of which only the file is left."""
-    return one.id == other.id and one.type != other.type and one.migrated_from == other.type
+def _replaced(same: list[VaultConfig]) -> list[VaultConfig]:
+    """Return those of which another one says that it is the same vault, migrated."""
+    return [
+        old
+        for old in same
+        if any(new.id == old.id and new.migrated_from == old.type != new.type for new in same)
+    ]
 
 
 def _same_name(vault: VaultConfig) -> ConfigError:

@@ -87,11 +87,18 @@ class LocalEncryption(Provider):
     def _value(self, key: str) -> str:
         value = self._opened(self._file(key))
         if value is None:
-            raise SecretNotFoundError(
-                f"the vault {self._place.name} has no secret {key!r}",
-                hint=f"`swampstore vault list {self._place.name}` shows the keys that it has.",
-            )
+            raise self._not_there(key)
         return value
+
+    def _not_there(self, key: str) -> SecretNotFoundError:
+        return SecretNotFoundError(
+            f"the vault {self._place.name} has no secret {key!r}",
+            hint=f"`swampstore vault list {self._place.name}` shows the keys that it has.",
+        )
+
+    def has(self, key: str) -> bool:
+        """Whether there is a secret of this key; its file is not opened."""
+        return os.path.lexists(self._file(key))
 
     def keys(self) -> list[str]:
         """Return the keys of all secrets, sorted."""
@@ -114,8 +121,8 @@ class LocalEncryption(Provider):
     def delete(self, key: str) -> None:
         """Remove a secret with all that is known about it."""
         with self._changing():
-            if not os.path.lexists(self._file(key)):
-                self._value(key)
+            if not self.has(key):
+                raise self._not_there(key)
             for where in (_ANNOTATIONS, _HOOKS, ""):  # the secret last: until then it is whole
                 self._remove(self._file(key, where))
 

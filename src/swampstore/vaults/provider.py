@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ConfigError
-from swampstore.vaults.errors import VaultUnsupportedError
+from swampstore.vaults.errors import SecretNotFoundError, VaultUnsupportedError
 
 GROUP = "swampstore.vaults"
 LOCAL = "local_encryption"
@@ -70,6 +70,14 @@ class Provider:
     def get(self, key: str) -> str:
         """Return the value of a secret."""
         raise self._cannot("read")
+
+    def has(self, key: str) -> bool:
+        """Whether there is a secret of this key."""
+        try:
+            self.get(key)
+        except SecretNotFoundError:
+            return False
+        return True
 
     def keys(self) -> list[str]:
         """Return the keys of all secrets, sorted."""

@@ -9,7 +9,6 @@ from typing import Any
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import ValidationError
 from swampstore.vaults.config import VaultConfig, check_secret_key
-from swampstore.vaults.errors import SecretNotFoundError
 from swampstore.vaults.provider import Details, Provider
 from swampstore.vaults.refreshing import new_hook
 
@@ -52,12 +51,8 @@ class Vault:
         return value
 
     def has(self, key: str) -> bool:
-        """Whether there is a secret of this key; nobody reads its value."""
-        try:
-            self.provider.details(check_secret_key(key))
-        except SecretNotFoundError:
-            return False
-        return True
+        """Whether there is a secret of this key; that is no read of its value."""
+        return self.provider.has(check_secret_key(key))
 
     def keys(self) -> list[str]:
         """Return the keys of all secrets, sorted."""
