@@ -339,16 +339,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "open": "the export, which it marks",
         "os.makedirs": "the datastore's directory",
     },
-    "catalog/database.py": {
-        "os.makedirs": "the catalog's directory, in the local tier",
-        "os.replace": "the catalog's own files",
-    },
+    "catalog/database.py": {"os.makedirs": "the catalog's directory, in the local tier"},
     "cli/data/get.py": {
         "open": "the file that --output names",
         "replacing": "the same",
     },
     "cli/running.py": {"os.open": "/dev/null"},
-    "doctor/catalog.py": {"os.replace": "the catalog's own files"},
+    "files/sqlite_file.py": {"os.replace": "a file of SQLite that cannot be used, and its log"},
     "namespaces/contamination.py": {
         "os.rmdir": "directories of copies that belong to another namespace",
         "os.unlink": "copies that belong to another namespace, and are there as well",
@@ -372,11 +369,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
-    "sync/base_file.py": {
-        "os.makedirs": "the cache's directory",
-        "os.replace": "the base's own files",
-        "os.unlink": "the base's own files",
-    },
+    "sync/base_file.py": {"os.makedirs": "the cache's directory"},
     "sync/conflicts.py": {
         "replacing": "the copy of our content, which it marks",
         "os.makedirs": "the copy of our content, which it marks",

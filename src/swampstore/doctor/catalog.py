@@ -15,6 +15,7 @@ from swampstore.doctor import checks
 from swampstore.doctor.data import NameHealth
 from swampstore.doctor.findings import Completeness, Finding, Problems
 from swampstore.files import Tree
+from swampstore.files.sqlite_file import set_aside
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA, DataRef
 
@@ -83,9 +84,7 @@ def _damaged(path: str, complaint: str) -> Finding:
 
 def set_catalog_aside(path: str) -> None:
     """Move a catalog that cannot be used out of the way; the next use makes a new one."""
-    for suffix in ("-wal", "-shm", ""):
-        if os.path.lexists(f"{path}{suffix}"):
-            os.replace(f"{path}{suffix}", f"{path}.damaged{suffix}")
+    set_aside(path, f"{path}.damaged")
 
 
 class Known(NamedTuple):

@@ -1,4 +1,4 @@
-"""The SQLite file of a base: opening, sharing between processes and threads, healing.
+"""The SQLite file of a base, which heals itself (see `swampstore.files.sqlite_file`).
 
 Each transaction first looks whether the file still belongs to this schema and this remote, so
 that two processes with different ideas of that never see each other's rows.
@@ -6,42 +6,30 @@ that two processes with different ideas of that never see each other's rows.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
-from swampstore.errors import DiskError
-from swampstore.files import disk_errors, make_shared, open_shared
-from swampstore.formats import NEWEST, refuse_newer
+from swampstore.files import disk_errors
+from swampstore.files.sqlite_file import (
+    FileIds,
+    SqliteFile,
+    Work,
+    code_of,
+    open_sqlite,
+    transaction,
+)
+from swampstore.formats import NEWEST
 from swampstore.sync.errors import SyncError
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
-_FileId = tuple[int, int]
-
-_BUSY_SECONDS = 5.0
-_ATTEMPTS = 5
-# A crowd that opens the log at the same moment is what SQLite calls a protocol error.
-_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
-_DISK = frozenset(
-    {
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_READONLY,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_PERM,
-    }
-)
 _CALLERS_MISTAKES = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
-class BaseFile:
+class BaseFile(SqliteFile):
     """One SQLite file that holds the tables of `schema` for one owner, and nothing else ever.
 
     One connection, used by one thread at a time. `work` must be repeatable: it runs again if the
@@ -49,22 +37,23 @@ class BaseFile:
     than this release knows raises NewerFormatError, whatever is done with it.
     """
 
+    # Its log as well: either may be removed behind our back.
+    watched = ("", "-wal")
+
     def __init__(self, path: str, schema: Sequence[str], owner: str, *, kind: str = "base") -> None:
-        self._path = path
+        super().__init__(path, kind, "-")
         self._schema = schema
-        self._kind = kind
         # Other tables make another stamp, without a version number that could be forgotten.
         self._stamp = f"{zlib.crc32(repr(schema).encode()):08x} {owner}"
         self._lock = threading.RLock()
-        self._pid = os.getpid()
-        self._connection: sqlite3.Connection | None = None
-        self._opened: tuple[_FileId | None, ...] = ()
+        self._db: sqlite3.Connection | None = None
+        self._ids_opened: FileIds = ()
         self._inherited: sqlite3.Connection | None = None
 
     def read(self, work: Work[T]) -> T:
         """Run `work` on one consistent state of the file."""
 
-        def transaction(db: sqlite3.Connection) -> T:
+        def attempt(db: sqlite3.Connection) -> T:
             db.execute("BEGIN DEFERRED")
             try:
                 if self._is_ours(db):
@@ -73,7 +62,7 @@ class BaseFile:
                 db.rollback()  # nothing was written
             return self._write(db, work)
 
-        return self._run(transaction)
+        return self._run(attempt)
 
     def write(self, work: Work[T]) -> T:
         """Run `work` in one transaction: all of it is kept, or nothing."""
@@ -85,14 +74,14 @@ class BaseFile:
 
     def close(self) -> None:
         """Release the file."""
-        self._leave_parents_connection()
+        self._heed_fork()
         with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+            if self._db is not None:
+                self._db.close()
+            self._db = None
 
     def _write(self, db: sqlite3.Connection, work: Work[T]) -> T:
-        with _transaction(db):
+        with transaction(db):
             if not self._is_ours(db):
                 self._start_afresh(db)
             return work(db)
@@ -101,7 +90,7 @@ class BaseFile:
         try:
             found: tuple[str] | None = db.execute("SELECT stamp FROM owner").fetchone()
         except sqlite3.OperationalError as error:
-            if _code(error) == sqlite3.SQLITE_ERROR:  # no such table
+            if code_of(error) == sqlite3.SQLITE_ERROR:  # no such table
                 return False
             raise
         return found == (self._stamp,)
@@ -111,7 +100,7 @@ class BaseFile:
 
         The file itself stays: others may have it open, and SQLite's log belongs to its name.
         """
-        self._refuse_newer(db)
+        self._checked_version(db)
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
         for (name,) in db.execute(tables).fetchall():
             quoted = name.replace('"', '""')
@@ -122,83 +111,41 @@ class BaseFile:
         db.execute("INSERT INTO owner VALUES (?)", (self._stamp,))
         db.execute(f"PRAGMA user_version = {NEWEST[self._kind]}")
 
-    def _refuse_newer(self, db: sqlite3.Connection) -> None:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        refuse_newer(self._kind, version, self._path)
-
     def _run(self, work: Work[T]) -> T:
-        self._leave_parents_connection()
+        self._heed_fork()
         with self._lock:
-            for attempt in range(_ATTEMPTS):
-                try:
-                    return work(self._current())
-                except _CALLERS_MISTAKES:
-                    raise
-                except sqlite3.DatabaseError as error:
-                    self._after_failure(error, attempt)
-        raise SyncError(
-            f"{self._path} stays busy or damaged",
+            return super()._run(work)
+
+    def _stuck(self) -> SyncError:
+        return SyncError(
+            f"{self.path} stays busy or damaged",
             hint="Stop other processes that use it, delete it, and sync again: it is rebuilt.",
         )
 
-    def _after_failure(self, error: sqlite3.DatabaseError, attempt: int) -> None:
-        code = _code(error)
-        if code in _BUSY:
-            time.sleep(0.05 * 2**attempt)
-        elif self._opened != self._file_ids():
+    def _is_damage(self, error: sqlite3.Error) -> bool:
+        """Whether it may be the file's fault: a base can always be thrown away."""
+        return isinstance(error, sqlite3.DatabaseError) and not isinstance(error, _CALLERS_MISTAKES)
+
+    @property
+    def _opened(self) -> FileIds:
+        return self._ids_opened
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None or not self._is_current():
             self.close()
-        elif code in _DISK and not os.path.isdir(self._path):
-            self.close()
-            raise DiskError(
-                f"{self._path} cannot be used: {error}",
-                hint="Check free space and permissions; nothing was lost.",
-            ) from error
-        else:
-            self._set_aside()
-
-    def _current(self) -> sqlite3.Connection:
-        """Return the connection, a new one if another file has taken the path."""
-        if self._connection is None or self._opened != self._file_ids():
-            self.close()
-            with disk_errors(self._path), self._alone():
-                self._opened = self._file_ids()
-                self._connection = self._open()
-                self._opened = self._file_ids()
-        return self._connection
-
-    def _file_ids(self) -> tuple[_FileId | None, ...]:
-        """Return what identifies the file and its log; either may be removed behind our back."""
-        return _file_id(self._path), _file_id(f"{self._path}-wal")
-
-    def _set_aside(self) -> None:
-        """Move a damaged file out of the way, unless another process did so already."""
-        opened = self._opened
-        with disk_errors(self._path), self._alone():
-            if opened == self._file_ids():
-                self.close()
-                os.replace(self._path, f"{self._path}-damaged")
-                for suffix in ("-wal", "-shm"):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(f"{self._path}{suffix}")
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other processes from opening or replacing the file meanwhile."""
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        fd = open_shared(f"{self._path}-lock")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+            with disk_errors(self.path):
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
+                with self._alone():
+                    self._ids_opened = self._ids()
+                    self._db = self._open()
+                    self._ids_opened = self._ids()
+        return self._db
 
     def _open(self) -> sqlite3.Connection:
-        make_shared(self._path)  # SQLite itself would keep the group out
-        db = sqlite3.connect(
-            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        self._make()
+        db = open_sqlite(self.path)
         try:
-            self._refuse_newer(db)
+            self._checked_version(db)
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = NORMAL")
             # Reading opens the log as well, while nobody can replace it.
@@ -208,32 +155,13 @@ class BaseFile:
             raise
         return db
 
-    def _leave_parents_connection(self) -> None:
-        """After a fork: what the parent has open is neither used nor closed here."""
-        if self._pid != os.getpid():
-            self._inherited, self._connection = self._connection, None
-            self._lock = threading.RLock()
-            self._pid = os.getpid()
+    def _heal(self) -> None:
+        with disk_errors(self.path):
+            super()._heal()
 
+    def _forget(self) -> None:
+        self.close()
 
-@contextlib.contextmanager
-def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.commit()
-    except BaseException:
-        db.rollback()
-        raise
-
-
-def _file_id(path: str) -> _FileId | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+    def _disown(self) -> None:
+        self._inherited, self._db = self._db, None
+        self._lock = threading.RLock()
