@@ -218,9 +218,10 @@ class CountingStore(StoreWrapper):
 
     def around(self, request: Request, send: Callable[[], T]) -> T:
         """Count a request, and the content of its answer."""
-        self._count(request.kind, request.sent)
+        kind = request.kind
+        self._count(kind, request.sent)
         answer = send()
-        if request.kind == "get":
+        if kind == "get":
             self._count_received(answer)
         return answer
 

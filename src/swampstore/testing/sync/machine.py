@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -120,19 +120,12 @@ class SyncMachine(Protocol):
         """Let no request reach the remote while the block runs."""
 
 
-class NewMachine(Protocol):
-    """Makes machines with empty caches, all of them on one remote."""
-
-    def __call__(self, namespace: str = "") -> SyncMachine:
-        """Return one more."""
-
-
-class Plant(Protocol):
-    """Puts files into the remote, and entries of them into its index, unchecked."""
-
-    def __call__(self, machine: SyncMachine, files: Mapping[str, bytes]) -> None:
-        """Do it, in the namespace of a machine; keys that the store refuses get an entry only."""
-
+# Returns one more machine with an empty cache, all of them on one remote; its argument is the
+# namespace, none if it is left out.
+NewMachine = Callable[..., SyncMachine]
+# Puts files into the remote, and entries of them into its index, unchecked: in the namespace of a
+# machine. Keys that the store refuses get an entry only.
+Plant = Callable[[SyncMachine, Mapping[str, bytes]], None]
 
 _METADATA = """\
 id: {id}
