@@ -22,6 +22,7 @@ from swampstore.catalog import disk_rows
 from swampstore.catalog import rebuild as rebuilding
 from swampstore.catalog.disk_rows import Reading, is_current, read_early
 from swampstore.errors import DiskError
+from swampstore.files import signature
 from swampstore.layout import LATEST, METADATA, DataRef
 from swampstore.pipeline import catalog as bulk
 from swampstore.pipeline import places_of
@@ -102,7 +103,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
 
 @pytest.fixture
 def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_rows, "_RACY_NS", -LATER)
+    monkeypatch.setattr(signature, "_RACY_NS", -LATER)
 
 
 # Readings ----------------------------------------------------------------------------------------
