@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swampstore.artifacts.metadata import Owner
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import DataRef, ref_of
 from swampstore.pipeline.editing import committer
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
 from swampstore.pipeline.gc.job import Collection
@@ -64,11 +64,6 @@ def candidate_of(
             for unit in units
         },
     )
-
-
-def ref_of(name_rel: str) -> DataRef:
-    model, _, name = name_rel.removeprefix("data/").rpartition("/")
-    return DataRef(ModelRef.parse(model), name)
 
 
 class Clock:

@@ -319,6 +319,16 @@ class DataRef(NamedTuple):
         return f"{self.model} {self.name}"
 
 
+def ref_of(name_rel: str) -> DataRef:
+    """Return the data name whose directory `name_rel` is.
+
+    >>> ref_of("data/aws/ec2/i-1/state").model
+    ModelRef(type='aws/ec2', id='i-1')
+    """
+    parts = name_rel.split("/")
+    return DataRef(ModelRef("/".join(parts[1:-2]), parts[-2]), parts[-1])
+
+
 _BRACKETS = r"\[([!^]?)(.[^]]*)\]"
 
 

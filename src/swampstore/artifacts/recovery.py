@@ -19,7 +19,7 @@ from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.files import Change, Tree, remove_old_temps
-from swampstore.layout import DEFERRED, RAW, DataRef, ModelRef, is_temp, parse_version
+from swampstore.layout import DEFERRED, RAW, DataRef, is_temp, parse_version, ref_of
 
 if TYPE_CHECKING:
     from swampstore.artifacts.save import ArtifactStore
@@ -30,12 +30,6 @@ class Rows(Protocol):
 
     def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
         """Make the rows of a name exactly those of `stored` and drop its intent."""
-
-
-def ref_of(path: str) -> DataRef:
-    """Return the data name whose directory `path` is."""
-    parts = path.split("/")
-    return DataRef(ModelRef("/".join(parts[1:-2]), parts[-2]), parts[-1])
 
 
 def recover(
@@ -205,7 +199,7 @@ def leftover_at(tree: Tree, parts: tuple[str, ...], before: float) -> Leftover |
     version = parse_version(parts[-1]) if len(parts) >= 4 else None
     if version is None:
         return None
-    ref = DataRef(ModelRef("/".join(parts[:-3]), parts[-3]), parts[-2])
+    ref = ref_of("/".join(("data", *parts[:-1])))
     with claims.abandoned(tree, ref, version, before) as is_dead:
         deferred = on_disk.is_deferred(tree, ref, version)
         return Leftover(ref, version, deferred) if is_dead else None

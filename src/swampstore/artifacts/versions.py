@@ -16,7 +16,7 @@ from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.files import Tree, read_file
-from swampstore.layout import DEFERRED, METADATA, DataRef, ModelRef, is_temp, parse_version
+from swampstore.layout import DEFERRED, METADATA, DataRef, is_temp, parse_version, ref_of
 from swampstore.notices import notice
 
 Complain = Callable[[str, OSError], None]
@@ -150,7 +150,7 @@ def names_at(tree: Tree, path: str) -> Iterator[DataRef]:
     for end in range(3, len(parts)):
         rel = "/".join(("data", *parts[:end]))
         if any(_versions(tree, rel, _children(tree, rel, _ignore))):
-            yield DataRef(ModelRef("/".join(parts[: end - 2]), parts[end - 2]), parts[end - 1])
+            yield ref_of(rel)
     yield from _below(tree, parts, _ignore)
 
 
@@ -165,7 +165,7 @@ def _below(tree: Tree, parts: tuple[str, ...], complain: Complain) -> Iterator[D
     if len(parts) >= 3:
         versions = set(_versions(tree, rel, children))
     if versions:
-        yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
+        yield ref_of(rel)
     if len(parts) < _MAX_DEPTH:
         for child in children:
             if child not in versions:

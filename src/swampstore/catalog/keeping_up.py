@@ -16,7 +16,7 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.files import Tree
 from swampstore.files.change_log import EVERYTHING, OTHERS, ChangeLog, Seen
-from swampstore.layout import METADATA, DataRef, ModelRef
+from swampstore.layout import METADATA, DataRef, ModelRef, ref_of
 
 # Reading so many bytes again costs less than writing down that they were read.
 _WORTH_NOTING = 4096
@@ -123,7 +123,7 @@ class KeepingUp:
         model = ModelRef("/".join(parts[1:-1]), parts[-1])
         found |= {DataRef(model, name) for name in self._catalog.names(model)}
         for end in range(4, len(parts) + 1):
-            ref = DataRef(ModelRef("/".join(parts[1 : end - 2]), parts[end - 2]), parts[end - 1])
+            ref = ref_of("/".join(parts[:end]))
             if self._catalog.version_numbers(ref):
                 found.add(ref)
         return found

@@ -22,10 +22,10 @@ from swampstore.layout import (
     METADATA,
     RAW,
     DataRef,
-    ModelRef,
     is_internal,
     is_temp,
     parse_version,
+    ref_of,
 )
 
 
@@ -138,7 +138,7 @@ class DataWalk:
         versions = [name for name in found.directories if self._is_version(parts, rel, name)]
         if versions:
             self._check_name(rel, found)
-            yield DataRef(ModelRef("/".join(parts[:-2]), parts[-2]), parts[-1])
+            yield ref_of(rel)
             for version in versions:
                 self._check_version(f"{rel}/{version}", (*parts, version))
         else:

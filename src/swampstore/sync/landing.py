@@ -15,13 +15,13 @@ from typing import Protocol
 
 from swampstore.artifacts import claims
 from swampstore.artifacts.mutation import Mutations
-from swampstore.artifacts.recovery import ref_of, repoint
+from swampstore.artifacts.recovery import repoint
 from swampstore.artifacts.renumber import claim_numbers, move_versions, renumber
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.rebuild import rebuild
 from swampstore.errors import CatalogError, DiskError, ValidationError
 from swampstore.files import Tree, disk_errors, sync_filesystem
-from swampstore.layout import DataRef
+from swampstore.layout import DataRef, ref_of
 from swampstore.sync.arrivals import (
     Arrival,
     Landed,

@@ -7,11 +7,10 @@ it for a version, perhaps for the latest one, and find nothing to read.
 from __future__ import annotations
 
 from swampstore.artifacts.metadata import Metadata, decode
-from swampstore.artifacts.recovery import ref_of
 from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.files.signature import signature
-from swampstore.layout import METADATA, RAW
+from swampstore.layout import METADATA, RAW, ref_of
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.index_format import Entry
 from swampstore.sync.names import Names

@@ -18,7 +18,7 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
-from swampstore.layout import METADATA, RAW, DataRef, ModelRef
+from swampstore.layout import METADATA, RAW, DataRef, ref_of
 from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
@@ -363,15 +363,9 @@ def _by_name(files: Iterable[File]) -> dict[DataRef, dict[int, File | None]]:
         else:
             contents[found] = file
     return {
-        _ref(name): {version: contents.get((name, version)) for version in versions}
+        ref_of(name): {version: contents.get((name, version)) for version in versions}
         for name, versions in stored.items()
     }
-
-
-def _ref(name_rel: str) -> DataRef:
-    model, _, name = name_rel.removeprefix(_DATA).rpartition("/")
-    model_type, _, model_id = model.rpartition("/")
-    return DataRef(ModelRef(model_type, model_id), name)
 
 
 # What is in them -------------------------------------------------------------------------
