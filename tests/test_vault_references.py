@@ -134,6 +134,8 @@ def test_documents_are_resolved_in_depth(resolver: Resolver) -> None:
 def test_a_resource_is_resolved_where_it_is_exactly_a_reference(resolver: Resolver) -> None:
     resource = {"a": "${{ vault.get('ops','db') }}", "b": ["${{ vault.get(ops,db) }}", 1]}
     assert resolver.resource(resource) == {"a": "hunter2", "b": ["${{ vault.get(ops,db) }}", 1]}
+    others = ["${{ vault.get('ops', 'db') }}", "x ${{ vault.get('ops','db') }}", "${{ 'a','b' }}"]
+    assert resolver.resource(others) == ["hunter2", *others[1:]]
 
 
 def test_what_is_not_there_is_named(resolver: Resolver) -> None:
@@ -233,10 +235,15 @@ def test_sensitive_members_go_to_a_vault_and_leave_references(vaults: Vaults, va
 
 
 def test_a_resource_can_be_sensitive_as_a_whole(vaults: Vaults, vault: Vault) -> None:
-    saved = store_sensitive(vaults, {"a": 1}, Sensitive({}, is_whole=True), ORIGIN, Redactor())
-    reference = parse_reference(saved)
-    assert reference is not None
-    assert json.loads(vault.get(reference.key)) == {"a": 1}
+    whole = Sensitive({}, is_whole=True)
+    saved = store_sensitive(vaults, {"a": {"b": 1}, "c": "x-y-z"}, whole, ORIGIN, Redactor())
+    assert saved == {
+        "a": "${{ vault.get('ops','acme-db-m-1-create-user-main-a') }}",
+        "c": "${{ vault.get('ops','acme-db-m-1-create-user-main-c') }}",
+    }
+    assert Resolver(vaults).resource(saved) == {"a": '{"b": 1}', "c": "x-y-z"}
+    listed = store_sensitive(vaults, [1, 2], whole, ORIGIN, Redactor())
+    assert Resolver(vaults).resource(listed) == "[1, 2]"
 
 
 def test_the_vault_is_the_one_of_the_member_else_of_the_spec_else_the_default(

@@ -421,6 +421,21 @@ def test_a_name_is_taken_once(vaults: Vaults) -> None:
         vaults.create("environment", "ops")
 
 
+def test_a_key_is_not_kept_where_everything_is_shared_from(
+    vaults: Vaults, repo_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(repo_dir / ".swamp/files")
+    for path in (".swamp/files/key", "./.swamp/key", str(tmp_path / "link/key")):
+        with pytest.raises(ConfigError, match="in the datastore"):
+            vaults.create("local_encryption", "ops", {"key_file": path})
+    vaults.create("local_encryption", "ops", {"key_file": str(tmp_path / "keys/ops")})
+    vault = vaults.open("ops")
+    vault.put("db", "one")
+    vault.rotate()
+    assert vault.get("db") == "one"
+    assert [path.name for path in (tmp_path / "keys").iterdir()] == ["ops"]
+
+
 @pytest.mark.parametrize("name", ["", "Ops", "_ops", "1ops", "o/ps", "o" * 65, "a b"])
 def test_a_vault_has_a_plain_name(vaults: Vaults, name: str) -> None:
     with pytest.raises(ValidationError):

@@ -84,6 +84,7 @@ class Vaults:
             name=config.name,
             repo_dir=settings.repo_dir,
             secrets_dir=f"{self._repo.tree.path(SECRETS)}/{config.type}/{config.name}",
+            shared_dirs=(settings.datastore_dir, settings.base, settings.local_dir),
             config=config.config,
             environ=self._environ,
             durable=settings.durable,

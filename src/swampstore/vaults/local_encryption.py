@@ -18,6 +18,7 @@ from swampstore.clock import to_iso
 from swampstore.config import expand
 from swampstore.errors import ConfigError
 from swampstore.files import disk_errors, read_file, remove_old_temps, replace_file, sync_dir
+from swampstore.layout import is_always_local
 from swampstore.notices import notice
 from swampstore.vaults.cipher import decrypt, encrypt
 from swampstore.vaults.errors import (
@@ -68,7 +69,13 @@ class LocalEncryption(Provider):
             raise ConfigError(
                 f"{member} of the vault {self._place.name} is {value!r}", hint="Write a path."
             )
-        return os.path.join(self._place.repo_dir, expand(value, self._place.environ))
+        path = os.path.join(self._place.repo_dir, expand(value, self._place.environ))
+        if any(_would_be_shared(path, directory) for directory in self._place.shared_dirs):
+            raise ConfigError(
+                f"{member} of the vault {self._place.name} is in the datastore: {path}",
+                hint="Keep the key where nothing is shared from, or leave it to the vault.",
+            )
+        return path
 
     @classmethod
     def open(cls, place: Place) -> Self:
@@ -292,6 +299,11 @@ class LocalEncryption(Provider):
         with self._locks.hold(self._place.name), disk_errors(self._directory):
             remove_old_temps(self._directory, self._place.clock().timestamp() - _DAY)
             yield
+
+
+def _would_be_shared(path: str, directory: str) -> bool:
+    rel = os.path.relpath(os.path.realpath(path), os.path.realpath(directory))
+    return not rel.startswith("..") and not is_always_local(rel)
 
 
 def _keys_in(directory: str) -> list[str]:

@@ -31,11 +31,13 @@ class Place:
     """Where a vault is: `name` and `config` are its own, the rest is of the repository.
 
     `secrets_dir` is the directory on this machine for what the vault keeps; it is made on use.
+    What is in `shared_dirs` others may get to see, unless it is always local.
     """
 
     name: str
     repo_dir: str
     secrets_dir: str
+    shared_dirs: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     durable: bool = True

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([A-Za-z0-9_][A-Za-z0-9_.\-]*))\s*"""
 _CALL = re.compile(rf"vault\.get\({_ARGUMENT},{_ARGUMENT}\)", re.DOTALL)
+_SAVED = re.compile(r"\$\{\{\s*vault\.get\(\s*'.*'\s*,\s*'.*'\s*\)\s*\}\}", re.DOTALL)
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BEFORE = re.compile(r"[\w.]\Z")
 _VARIABLE = "__SWAMP_VAULT_{}"
@@ -128,11 +129,14 @@ class Resolver:
         return value
 
     def resource(self, value: Any) -> Any:
-        """Return a resource that was read, resolved where a text is exactly one reference."""
+        """Return a resource that was read, resolved where a text is one reference and no more.
+
+        It has single quotes, as whoever saves one writes it; anything else was meant as it is.
+        """
         match value:
             case str():
-                reference = parse_reference(value)
-                return self.get(*reference) if reference and str(reference) == value else value
+                reference = parse_reference(value) if _SAVED.fullmatch(value) else None
+                return self.get(*reference) if reference else value
             case Mapping():
                 return {key: self.resource(item) for key, item in value.items()}
             case list() | tuple():

@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 class Sensitive(NamedTuple):
-    """What of a resource is sensitive: members, each with a vault of its own or None; or all of it.
+    """What of a resource is sensitive: members, each with a vault of its own or None; or each one.
 
     `vault` is for those that name none: what a definition says wins over what its author said, and
     the caller has decided between the two.
@@ -144,9 +144,12 @@ def store_sensitive(
         _note_origin(vault, key, origin, path)
         return str(Reference(name, key))
 
+    members = sensitive.members
     if sensitive.is_whole:
-        return kept((), resource, None)
-    for path, wish in sensitive.members.items():
+        if not isinstance(resource, Mapping):
+            return kept((), resource, None)
+        members = {(name,): members.get((name,)) for name in resource}
+    for path, wish in members.items():
         resource = _replaced(resource, path, lambda value, p=path, w=wish: kept(p, value, w))
     return resource
 
