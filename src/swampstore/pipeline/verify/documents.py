@@ -66,7 +66,8 @@ def _of_shard(ground: Ground, one: Summary, partition: str) -> Found | None:
     if ground.meta is None:
         return None
     if partition not in ground.listed:
-        if ground.version == 1 and ground.is_monolith_lost:
+        # What has no entries is left where the last version of a model was deleted.
+        if not one.entries or (ground.version == 1 and ground.is_monolith_lost):
             return None
         return Found(kinds.UNLISTED_SHARD, one.document, f"it has {one.entries} entries")
     seq = ground.meta.commit_seq or 0
