@@ -6,6 +6,7 @@ oracle must not expect: above all deletions that nobody else had heard of.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,18 +18,21 @@ from swampstore.layout import METADATA, SIDECAR
 from swampstore.repo.open import CATALOG
 from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
-from tests.fleet.world import REPO_ID
+from tests.fleet.documents import index_of
+from tests.fleet.oracle import Oracle
+from tests.fleet.world import REPO_ID, Violation
 
 if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet
     from tests.fleet.machine import Machine
 
+Doubt = Callable[[Oracle, int, set[str]], None]
 META = "_index/_meta.json"
 MONOLITH = ".datastore-index.json"
 
 
 def _on_machine(
-    files: Callable[[Machine], Iterator[Path]],
+    files: Callable[[Machine], Iterator[Path]], doubt: Doubt = lambda *_: None
 ) -> Callable[[Fleet, int, dict[str, Any]], bool]:
     def damage(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
         machine = fleet.machines[number % len(fleet.machines)]
@@ -44,12 +48,26 @@ def _on_machine(
                 path.write_bytes(data[: len(data) // 2] + b"\xff garbled \x00" * 3)
             else:
                 path.unlink()
-        fleet.oracle.doubt_deletions(None if ids is None else machine.number, held=ids or ())
-        fleet.oracle.baseless.add(machine.number)
-        fleet.oracle.doubt_appended(ids if ids is not None else fleet.oracle.versions)
+        oracle = fleet.places.oracle(machine.place)
+        for one in fleet.machines:
+            if one.home == machine.home:
+                doubt(oracle, one.number, set(oracle.versions) if ids is None else set(ids))
         return bool(found)
 
     return damage
+
+
+def _without_base(oracle: Oracle, machine: int, held: set[str]) -> None:
+    """Without its base a machine cannot tell what others deleted from what is new, both ways."""
+    oracle.doubt_deletions(machine, held=held)
+    oracle.baseless[machine] = held
+    oracle.forgot.add(machine)
+    oracle.doubt_appended(held)
+
+
+def _without_journal(oracle: Oracle, machine: int, _: set[str]) -> None:
+    """Without its journal a machine cannot tell what it deleted from what somebody wiped."""
+    oracle.doubt_deletions(machine)
 
 
 def _named(directory: Path, name: str, *, only: bool = False) -> Iterator[Path]:
@@ -112,11 +130,10 @@ def _on_remote(
             return False
         chosen = found if everything else [found[int(args["pick"] * len(found))]]
         fleet.world.tell(f"--- damage remote: {chosen}")
+        if not chosen[0].startswith("data/"):
+            _lose_index(fleet)
         for key in chosen:
             del fleet.bucket.objects[key]
-        fleet.oracle.doubt_deletions(None, _deleted_for_good(fleet))
-        fleet.oracle.is_index_lost = True
-        fleet.has_lost_documents |= any(not key.startswith("data/") for key in chosen)
         for machine in fleet.machines:
             machine.needs_full = True
         return True
@@ -124,26 +141,36 @@ def _on_remote(
     return damage
 
 
-def _deleted_for_good(fleet: Fleet) -> set[str]:
-    """Return deleted versions that no machine has any more, and of which no object tells.
-
-    Whatever objects are left of them are noted as such.
-    """
-    held: set[str] = set()
+def _lose_index(fleet: Fleet) -> None:
+    """An index is about to be lost: whatever anybody still has counts as new from now on."""
+    oracle = fleet.oracle
+    oracle.is_index_lost = fleet.past.has_lost_documents = True
     for machine in fleet.machines:
         outcome = machine.now(partial(machine.look, contents=False))
         machine.actor.outcome = None
-        if outcome.ending != "done":
-            return set()
-        held |= {one.id for one in outcome.result}
+        is_known = outcome.ending == "done"
+        seen = {one.id for one in outcome.result} if is_known else set(oracle.versions)
+        oracle.held |= {(machine.number, id_) for id_ in seen}
+    held = {id_ for _, id_ in oracle.held}
+    oracle.doubt_deletions(None, _deleted_for_good(fleet, oracle.versions.keys() - held))
+
+
+def _deleted_for_good(fleet: Fleet, gone: set[str]) -> set[str]:
+    """Return those of the versions that no machine has of which no object tells, or all know why.
+
+    Objects that are left are noted as such, or the index still names them: then whoever deleted
+    them has still to push that.
+    """
     objects = fleet.bucket.objects
     notes = b"".join(one.data for key, one in objects.items() if "_control/removals/" in key)
+    named: dict[str, Any] = {}
+    with contextlib.suppress(Violation):  # a part of it is lost already
+        named = index_of({key: one.data for key, one in objects.items()})
     left = {
         one.data
         for key, one in objects.items()
-        if key.endswith("/metadata.yaml") and key.encode() not in notes
+        if key.endswith("/metadata.yaml") and key.encode() not in notes and key not in named
     }
-    gone = fleet.oracle.versions.keys() - held
     return {id_ for id_ in gone if not any(id_.encode() in data for data in left)}
 
 
@@ -178,10 +205,10 @@ def _objects(fleet: Fleet) -> list[str]:
 
 
 KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {
-    "damage_base": _on_machine(_base),
+    "damage_base": _on_machine(_base, _without_base),
     "damage_catalog": _on_machine(_catalog),
     "damage_sidecar": _on_machine(_sidecar),
-    "damage_journal": _on_machine(_journal),
+    "damage_journal": _on_machine(_journal, _without_journal),
     "lose_version": _lose_version,
     "lose_shard": _on_remote(_shards),
     "lose_shards": _on_remote(lambda fleet: [*_shards(fleet), *_meta(fleet)], everything=True),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import json
 import shutil
 import tempfile
@@ -17,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swampstore.pipeline.verify.kinds import OF_DOCUMENTS, ORPHAN, STALE_SHARD
-from tests.fleet import damage, foreign, moving, verdict
+from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import Found, Oracle, index_of
+from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
 from tests.fleet.seams import install
 from tests.fleet.steps import OPS as WORK
@@ -136,11 +134,7 @@ class Fleet:
             self.machines.append(made)
         self.peer = foreign.Peer(self.world, script.machines)
         self._fresh = 0
-        # Whether something failed, so that a lock may have been left behind.
-        self.is_rough = False
-        # Whether documents of an index were lost, and whether another client was at work.
-        self.has_lost_documents = False
-        self.has_foreign = False
+        self.past = checks.Past()
 
     # Running -----------------------------------------------------------------------------------
 
@@ -157,6 +151,7 @@ class Fleet:
                 self._finish()
                 if damage.KINDS[step.op](self, step.machine, step.args):
                     self.result.damages += 1
+                    self.past.is_damaged = True
             else:
                 self._begin(step)
         self.settle()
@@ -186,12 +181,12 @@ class Fleet:
         if not step.overlaps:
             self.world.drain()
         is_foreign = step.op in foreign.OPS
-        self.has_foreign |= is_foreign
+        self.past.has_foreign |= is_foreign
         actor = self.peer.actor if is_foreign else self._machine(step).actor
         self.world.finish(actor)
         self._finish()
         if step.faults:
-            self.is_rough = True
+            self.past.is_rough = True
         op = step.op
         if not is_foreign and self._machine(step).owes_migration:
             op = "namespace_migrate"  # anything else would be told to wait for it
@@ -228,15 +223,15 @@ class Fleet:
     def _note_end(self, machine: Machine, outcome: Outcome) -> None:
         if machine.actor.op in moving.OPS:
             self.places.end(machine.number, machine.look_where())
-        if outcome.ending != "done":
-            self.places.oracle(machine.place).stopped.add(machine.number)
+        if outcome.ending != "done" and machine.actor.counts[STORE]:
+            self.places.oracle(machine.place).stopped(machine.number)
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1
         if outcome.ending == "killed":
             self.result.kills += 1
         if outcome.ending == "failed":
-            self.is_rough = True
+            self.past.is_rough = True
             self.result.errors[f"{op} {outcome.error.code}"] += 1  # type: ignore[union-attr]
         if isinstance(outcome.error, Violation):
             raise outcome.error
@@ -270,16 +265,20 @@ class Fleet:
         if machines or (place.is_remote and oracle.has_index()):
             seen.append(self._look_afresh(place))
         if place.is_remote and not oracle.has_index():
+            oracle.check_nothing()
             return  # nobody has ever committed: some see objects that others know to be uploads
         for name, found in seen:
             oracle.check(name, found)
         if not machines:
             return
-        self._check_agreement(seen)
+        checks.check_agreement(seen)
         if place.is_remote:
-            self._check_index(place, seen[0][1])
-            self._check_verdict(place)
-        self._check_locks()
+            checks.check_index(place, seen[0][1])
+            checks.check_verdict(place, self.past)
+            # Whoever has moved away may have left some, and who syncs in full comes across them.
+            has_forgotten = oracle.is_index_lost or oracle.forgot or len(self.places.oracles) > 1
+            checks.check_removals(place, self.past, has_forgotten=bool(has_forgotten))
+        checks.check_locks(self.past)
         oracle.resolve(seen[0][1])
         self.result.rests += 1
 
@@ -352,62 +351,6 @@ class Fleet:
             fresh.actor.end()
             self.world.actors.remove(fresh.actor)
             fresh.remove()
-
-    @staticmethod
-    def _check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
-        first, expected = seen[0]
-        for name, found in seen[1:]:
-            if set(found) != set(expected):
-                differ = sorted(set(found) ^ set(expected))
-                raise Violation("disagreement", f"{first} and {name} differ in {differ}")
-
-    @staticmethod
-    def _check_index(place: Place, found: list[Found]) -> None:
-        objects = place.objects()
-        entries = index_of(objects)
-        for rel, entry in entries.items():
-            data = objects.get(rel)
-            if data is None:
-                raise Violation("dangling", f"{rel} is named, and not there")
-            digest = entry.get("sha256")
-            if entry["size"] != len(data) or digest not in {
-                None,
-                hashlib.sha256(data).hexdigest(),
-            }:
-                raise Violation("wrong entry", f"{rel} is not what {entry} says")
-        for one in found:
-            where = f"data/{one.model}/{one.name}/{one.version}"
-            for rel in (f"{where}/raw", f"{where}/metadata.yaml"):
-                if rel not in entries:
-                    raise Violation("unnamed", f"{rel} is in no index")
-
-    def _check_verdict(self, place: Place) -> None:
-        """The rules that look at whole stores agree; only what somebody left may be too much."""
-        serious = {"error"} if self.is_rough else {"error", "warning"}
-        findings = verdict.findings(BUCKETS[place.target], place.namespace)
-        bad = [one for one in findings if verdict.severity(one) in serious]
-        if self.has_lost_documents:
-            # Whoever commits next makes them anew; readers can do without until then.
-            # And they name no metadata whose content nobody has any more.
-            bad = [one for one in bad if one.kind not in {*OF_DOCUMENTS, ORPHAN}]
-        if self.has_foreign:
-            bad = [one for one in bad if one.kind != STALE_SHARD]
-        if bad:
-            told = (f"{one.kind} {one.rel} {one.detail}".rstrip() for one in bad)
-            raise Violation("verify", "; ".join(told))
-
-    def _check_locks(self) -> None:
-        """Where locks are deleted, nobody who is done has left one behind."""
-        if self.is_rough or not self.bucket.kind.conditional_delete:
-            return
-        left = [
-            key
-            for bucket in BUCKETS.values()
-            for key in bucket.objects
-            if key.endswith((".lock", ".lock.json")) or "_control/locks/" in key
-        ]
-        if left:
-            raise Violation("lock", f"left behind: {left}")
 
     def close(self) -> None:
         for machine in self.machines:

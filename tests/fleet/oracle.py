@@ -8,12 +8,11 @@ returned without an error is certain; what failed or was killed may be there or 
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from swampstore import Artifact, Repo
 from swampstore.errors import ContentMissingError
@@ -96,10 +95,14 @@ class Oracle:
         self.works: dict[str, Work] = {}
         self.versions: dict[str, Version] = {}
         self.renames: set[tuple[str, str]] = set()
-        # Since all were at rest: was an index lost, and who was stopped in the middle of a step?
+        # Since all were at rest: was an index lost, and who had what by then; who lost its base,
+        # and had what; and what was made by somebody who was stopped while it talked to the store.
         self.is_index_lost = False
-        self.stopped: set[int] = set()
-        self.baseless: set[int] = set()
+        self.held: set[tuple[int, str]] = set()
+        self.baseless: dict[int, set[str]] = {}
+        self.unnoted: set[str] = set()
+        self.adopted: set[str] = set()
+        self.forgot: set[int] = set()
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
         # What was removed by hand from which machine, until it was repaired at the next rest.
@@ -146,13 +149,32 @@ class Oracle:
                 one.state = State.UNSURE
             one.deleted_by = by
 
-    def deleted(self, ids: Iterable[str]) -> None:
+    def deleted(self, ids: Iterable[str], by: int) -> None:
         for one in self._known(ids):
-            # Where the index is made anew, what others still have counts as new; and without its
-            # base a machine cannot tell that what the remote has is what was deleted.
-            # Where nobody has ever committed, whatever objects there are count as what is there.
-            is_vain = self.is_index_lost or self.baseless or not self.has_index()
-            one.state = State.UNSURE if is_vain else State.GONE
+            one.state = State.UNSURE if self._is_vain(one.id, by) else State.GONE
+
+    def _is_vain(self, id_: str, by: int) -> bool:
+        """Whether a deletion may be undone, because somebody cannot tell any more.
+
+        Without its base a machine cannot tell that what the remote has is what it deleted, nor that
+        what it has is what others deleted. Where an index is made anew, what others had when it was
+        lost counts as new. Where nobody had ever committed, others take the objects of a push that
+        was stopped for data, and whoever sent them has not noted that.
+        """
+        others = {number for number, held in self.held if held == id_} - {by}
+        has_forgotten = by in self.baseless or any(id_ in had for had in self.baseless.values())
+        return bool(others) or has_forgotten or id_ in self.adopted
+
+    def stopped(self, machine: int) -> None:
+        """Note that a machine may have committed what it made, without knowing that it has."""
+        made = {id_ for id_, one in self.versions.items() if one.maker == machine}
+        self.unnoted |= made
+        if not self.has_index():
+            self.adopted |= made
+
+    def synced(self, machine: int) -> None:
+        """Note that a machine has compared everything with the remote, and has a base again."""
+        self.baseless.pop(machine, None)
 
     def ended_well(self, session: Session) -> None:
         """Raise Violation if one of two sessions on a model did not see what the other made.
@@ -229,14 +251,19 @@ class Oracle:
         for one in found:
             known = self.versions.get(one.id)
             is_unsure = known is not None and known.state is not State.THERE
-            has_forgotten = self.is_index_lost or machine in self.baseless
-            if one.content is None and is_unsure and has_forgotten:
+            if one.content is None and is_unsure and (self.is_index_lost or machine in self.forgot):
                 self.ghosts.add((machine, one.id))
         return [
             one for one in found if one.content is not None or (machine, one.id) not in self.ghosts
         ]
 
     # What must hold ----------------------------------------------------------------------------
+
+    def check_nothing(self) -> None:
+        """Raise Violation if there is no index at all, and should be one."""
+        there = [one.id for one in self.versions.values() if one.state is State.THERE]
+        if there:
+            raise Violation("no index", f"that would name {there}")
 
     def check(self, who: str, found: list[Found]) -> None:
         """Raise Violation if what a machine sees is not what it must see."""
@@ -286,7 +313,7 @@ class Oracle:
         had got it and before that could be noted.
         """
         by_others = version.deleted_by not in {None, version.maker}
-        return version.is_contested or (by_others and version.maker in self.stopped)
+        return version.is_contested or (by_others and version.id in self.unnoted)
 
     def resolve(self, found: list[Found]) -> None:
         """All agree: what was in doubt is certain now, and the same for ever."""
@@ -308,13 +335,16 @@ class Oracle:
         for version in self.versions.values():
             if version.id not in seen:
                 version.state = State.GONE
-            version.deleted_by = None
+            version.deleted_by, version.maker = None, -1
             if version.state is State.GONE:
                 version.is_contested = False
         self.renames.clear()
         self.sessions.clear()
-        self.stopped.clear()
+        self.unnoted.clear()
+        self.adopted.clear()
         self.baseless.clear()
+        self.forgot.clear()
+        self.held.clear()
         self.removed.clear()
         self.is_index_lost = False
 
@@ -363,32 +393,3 @@ def _content(artifact: Artifact) -> bytes | None:
         return artifact.bytes()
     except ContentMissingError:
         return None
-
-
-def index_of(objects: Mapping[str, bytes], prefix: str = "") -> dict[str, dict[str, Any]]:
-    """Return the entries that readers believe; raise Violation if a document is not whole."""
-    meta = _document(objects, f"{prefix}_index/_meta.json")
-    if meta is None or meta.get("version") != 2:
-        monolith = _document(objects, f"{prefix}.datastore-index.json")
-        return dict(monolith["entries"]) if monolith else {}
-    entries: dict[str, dict[str, Any]] = {}
-    for partition in meta["partitions"]:
-        shard = _document(objects, f"{prefix}_index/{partition}.json")
-        if shard is None:
-            raise Violation("index", f"the shard {partition} is not there")
-        for rel, entry in shard["entries"].items():
-            if rel in entries:
-                raise Violation("index", f"{rel} is named twice")
-            entries[rel] = entry
-    return entries
-
-
-def _document(objects: Mapping[str, bytes], key: str) -> dict[str, Any] | None:
-    data = objects.get(key)
-    if data is None:
-        return None
-    try:
-        document: dict[str, Any] = json.loads(data)
-    except ValueError:
-        raise Violation("index", f"{key} cannot be read") from None
-    return document

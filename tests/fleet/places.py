@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from swampstore.stores.protocol import Fetched
 from tests.fleet.bucket import BUCKETS
-from tests.fleet.oracle import Oracle, State, Version, index_of
+from tests.fleet.documents import index_of
+from tests.fleet.oracle import Oracle, State, Version
 
 MEMORY = "memory://"
 HOME = "fleet"
@@ -48,16 +50,20 @@ class Place(NamedTuple):
         target = section.get("path") or str(section["url"]).removeprefix(MEMORY)
         return cls(target, section.get("namespace") or "")
 
-    def objects(self) -> dict[str, bytes]:
-        """Return what the bucket has below the namespace, by path."""
+    def infos(self) -> dict[str, Fetched]:
+        """Return the objects that the bucket has below the namespace, by path."""
         if not self.is_remote:
             return {}
         objects = BUCKETS[self.target].objects
         return {
-            key.removeprefix(self.prefix): one.data
+            key.removeprefix(self.prefix): one
             for key, one in objects.items()
             if key.startswith(self.prefix)
         }
+
+    def objects(self) -> dict[str, bytes]:
+        """Return what the bucket has below the namespace, by path."""
+        return {rel: one.data for rel, one in self.infos().items()}
 
     def committed(self) -> set[str]:
         """Return the metadata of all versions that the index names, each as text."""
@@ -141,7 +147,8 @@ class Places:
         if move.source.target == move.target.target:
             # Before its first sync there, a machine cannot tell what others have put there; and if
             # two of them take a version along to where its number is taken, it is there twice.
-            there.baseless.add(machine)
+            there.baseless[machine] = set(there.versions)
+            there.forgot.add(machine)
             for one in there.versions.values():
                 one.is_contested = True
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}

@@ -111,7 +111,7 @@ def delete_one(tell: Tell, args: Args) -> None:
     chosen = found[min(int(args["pick"] * len(found)), len(found) - 1)]
     tell.oracle.deleting([chosen.id], tell.machine.number)
     tell.repo.artifacts.delete(args["model"], args["name"], version=chosen.version)
-    tell.oracle.deleted([chosen.id])
+    tell.oracle.deleted([chosen.id], tell.machine.number)
 
 
 def delete_all(tell: Tell, args: Args) -> None:
@@ -122,7 +122,7 @@ def delete_all(tell: Tell, args: Args) -> None:
     removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
     tell.oracle.deleting([*found, *removed], tell.machine.number)
     tell.repo.artifacts.delete(args["model"], args["name"])
-    tell.oracle.deleted(found)
+    tell.oracle.deleted(found, tell.machine.number)
 
 
 def rename(tell: Tell, args: Args) -> None:
@@ -153,7 +153,7 @@ def collect(tell: Tell, args: Args) -> None:
     tell.oracle.deleting(excess, tell.machine.number)
     gc(tell.repo)
     left = {one.id for one in tell.machine.look(contents=False)}
-    tell.oracle.deleted([id_ for id_ in excess if id_ not in left])
+    tell.oracle.deleted([id_ for id_ in excess if id_ not in left], tell.machine.number)
 
 
 def prune_model(tell: Tell, args: Args) -> None:
@@ -164,7 +164,7 @@ def prune_model(tell: Tell, args: Args) -> None:
     tell.oracle.deleting(orphans, tell.machine.number)
     prune(tell.repo)
     left = {one.id for one in tell.machine.look(contents=False)}
-    tell.oracle.deleted([id_ for id_ in orphans if id_ not in left])
+    tell.oracle.deleted([id_ for id_ in orphans if id_ not in left], tell.machine.number)
 
 
 # Sync ------------------------------------------------------------------------------------------
@@ -202,6 +202,8 @@ def sync(tell: Tell, args: Args) -> int:
         changes += pulled.files + pulled.deleted
     if failed:
         raise failed
+    if not args.get("scope") and not lazy:
+        tell.oracle.synced(tell.machine.number)
     return changes
 
 

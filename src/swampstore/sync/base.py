@@ -7,6 +7,7 @@ the next sync and never data. Only a disk that refuses is an error.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from swampstore.sync.base_file import BaseFile
 from swampstore.sync.partitions import partition_of
 
 BASE = "_catalog.db-base"
+ARRIVING = "arriving"
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 _PAGE = 1000
 _PARAMETERS = 500
@@ -214,6 +216,19 @@ class Base:
     def all_noted_uploads(self) -> dict[str, str]:
         """Return the SHA-256 of all that is noted, by path."""
         return dict(self._rows("SELECT rel, sha256 FROM uploads"))
+
+    def note_arrivals(self, arrivals: Iterable[Known]) -> None:
+        """Note what is about to land, until the fact `ARRIVING` is taken back."""
+        rows = [(one.rel, one.size, one.sha256, one.modified, one.etag) for one in arrivals]
+        self.apply(facts={ARRIVING: json.dumps(rows)})
+
+    def noted_arrivals(self) -> list[Known]:
+        """Return what was about to land when somebody was stopped, without a local file."""
+        rows = json.loads(self.fact(ARRIVING) or "[]")
+        return [
+            Known(rel, size, sha256, modified, etag, None)
+            for rel, size, sha256, modified, etag in rows
+        ]
 
     def doom(self, rels: Iterable[str]) -> None:
         """Note objects that left the index and still have to be removed from the store."""

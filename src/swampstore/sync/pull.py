@@ -18,6 +18,7 @@ from swampstore.sync.carriers import Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
 from swampstore.sync.errors import IncompleteSyncError, SyncError
 from swampstore.sync.index_format import Entry
+from swampstore.sync.landed import remember_landed
 from swampstore.sync.landing import Arrival
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
@@ -48,6 +49,7 @@ class Pull:
 
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
+        remember_landed(self._parts)
         work = self._planner.plan()
         self._parts.base.drop_shards(work.undone)
         self._parts.base.apply(known=work.known, forgotten=work.forgotten)

@@ -28,6 +28,7 @@ from swampstore.sync.errors import (
     SyncError,
 )
 from swampstore.sync.index_format import Entry
+from swampstore.sync.landed import remember_landed
 from swampstore.sync.local_scan import (
     Changed,
     LocalScan,
@@ -109,6 +110,7 @@ class Push:
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
+        remember_landed(self._parts)
         snapshot = self._parts.tracker.snapshot()
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk

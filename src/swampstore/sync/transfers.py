@@ -6,12 +6,14 @@ Each batch is remembered in the base when it has landed, so whoever is stopped g
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
+from swampstore.files.signature import Signature
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
+from swampstore.sync.base import ARRIVING, Known
 from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Fetched, Staging
 from swampstore.sync.landing import Arrival, Landed, LandingError
@@ -143,21 +145,37 @@ class Transfer:
     def _put_off(self, rel: str) -> None:
         self._work.unfinished.add(self._work.slice_of.get(rel, ("", "")))
 
+    def _known(self, fetched: Fetched, held: Signature | None, recorded: int) -> Known:
+        entry = self._work.downloads[fetched.rel].entry
+        if entry.sha256 is None:
+            entry = replace(entry, sha256=fetched.sha256)
+        return known_of(fetched.rel, entry, held, fetched.token, recorded)
+
+    def _announce(self, fetched: Mapping[str, Fetched]) -> bool:
+        """Note what is about to land, so that nobody takes it for new if we are stopped there.
+
+        What the base knows already, and only the content was missing of, is not taken for that.
+        Return whether there is anything to note.
+        """
+        new = [one for rel, one in fetched.items() if rel in self._work.slice_of]
+        if new:
+            self._parts.base.note_arrivals(self._known(one, None, 0) for one in new)
+        return bool(new)
+
     def _land(self, batch: list[Fetched]) -> None:
         if not batch:
             return
         fetched = {one.rel: one for one in batch}
         arrivals = [Arrival(one.rel, one.path, self._work.expected[one.rel]) for one in batch]
         recorded = time.time_ns()
+        is_noted = self._announce(fetched)
         landed = {one.rel: one.signature for one in self.land(arrivals)}
         known = []
         for rel, now in landed.items():
-            entry = self._work.downloads[rel].entry
-            if entry.sha256 is None:
-                entry = replace(entry, sha256=fetched[rel].sha256)
-            known.append(known_of(rel, entry, now, fetched[rel].token, recorded))
+            one = self._known(fetched[rel], now, recorded)
+            known.append(one)
             self.files += 1
-            self.bytes += entry.size
-            self.content_bytes += entry.size if is_lazy(rel) else 0
-        self._parts.base.apply(known=known)
+            self.bytes += one.size
+            self.content_bytes += one.size if is_lazy(rel) else 0
+        self._parts.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
         self.leave(fetched.keys() - landed.keys())

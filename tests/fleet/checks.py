@@ -1,0 +1,112 @@
+"""What must hold of a place at rest, beyond what the oracle knows of its versions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from swampstore.pipeline.verify.kinds import OF_DOCUMENTS, STALE_SHARD, UNLISTED_SHARD
+from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
+from swampstore.sync.removals import REMOVALS
+from tests.fleet import verdict
+from tests.fleet.bucket import BUCKETS
+from tests.fleet.documents import index_of
+from tests.fleet.oracle import Found
+from tests.fleet.places import Place
+from tests.fleet.world import Violation
+
+
+@dataclass
+class Past:
+    """What has happened in a run that explains what is left lying about.
+
+    `is_rough` says that something failed or was killed, `excused` are the notes of removals that
+    whoever left them has forgotten.
+    """
+
+    is_rough: bool = False
+    is_damaged: bool = False
+    has_lost_documents: bool = False
+    has_foreign: bool = False
+    excused: set[str] = field(default_factory=set)
+
+
+def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
+    """All see the same."""
+    first, expected = seen[0]
+    for name, found in seen[1:]:
+        if set(found) != set(expected):
+            differ = sorted(set(found) ^ set(expected))
+            raise Violation("disagreement", f"{first} and {name} differ in {differ}")
+
+
+def check_index(place: Place, found: list[Found]) -> None:
+    """The index names each object once, with its size and hash, and nothing that is not there."""
+    objects = place.objects()
+    entries = index_of(objects)
+    for rel, entry in entries.items():
+        data = objects.get(rel)
+        if data is None:
+            raise Violation("dangling", f"{rel} is named, and not there")
+        digest = entry.get("sha256")
+        if entry["size"] != len(data) or digest not in {None, hashlib.sha256(data).hexdigest()}:
+            raise Violation("wrong entry", f"{rel} is not what {entry} says")
+    for one in found:
+        where = f"data/{one.model}/{one.name}/{one.version}"
+        for rel in (f"{where}/raw", f"{where}/metadata.yaml"):
+            if rel not in entries:
+                raise Violation("unnamed", f"{rel} is in no index")
+
+
+def check_verdict(place: Place, past: Past) -> None:
+    """The rules that look at whole stores agree: each object is named, or somebody has left it."""
+    is_littered = past.is_rough or past.is_damaged
+    serious = {"error"} if is_littered else {"error", "warning"}
+    excused: set[str] = set()
+    if past.has_lost_documents:
+        excused |= OF_DOCUMENTS  # whoever commits next makes them; readers can do without
+    if past.is_rough and _is_told_by_monolith(place):
+        excused.add(UNLISTED_SHARD)  # nobody reads it there, and whoever commits next lists it
+    if past.has_foreign:
+        excused.add(STALE_SHARD)
+    bad = [
+        f"{one.kind} {one.rel} {one.detail}".rstrip()
+        for one in verdict.findings(BUCKETS[place.target], place.namespace)
+        if verdict.severity(one) in serious and one.kind not in excused
+    ]
+    if bad:
+        raise Violation("verify", "; ".join(bad))
+
+
+def _is_told_by_monolith(place: Place) -> bool:
+    objects = place.objects()
+    meta = json.loads(objects.get(META_KEY, b"{}"))
+    return MONOLITH_KEY in objects and meta.get("version") != 2
+
+
+def check_removals(place: Place, past: Past, *, has_forgotten: bool) -> None:
+    """Whoever deleted has removed what that left, or nobody can tell it from an upload."""
+    objects = place.infos()
+    notes = {rel for rel in objects if rel.startswith(REMOVALS)}
+    if has_forgotten:
+        past.excused |= notes
+    for rel in notes - past.excused:
+        written, data = objects[rel].info.last_modified, objects[rel].data
+        named = [objects.get(one["rel"]) for one in json.loads(data)["objects"]]
+        is_doubtful = any(one and one.info.last_modified == written for one in named)
+        if not (BUCKETS[place.target].kind.by_content and is_doubtful):
+            raise Violation("removals", f"{rel} is left: {data.decode()}")
+
+
+def check_locks(past: Past) -> None:
+    """Where locks are deleted, nobody who is done has left one behind."""
+    left = [
+        key
+        for bucket in BUCKETS.values()
+        for key in bucket.objects
+        if key.endswith((".lock", ".lock.json")) or "_control/locks/" in key
+        if bucket.kind.conditional_delete and not past.is_rough
+    ]
+    if left:
+        raise Violation("lock", f"left behind: {left}")
