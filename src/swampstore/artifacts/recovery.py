@@ -71,7 +71,7 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any], *, is_
             case "rename":
                 _undo_half_rename(tree, change, ref, details)
             case "renumber":
-                finish_moves(tree, change, ref, details["moves"])
+                finish_moves(tree, change, ref, details["moves"], details.get("ids"))
         if is_dead:
             _clear_claims(tree, change, ref)
         return repoint(tree, change, ref, down=details["op"] == "rename")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.metadata import decode, encode
+from swampstore.artifacts.metadata import Metadata, decode, encode
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.versions import StoredVersion
@@ -32,7 +32,8 @@ def renumber(mutations: Mutations, ref: DataRef, moves: Mapping[int, int]) -> No
     tree = mutations.tree
     with mutations.changing(ref, "claim") as change:
         claim_numbers(tree, change, ref, moves)
-        mutations.decide(ref, "renumber", moves=sorted(moves.items()))
+        ids = {old: found.id for old in moves if (found := on_disk.read_metadata(tree, ref, old))}
+        mutations.decide(ref, "renumber", moves=sorted(moves.items()), ids=ids)
         marker = move_versions(tree, change, ref, moves)
         stored = [
             StoredVersion(metadata, on_disk.is_deferred(tree, ref, new))
@@ -92,29 +93,41 @@ def _write_number(tree: Tree, change: Change, ref: DataRef, new: int) -> None:
 
 
 def finish_moves(
-    tree: Tree, change: Change, ref: DataRef, moves: Iterable[tuple[int, int]]
+    tree: Tree,
+    change: Change,
+    ref: DataRef,
+    moves: Iterable[tuple[int, int]],
+    ids: Mapping[str, str] | None,
 ) -> None:
     """Carry out what is left of moves that were interrupted anywhere.
 
-    A version stays where it is if a program without our locks took its new number meanwhile.
+    A version stays where it is if a program without our locks took its new number meanwhile. So
+    does what is not the version that was meant, by its id: others on this cache may have settled
+    the clash themselves, and received in its place what it was to make room for. Without `ids`,
+    as earlier releases wrote it down, that cannot be told.
     """
+
+    def is_meant(found: Metadata, old: int) -> bool:
+        return found.version == old and (ids is None or found.id == ids.get(str(old)))
+
     for old, new in sorted(moves, reverse=True):
-        there = _number_in(tree, ref, new)
-        if there == old:
-            with _unless_taken():  # one tier may be left
-                change.move_dir(ref.version_rel(old), ref.version_rel(new))
-            _write_number(tree, change, ref, new)
-        elif there is None and _number_in(tree, ref, old) == old:
+        there, here = (_found_in(tree, ref, one) for one in (new, old))
+        if there is not None:
+            if is_meant(there, old):
+                with _unless_taken():  # one tier may be left
+                    change.move_dir(ref.version_rel(old), ref.version_rel(new))
+                _write_number(tree, change, ref, new)
+        elif here is not None and is_meant(here, old):
             with _unless_taken():
                 _move(tree, change, ref, old, new)
 
 
-def _number_in(tree: Tree, ref: DataRef, version: int) -> int | None:
-    """Return the number that the metadata in a version's directory says, None without any."""
+def _found_in(tree: Tree, ref: DataRef, version: int) -> Metadata | None:
+    """Return the metadata in a version's directory, whatever its number, None without any."""
     rel = ref.file_rel(version, METADATA)
     data = tree.read(rel)
     try:
-        return decode(data, tree.path(rel)).version if data else None
+        return decode(data, tree.path(rel)) if data else None
     except MetadataError:
         return None
 
