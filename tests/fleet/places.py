@@ -94,6 +94,8 @@ class Places:
         self.moves: dict[int, Move] = {}
         # What machines deleted before they left a place, and nobody there has heard of.
         self._left: dict[tuple[int, Place], set[str]] = {}
+        # What they had never pushed there: their cache keeps it, for others who use it.
+        self._kept: dict[tuple[int, Place], set[str]] = {}
 
     def oracle(self, place: Place) -> Oracle:
         if place not in self.oracles:
@@ -123,6 +125,11 @@ class Places:
             if one.state is State.GONE
             and (one.deleted_by == machine or not any(id_ in text for text in documents))
         }
+        kept = self._kept.get((machine, target), set())
+        for id_ in kept & there.versions.keys():
+            if there.versions[id_].state is State.GONE:
+                there.versions[id_].state = State.UNSURE
+        gone -= kept
         self.moves[machine] = Move(machine, source, target, frozenset(ids), frozenset(gone))
         for id_ in self._left.get((machine, target), set()):
             there.deleting([id_], machine)  # its cache is still there
@@ -153,7 +160,10 @@ class Places:
                 one.is_contested = True
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}
         self._left.setdefault((machine, move.source), set()).update(deleted)
-        _leave(here, machine, move.source.committed())
+        documents = move.source.committed()
+        kept = {id_ for id_ in move.ids if not any(id_ in text for text in documents)}
+        self._kept.setdefault((machine, move.source), set()).update(kept)
+        _leave(here, machine, documents)
 
 
 def _copy(one: Version, state: State) -> Version:
