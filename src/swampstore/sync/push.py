@@ -427,12 +427,7 @@ class Push:
 
     def _commit(self, prepared: PreparedPush) -> Pushed:
         parts, plan = self._parts, prepared.plan
-        # Without a file that vanished meanwhile, the rest of its data name may be incomplete.
-        failed = {
-            unit_of(rel)
-            for rel in (*prepared.failures, *prepared.vanished)
-            if rel not in prepared.damaged
-        }
+        failed = _failed_units(prepared)
         uploaded = [
             one
             for rel, one in prepared.uploaded.items()
@@ -523,7 +518,9 @@ class Push:
 
     def _settle(self, prepared: PreparedPush) -> None:
         """Settle every mark that is not above something which is still to be pushed."""
-        waiting = {*prepared.failures, *prepared.vanished, *prepared.begun}
+        failed = _failed_units(prepared)
+        left_out = {rel for rel in prepared.plan.removals if unit_of(rel) in failed}
+        waiting = {*prepared.failures, *prepared.vanished, *prepared.begun, *left_out}
         marks = {self._parts.names.mark(rel) for rel in waiting}
         kept = {above for mark in marks for above in with_parents(mark)}
         done = [mark for mark in prepared.settled if mark not in kept]
@@ -534,3 +531,12 @@ class Push:
 def _is_noted(upload: Upload, done: Uploaded) -> bool:
     """Whether what was met is an upload of ours that no index names yet."""
     return upload.noted is not None and upload.noted[1] == done.known.etag
+
+
+def _failed_units(prepared: PreparedPush) -> set[str]:
+    """Return the data names (and other files) of which nothing is shared, deletions included.
+
+    Without a file that vanished meanwhile, the rest of its data name may be incomplete.
+    """
+    failed = (*prepared.failures, *prepared.vanished)
+    return {unit_of(rel) for rel in failed if rel not in prepared.damaged}
