@@ -15,7 +15,6 @@ from swampstore.layout import (
     is_always_local,
     is_internal,
 )
-from swampstore.sync.unmigrated import SHARED_SUBDIRS, holds_files
 
 if TYPE_CHECKING:
     from swampstore.config import Config
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
 def migration(config: Config) -> Finding:
     """Look for data from before the namespace was set: nothing finds it where it is."""
+    # Where nothing is shared, nothing of sync is imported.
+    from swampstore.sync.unmigrated import holds_files
+
     problems = Problems(checks.MIGRATION)
     for subdir in _border(config):
         if holds_files(config.base, subdir):
@@ -33,6 +35,8 @@ def migration(config: Config) -> Finding:
 
 def _border(config: Config) -> tuple[str, ...]:
     """Return the directories beside a namespace that should be empty."""
+    from swampstore.sync.unmigrated import SHARED_SUBDIRS
+
     if config.base != config.local_dir:
         return SHARED_SUBDIRS
     # Here is also what stays on this machine, as logs do, whatever the namespace.
