@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from swampstore import open_repo
 from swampstore.artifacts.metadata import decode
-from swampstore.sync.index_format import Entry, encode_entry
-from swampstore.sync.partitions import partition_of
+from swampstore.index.format import Entry, encode_entry
+from swampstore.index.partitions import partition_of
 
 
 def verify(bucket: str) -> Callable[[], None]:

@@ -13,11 +13,8 @@ import sample
 from contestants import Machine, spent
 from measuring import Line, Setting, say, seconds
 from swampstore.files.signature import Signature
-from swampstore.layout import METADATA, RAW, DataRef, ModelRef
-from swampstore.stores.directory import DirectoryStore
-from swampstore.stores.wrapper import Tally
-from swampstore.sync.base import Base, Known
-from swampstore.sync.index_format import (
+from swampstore.index.base import Base, Known
+from swampstore.index.format import (
     Document,
     Entry,
     Meta,
@@ -26,7 +23,10 @@ from swampstore.sync.index_format import (
     encode_meta,
     encode_shard,
 )
-from swampstore.sync.partitions import META_KEY, partition_of, shard_key
+from swampstore.index.partitions import META_KEY, partition_of, shard_key
+from swampstore.layout import METADATA, RAW, DataRef, ModelRef
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.wrapper import Tally
 
 LIMIT_MB = 200
 MODELS = 50_000

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from swampstore.index.format import decode_entry
 from swampstore.pipeline.copy import job
 from swampstore.pipeline.copy.commits import Commits
 from swampstore.pipeline.copy.comparison import Totals
@@ -17,7 +18,6 @@ from swampstore.pipeline.editing import committer
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore
-from swampstore.sync.index_format import decode_entry
 from tests.staging import metadata_of
 from tests.sync_harness import Machine, remote_index
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.pipeline.verify import kinds
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 
 Found = set[tuple[str, str]]
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from swampstore.clock import Clock, system_clock
+from swampstore.index import Committed, RemoteIndex
+from swampstore.index.base import Base, Known
+from swampstore.index.format import Entry, decode_entry
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key, wire_partition
+from swampstore.index.path_map import Names
 from swampstore.layout import ModelRef, Routing
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
-from swampstore.sync.base import Base, Known
-from swampstore.sync.index_format import Entry, decode_entry
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key, wire_partition
-from swampstore.sync.remote import Committed, RemoteIndex
 
 UPLOADED = "2026-06-01T10:00:00.000Z"
 

@@ -20,7 +20,13 @@ HOME = "data/aws/ec2/i-1/state"
 VERSIONS = (1, 2, 3, 4)
 TARGET = 200
 TRACED = sources(
-    *("sync/eviction.py", "sync/uses.py", "sync/base.py", "sync/base_file.py", "sync/downloads.py"),
+    *(
+        "sync/eviction.py",
+        "sync/uses.py",
+        "index/base.py",
+        "index/base_file.py",
+        "sync/downloads.py",
+    ),
     "files/sqlite_file.py",
 )
 

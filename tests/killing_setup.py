@@ -23,16 +23,16 @@ from unittest.mock import patch
 from swampstore import Repo, init_repo, open_repo
 from swampstore.datastore_address import Address
 from swampstore.datastore_setup import set_up_datastore
+from swampstore.relocate import setup as setting_up
 from swampstore.stores import Store
 from swampstore.stores.probe import ProbeReport
-from swampstore.sync import setup as setting_up
 from tests.forked import in_child, sources
 from tests.machines import contents
 
 MODEL = "aws/ec2/i-1"
 TRACED = sources(
-    *("sync/relocation.py", "sync/destinations.py", "sync/setup.py", "datastore_setup.py"),
-    *("sync/staged_cache.py", "sync/new_settings.py"),
+    *("relocate/moving.py", "relocate/destinations.py", "relocate/setup.py", "datastore_setup.py"),
+    *("sync/staged_cache.py", "relocate/settings.py"),
 )
 REPEATED = 3  # so often a line is worth being killed at
 OF_ANA = ["one", "two"]

@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
 
 SIDECAR = ".datastore-sync-state.json"
 LIMIT = 200

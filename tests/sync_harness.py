@@ -21,16 +21,16 @@ from typing import Any, Self
 
 from swampstore.clock import Clock, system_clock
 from swampstore.files import Tree
+from swampstore.index.base import Base
+from swampstore.index.path_map import Names
+from swampstore.index.report import Pulled, Pushed
 from swampstore.layout import ModelRef, Routing, is_internal
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
-from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.landing import PlainLanding
-from swampstore.sync.names import Names
-from swampstore.sync.report import Pulled, Pushed
 from swampstore.sync.service import SyncService
 
 MONOLITH = ".datastore-index.json"

@@ -392,14 +392,14 @@ ALLOWED: dict[str, dict[str, str]] = {
     "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
-    "sync/base_file.py": {"os.makedirs": "the cache's directory"},
+    "index/base_file.py": {"os.makedirs": "the cache's directory"},
     "sync/conflicts.py": {
         "replacing": "the copy of our content, which it marks",
         "os.makedirs": "the copy of our content, which it marks",
         "shutil.copyfile": "the same",
         "tempfile.TemporaryFile": "content that is only hashed",
     },
-    "sync/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "relocate/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/eviction.py": {"os.rename": "content that goes, whose absence is noted before"},
     "sync/foreign/content.py": {
         "tempfile.TemporaryFile": "content of others, which is never kept",
@@ -422,7 +422,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryFile": "the same",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/removals.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "index/removals.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/downloads.py": {
         "os.makedirs": "the staging directory",
         "os.mkdir": "a directory in it for each thread",
@@ -432,7 +432,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "the staging directory",
     },
     "sync/journal.py": {"os.open": "the journal of marks", "os.ftruncate": "the same"},
-    "sync/relocation.py": {
+    "relocate/moving.py": {
         "replacing": "the moved files: that move is a setup, which pushes them all",
         "os.makedirs": "the same",
         "os.rename": "the same",
@@ -442,13 +442,13 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.copyfile": "the same",
         "shutil.rmtree": "the same",
     },
-    "sync/remote/local_copy.py": {
+    "index/local_copy.py": {
         "os.makedirs": "the cache's directory",
         "os.replace": "the copy of the remote's index",
         "os.unlink": "the same",
     },
     "sync/cache_lock.py": {"os.makedirs": "the cache's directory"},
-    "sync/setup.py": {"os.makedirs": "the new place"},
+    "relocate/setup.py": {"os.makedirs": "the new place"},
     "sync/hashing.py": {"os.open": "only to read, with flags that keep links and pipes out"},
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",

@@ -108,7 +108,7 @@ def test_the_order_of_uses_is_the_order_of_leaving(ten: Host, tmp_path: Path) ->
 
 
 def test_the_order_is_the_same_over_many_pages(ten: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swampstore.sync.base._HELD_PAGE", 3)
+    monkeypatch.setattr("swampstore.index.base._HELD_PAGE", 3)
     monkeypatch.setattr(eviction, "_BATCH", 2)
     uses = Uses(str(ten.cache))
     uses.note([raw(1), raw(6)])

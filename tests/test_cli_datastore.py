@@ -14,11 +14,11 @@ import pytest
 from swampstore import Repo
 from swampstore import config as configuration
 from swampstore.datastore_address import Address
+from swampstore.relocate import settings as new_settings
+from swampstore.relocate import setup as setting_up
+from swampstore.relocate.moving import Relocation
+from swampstore.relocate.settings import written_settings
 from swampstore.stores.directory import DirectoryStore
-from swampstore.sync import new_settings
-from swampstore.sync import setup as setting_up
-from swampstore.sync.new_settings import written_settings
-from swampstore.sync.relocation import Relocation
 from swampstore.sync.service import SyncService
 from tests.machines import Machine, contents
 

@@ -16,9 +16,9 @@ import pytest
 from swampstore.cli import progress as telling
 from swampstore.cli.progress import ProgressBar, ProgressLines
 from swampstore.cli.rendering import named_lines
+from swampstore.index.report import Pulled, Step
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
-from swampstore.sync.report import Pulled, Step
 from swampstore.sync.service import SyncService
 from tests.command_line import CommandLine
 from tests.machines import Machine, contents

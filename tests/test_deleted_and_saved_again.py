@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swampstore.sync.remote import RemoteIndex
+from swampstore.index import RemoteIndex
 from tests.broken_store import Killed
 from tests.machines import Machine
 

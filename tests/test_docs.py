@@ -27,6 +27,7 @@ from swampstore.cli.command import GlobalOption, Group
 from swampstore.cli.session import ConfirmationError
 from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, HASHES, SHARED_CHECKS, UNFINISHED
 from swampstore.errors import SwampstoreError
+from swampstore.index import errors as sync_errors
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import record as lock_errors
 from swampstore.pipeline import catalog as pipeline_catalog
@@ -40,7 +41,6 @@ from swampstore.pipeline import syncing as pipeline_syncing
 from swampstore.pipeline import verify as pipeline_verify
 from swampstore.repo.saving import Artifacts
 from swampstore.stores import errors as store_errors
-from swampstore.sync import errors as sync_errors
 from swampstore.sync.service import SyncService
 from swampstore.vaults import errors as vault_errors
 from tests.examples import PageRun, agrees

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from swampstore import layout
-from swampstore.sync import base, dirty, index_format, journal, sidecar
+from swampstore.index import base
+from swampstore.index import format as index_format
+from swampstore.sync import dirty, journal, sidecar
 from tests.markdown_pages import ROOT, Page, table_rows
 
 FORMATS = Page(ROOT / "docs/formats/sync.md")

@@ -23,6 +23,10 @@ from swampstore.config import update_marker
 from swampstore.doctor import Finding, Report, examine
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
+from swampstore.index.base import BASE
+from swampstore.index.documents import Documents, Found
+from swampstore.index.format import Document, Meta, encode_meta
+from swampstore.index.path_map import Names
 from swampstore.layout import ModelRef, Routing
 from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record
@@ -31,11 +35,7 @@ from swampstore.stores import Fetched, ObjectInfo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.sync.base import BASE
-from swampstore.sync.index_format import Document, Meta, encode_meta
 from swampstore.sync.journal import JOURNAL
-from swampstore.sync.names import Names
-from swampstore.sync.remote.documents import Documents, Found
 
 MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"

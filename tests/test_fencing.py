@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.index import RemoteIndex
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
 from swampstore.stores.errors import PreconditionFailedError
-from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.remote import RemoteIndex
 from tests.remotes import Remote
 from tests.sync_harness import META, MONOLITH, Machine
 

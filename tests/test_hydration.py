@@ -19,10 +19,10 @@ from swampstore.errors import (
     SyncNotSupportedError,
     ValidationError,
 )
+from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.report import Step
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.report import Step
 from tests.machines import Machine
 from tests.remotes import ProxiedRemote, Remote
 from tests.sync_harness import Machine as Host

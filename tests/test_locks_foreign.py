@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import EXIT_LOCK_TIMEOUT
+from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.layout import ModelRef
 from swampstore.locks import lock as lock_module
 from swampstore.locks.inspection import Deletions
@@ -27,7 +28,6 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Store
-from swampstore.sync.partitions import MONOLITH_KEY
 from tests.fault_proxy import Request
 from tests.http_server import Answer
 from tests.locking import KEY, ONE, TWO, Aside, MovableStore, eventually, held, manager, record_of

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from swampstore.config import Config
 from swampstore.errors import MoveInterruptedError
+from swampstore.index.errors import UnmigratedDataError
+from swampstore.index.path_kinds import is_marker
 from swampstore.layout import DEFERRED, Routing
 from swampstore.namespaces import moving as module
 from swampstore.namespaces.moving import MovePlan, Moving
-from swampstore.sync.errors import UnmigratedDataError
-from swampstore.sync.shapes import is_marker
 from swampstore.sync.unmigrated import check_migrated
 
 NAME = "data/aws/ec2/i-1/state"

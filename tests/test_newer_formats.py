@@ -16,6 +16,9 @@ import pytest
 from swampstore.config import FORMAT_VERSION, update_marker
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
+from swampstore.index.format import decode_shard
+from swampstore.index.path_map import Names
+from swampstore.index.removals import REMOVALS, read_notes
 from swampstore.layout import Routing
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, Mark, read_marks, write_marks
@@ -23,9 +26,6 @@ from swampstore.pipeline.reindex.rebuilding import read_shard
 from swampstore.pipeline.running import spark_errors
 from swampstore.repo import upgrade_repo
 from swampstore.stores.memory import MemoryStore
-from swampstore.sync.index_format import decode_shard
-from swampstore.sync.names import Names
-from swampstore.sync.removals import REMOVALS, read_notes
 from tests.machines import Machine
 
 MODEL = "aws/ec2/i-1"

@@ -22,15 +22,15 @@ from swampstore.catalog.export import ExportedRows
 from swampstore.catalog.schema import INSERT
 from swampstore.errors import MetadataError, NewerFormatError, NotFoundError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import decode_entry, decode_meta, decode_monolith, decode_shard
+from swampstore.index.path_map import Names
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.locks import record
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, read_marks
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync import journal, sidecar
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import decode_entry, decode_meta, decode_monolith, decode_shard
-from swampstore.sync.names import Names
 from tests.machines import Machine
 
 MODEL = "aws/ec2/i-1"

@@ -17,6 +17,8 @@ from swampstore.artifacts.metadata import decode, encode
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.partitions import META_KEY
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source import committed, table_of
 from swampstore.pipeline.source.artifacts import Artifacts
@@ -26,8 +28,6 @@ from swampstore.pipeline.source.objects import Chosen, Contents
 from swampstore.stores.errors import CorruptObjectError
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import CountingStore
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.partitions import META_KEY
 from tests.histories import History
 from tests.members import Member, bucket_in_a_directory, bucket_on_a_server, shared_directory
 from tests.remotes import ProxiedRemote

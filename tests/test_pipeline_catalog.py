@@ -23,6 +23,7 @@ from swampstore.catalog import rebuild as rebuilding
 from swampstore.catalog.disk_rows import Reading, is_current, read_early
 from swampstore.errors import DiskError
 from swampstore.files import signature
+from swampstore.index.report import no_progress
 from swampstore.layout import LATEST, METADATA, DataRef
 from swampstore.pipeline import catalog as bulk
 from swampstore.pipeline import places_of
@@ -31,7 +32,6 @@ from swampstore.pipeline.engines import SparkOnDemand
 from swampstore.pipeline.errors import FilesNotSeenError
 from swampstore.pipeline.running import Unseen, run_waves
 from swampstore.pipeline.settings import SparkSettings
-from swampstore.sync.report import no_progress
 from tests.machines import Machine
 from tests.spark_testing import wait_for
 from tests.test_catalog import assert_equals_disk, rows

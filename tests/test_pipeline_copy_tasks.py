@@ -11,6 +11,7 @@ import pytest
 
 from swampstore import open_repo
 from swampstore.errors import NamespaceTakenError, ValidationError
+from swampstore.index.errors import IndexDamagedError
 from swampstore.namespaces.manifests import Registry
 from swampstore.pipeline.copy import copy
 from swampstore.pipeline.copy.commits import Commits
@@ -39,7 +40,6 @@ from swampstore.pipeline.copy.outcomes import (
 from swampstore.pipeline.editing import committer
 from swampstore.stores.bodies import payload as payload_of
 from swampstore.stores.directory import DirectoryStore
-from swampstore.sync.errors import IndexDamagedError
 from tests.copying import (
     MODEL,
     Bucket,

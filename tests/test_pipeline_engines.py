@@ -27,6 +27,12 @@ from pyarrow import parquet
 import swampstore
 from swampstore.clock import from_iso
 from swampstore.errors import MoveInterruptedError, SwampstoreError
+from swampstore.index import changes as merging
+from swampstore.index.errors import IncompleteSyncError, IndexMovedError, SyncTimeoutError
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_map import Names
+from swampstore.index.report import Step, no_progress
+from swampstore.index.workers import Deadline, Done
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef, Routing
 from swampstore.pipeline import engines, transfers
 from swampstore.pipeline.engines import (
@@ -48,15 +54,9 @@ from swampstore.stores.wrapper import Tally
 from swampstore.sync import conflicts
 from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.downloads import Download, Fetched, Staging
-from swampstore.sync.errors import IncompleteSyncError, IndexMovedError, SyncTimeoutError
 from swampstore.sync.landing import LandingError, PlainLanding
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.remote import merging
-from swampstore.sync.report import Step, no_progress
 from swampstore.sync.uploads import Upload, Uploaded
-from swampstore.sync.workers import Deadline, Done
 from tests.machines import Machine as Repository
 from tests.remotes import BUCKET
 from tests.servers import S3_KEY, S3Server

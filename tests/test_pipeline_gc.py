@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from swampstore import open_repo
 from swampstore.cli.pipeline import Bulk
 from swampstore.errors import LockTimeoutError, ValidationError
+from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.gc import gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
 from swampstore.pipeline.gc.job import Collection
@@ -25,7 +26,6 @@ from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.schemas import MARKER_FILE, VERSION_FILE
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Capabilities
-from swampstore.sync.shapes import unit_of
 from tests.garbage import (
     AT_ONCE,
     DAY,

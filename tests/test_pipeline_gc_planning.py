@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso, to_iso
+from swampstore.index.format import Entry
 from swampstore.layout import check_segment
 from swampstore.pipeline import schemas
 from swampstore.pipeline.gc import gc
@@ -21,7 +22,6 @@ from swampstore.pipeline.gc.candidates import Candidate, fingerprint
 from swampstore.pipeline.places import places_of
 from swampstore.retention.plan import plan_names
 from swampstore.retention.rules import GcPlan, Removal, VersionFacts
-from swampstore.sync.index_format import Entry
 from tests.garbage import AT_ONCE, MODEL, RUN, garbage_of, healthy, save
 from tests.machines import Machine, contents
 

@@ -11,6 +11,10 @@ from typing import Any, NoReturn, TypeVar
 
 import pytest
 
+from swampstore.index import removals as removing
+from swampstore.index.format import Entry
+from swampstore.index.removals import REMOVALS, Remover
+from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.locks.record import LockLostError, global_key, model_key
@@ -25,10 +29,6 @@ from swampstore.pipeline.gc.sweep import remover_of
 from swampstore.retention.rules import Removal
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
-from swampstore.sync import removals as removing
-from swampstore.sync.index_format import Entry
-from swampstore.sync.removals import REMOVALS, Remover
-from swampstore.sync.workers import Deadline, Done, in_parallel
 from tests.forked import in_child
 from tests.garbage import (
     AT_ONCE,

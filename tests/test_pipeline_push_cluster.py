@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from swampstore import open_repo
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_marker
 from swampstore.pipeline.syncing import push
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.shapes import is_marker
 from tests.fault_proxy import Request, Slow
 from tests.machines import Machine
 from tests.remotes import ProxiedRemote

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.format import Meta, RawEntries, decode_shard
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
@@ -17,9 +20,6 @@ from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.rebuilding import Writing, merged, write_shard
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.index_format import Meta, RawEntries, decode_shard
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from tests.damage import Bucket
 from tests.test_pipeline_verify import MODELS, Home, fill
 

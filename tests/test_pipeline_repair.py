@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import pytest
 
+from swampstore.index.changes import index_moved
 from swampstore.pipeline.editing import Editor, editing
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.places import Place, places_of
@@ -24,7 +25,6 @@ from swampstore.stores.config import StoreConfig
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Store, Written
-from swampstore.sync.remote.merging import index_moved
 from tests.broken_store import Killed
 from tests.damage import Bucket
 from tests.looking import found_at, look

@@ -18,11 +18,11 @@ from swampstore.artifacts.metadata import Owner
 from swampstore.cli.pipeline import Bulk
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.index.report import Step
 from swampstore.pipeline import places_of, schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report import Reported, report
 from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, Usage
-from swampstore.sync.report import Step
 from tests.conftest import FakeClock
 from tests.machines import Machine
 

@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swampstore.index.format import decode_entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.removals import Note, Notes, Removal
 from swampstore.pipeline.evidence.rows import (
     Claim,
     Item,
@@ -33,9 +36,6 @@ from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.documents import stale_in
 from swampstore.pipeline.verify.examination import Selection
 from swampstore.pipeline.verify.rules import examined
-from swampstore.sync.index_format import decode_entry
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.removals import Note, Notes, Removal
 from tests.staging import metadata_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

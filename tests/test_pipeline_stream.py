@@ -14,13 +14,13 @@ import pytest
 
 from swampstore import Repo, init_repo
 from swampstore.errors import ValidationError
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import CountingStore
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.partitions import META_KEY, shard_key
 from tests.machines import Machine
 from tests.markdown_pages import ROOT, Page
 from tests.old_client import OldPeer
@@ -218,7 +218,7 @@ def test_commits_that_overtake_each_other_are_told_apart(
 def test_etags_that_prove_nothing_lose_nothing(
     repo: Repo, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.sync.remote.facts._MULTIPART", re.compile(".*"))
+    monkeypatch.setattr("swampstore.index.facts._MULTIPART", re.compile(".*"))
     follower = Follower(bucket, startingCommit="latest")
     for name in ("one", "two"):
         save(repo, ONE, name)
@@ -267,7 +267,7 @@ def test_a_batch_reads_meta_and_the_shards_that_changed(
 
 def stop_before_meta(monkeypatch: pytest.MonkeyPatch, work: Callable[[], Any]) -> None:
     """Do something, and die after the shards were written."""
-    from swampstore.sync.remote.documents import Documents
+    from swampstore.index.documents import Documents
 
     def die(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

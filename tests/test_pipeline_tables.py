@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from swampstore import init_repo, open_repo
 from swampstore.config import LockSettings
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.report import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
 from swampstore.pipeline import load, places_of
@@ -28,8 +30,6 @@ from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
 from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Chosen, Contents, Files, Objects
-from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.report import Step, no_progress
 from tests.machines import Machine
 
 if TYPE_CHECKING:

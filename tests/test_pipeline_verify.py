@@ -16,6 +16,8 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.cli.pipeline import verify as cli
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.index.partitions import META_KEY
+from swampstore.index.report import no_progress
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import reading
 from swampstore.pipeline.evidence.gathering import Budget, everything
@@ -33,8 +35,6 @@ from swampstore.pipeline.verify.mending import (
 )
 from swampstore.pipeline.verify.rules import File
 from swampstore.stores import store_config
-from swampstore.sync.partitions import META_KEY
-from swampstore.sync.report import no_progress
 from tests.damage import Bucket, inject
 from tests.remotes import ProxiedRemote
 

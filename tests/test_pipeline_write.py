@@ -21,10 +21,10 @@ from swampstore.errors import (
     OwnershipError,
     ValidationError,
 )
+from swampstore.index.documents import Documents
 from swampstore.pipeline.errors import NotSavedError
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.remote.documents import Documents
 from tests.machines import Machine, contents
 from tests.markdown_pages import ROOT, Page
 from tests.spark_testing import Elsewhere

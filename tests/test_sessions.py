@@ -19,11 +19,11 @@ import pytest
 
 from swampstore import Repo
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError, ValidationError
+from swampstore.index.errors import NotPushedError
 from swampstore.layout import ModelRef
 from swampstore.locks.record import LockLostError, global_key, model_key
 from swampstore.repo import session
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.errors import NotPushedError
 from tests.fault_proxy import Status
 from tests.locking import eventually, inspect
 from tests.machines import Machine, contents

@@ -23,13 +23,14 @@ from swampstore.datastore_address import Address
 from swampstore.datastore_setup import set_up_datastore
 from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
 from swampstore.layout import SIDECAR
+from swampstore.relocate import moving as relocation
+from swampstore.relocate import settings as new_settings
+from swampstore.relocate import setup as setting_up
+from swampstore.relocate.setup import SetupReport
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreMissingError
 from swampstore.stores.probe import ProbeReport
-from swampstore.sync import new_settings, relocation
-from swampstore.sync import setup as setting_up
-from swampstore.sync.setup import SetupReport
 from swampstore.sync.staged_cache import StagedCache
 from tests.gcs_server import GcsServer
 from tests.machines import contents

@@ -14,6 +14,7 @@ from swampstore.artifacts.metadata import Draft
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
 from swampstore.escaping import shell_word
+from swampstore.index.path_map import Names
 from swampstore.layout import (
     MAX_KEY_BYTES,
     DataRef,
@@ -24,7 +25,6 @@ from swampstore.layout import (
 )
 from swampstore.notices import notice
 from swampstore.stores.protocol import check_key
-from swampstore.sync.names import Names
 from tests.machines import Machine
 from tests.remotes import Remote
 from tests.sync_harness import Machine as Cache
@@ -184,7 +184,7 @@ def test_secrets_that_others_put_into_a_bucket_do_not_come_from_it(
         there.write("Secrets/key", b"planted")
         there.write("files/plain", b"x")
         with monkeypatch.context() as other_client:
-            other_client.setattr("swampstore.sync.names.is_always_local", lambda _: False)
+            other_client.setattr("swampstore.index.path_map.is_always_local", lambda _: False)
             there.push()
         assert "Secrets/key" in remote_files(there.store)
         pulled = here.pull()

@@ -25,6 +25,13 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.config import update_marker
 from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
+from swampstore.index.errors import (
+    IncompleteSyncError,
+    IndexDamagedError,
+    SyncTimeoutError,
+)
+from swampstore.index.removals import read_notes
+from swampstore.index.report import Step
 from swampstore.layout import ModelRef
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
@@ -35,13 +42,6 @@ from swampstore.stores.errors import (
 )
 from swampstore.stores.obstore_store import ObstoreStore
 from swampstore.stores.retry import RetryingStore
-from swampstore.sync.errors import (
-    IncompleteSyncError,
-    IndexDamagedError,
-    SyncTimeoutError,
-)
-from swampstore.sync.removals import read_notes
-from swampstore.sync.report import Step
 from tests.conftest import FakeClock
 from tests.fault_proxy import FaultProxy, Hang, Meanwhile, Request, Slow, Status, Truncated
 from tests.http_server import Answer

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from swampstore.errors import DiskError
 from swampstore.files.signature import Signature
-from swampstore.sync import base as module
-from swampstore.sync.base import Base, Known
-from swampstore.sync.base_file import BaseFile
-from swampstore.sync.partitions import partition_of
+from swampstore.index import base as module
+from swampstore.index.base import Base, Known
+from swampstore.index.base_file import BaseFile
+from swampstore.index.partitions import partition_of
 from tests.test_many_processes import run_all
 
 MODIFIED = "2026-05-14T20:19:51.042Z"
@@ -246,7 +246,7 @@ def test_nothing_is_opened_before_it_is_needed(cache: Path) -> None:
 
 
 def test_the_base_is_cheap_to_import() -> None:
-    code = "import swampstore.sync.base, sys; sys.exit('msgspec' in sys.modules)"
+    code = "import swampstore.index.base, sys; sys.exit('msgspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

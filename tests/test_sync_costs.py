@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from swampstore.index.partitions import partition_of
 from swampstore.layout import ModelRef
-from swampstore.sync.partitions import partition_of
 from tests.conftest import FakeClock
 from tests.fault_proxy import FaultProxy, Request
 from tests.remotes import ProxiedRemote, Remote

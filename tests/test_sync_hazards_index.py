@@ -14,14 +14,14 @@ import pytest
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.config import update_marker
+from swampstore.index.errors import UnmigratedDataError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.removals import REMOVALS
 from swampstore.layout import ModelRef
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.sync.errors import UnmigratedDataError
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
-from swampstore.sync.removals import REMOVALS
 from tests.broken_store import BrokenStore, Killed
 from tests.conftest import FakeClock
 from tests.fault_proxy import Fault, Meanwhile, Request, Reset, Status, Truncated

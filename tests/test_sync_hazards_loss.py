@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from swampstore.errors import DiskError
+from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.report import Step
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreError
-from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
-from swampstore.sync.report import Step
 from tests.broken_store import BrokenStore
 from tests.fault_proxy import Status
 from tests.old_client import SIDECAR, OldClient, OldPeer

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from swampstore.errors import DiskError
+from swampstore.index.report import Step
 from swampstore.layout import Routing
 from swampstore.stores import Store, store_config
 from swampstore.stores.cloud import Bucket, Remedies, translate
@@ -36,7 +37,6 @@ from swampstore.stores.protocol import Written
 from swampstore.stores.s3 import S3Config
 from swampstore.sync.downloads import Staging
 from swampstore.sync.landing import PlainLanding
-from swampstore.sync.report import Step
 from swampstore.testing.store import AWKWARD_KEYS
 from tests.broken_store import Killed
 from tests.fault_proxy import Reset, Slow, Status

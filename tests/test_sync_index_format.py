@@ -13,9 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swampstore.errors import NewerFormatError
-from swampstore.layout import is_internal
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import (
     Document,
     Entry,
     Meta,
@@ -30,6 +29,7 @@ from swampstore.sync.index_format import (
     iso_ms,
     scrub,
 )
+from swampstore.layout import is_internal
 
 REL = "data/t/ID/d/1/raw"
 SHA256 = "0123456789abcdef" * 4

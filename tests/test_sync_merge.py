@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore.files.signature import Signature
-from swampstore.sync.base import Known
-from swampstore.sync.index_format import Entry
+from swampstore.index.base import Known
+from swampstore.index.format import Entry
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 
 OURS, THEIRS, OLD = "a" * 64, "b" * 64, "c" * 64

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore.errors import ValidationError
+from swampstore.index.path_map import Names, is_safe
 from swampstore.layout import (
     ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
@@ -20,7 +21,6 @@ from swampstore.layout import (
     is_temp,
 )
 from swampstore.stores.protocol import check_key, is_plain_key
-from swampstore.sync.names import Names, is_safe
 
 TEMP = ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp"
 ROOT_FILES = {

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swampstore.errors import ValidationError
-from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
-from swampstore.sync.partitions import (
+from swampstore.index.partitions import (
     META_KEY,
     MONOLITH_KEY,
     ROOT,
@@ -18,6 +17,7 @@ from swampstore.sync.partitions import (
     shard_key,
     wire_partition,
 )
+from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 
 # Few letters, so that names are prefixes of each other and look like joined ones.
 NAMES = st.text(st.sampled_from("ab-_."), min_size=1, max_size=5)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.index.errors import IndexMovedError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
-from swampstore.sync.errors import IndexMovedError
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
 from tests.broken_store import BrokenStore, Killed

@@ -11,15 +11,15 @@ import pytest
 
 from swampstore import Repo
 from swampstore.files.signature import signature
+from swampstore.index.base import Base, Known
+from swampstore.index.path_kinds import conflict_copy
+from swampstore.index.path_map import Names
+from swampstore.index.report import Step, no_progress
 from swampstore.layout import Routing
+from swampstore.relocate.destinations import Cache, Place
+from swampstore.relocate.moving import Copied, Relocation
 from swampstore.stores.memory import MemoryStore
-from swampstore.sync.base import Base, Known
-from swampstore.sync.destinations import Cache, Place
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.names import Names
-from swampstore.sync.relocation import Copied, Relocation
-from swampstore.sync.report import Step, no_progress
-from swampstore.sync.shapes import conflict_copy
 
 MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"

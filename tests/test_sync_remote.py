@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore.errors import NewerFormatError
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.path_map import Names
 from swampstore.layout import Routing, is_internal, is_plain
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import Fetched, Written
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 from tests.conftest import FakeClock
 from tests.index_machine import (
     UPLOADED,

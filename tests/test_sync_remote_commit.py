@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swampstore.index import changes as merging
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError, changed
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
 from swampstore.stores.retry import RetryingStore, RetryPolicy
-from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.remote import merging
 from tests.broken_store import BrokenStore, Killed
 from tests.conftest import FakeClock
 from tests.index_machine import (

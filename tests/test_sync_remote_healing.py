@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.index import changes as merging
+from swampstore.index import repair as recovery
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import decode_entry
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Fetched, Written
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.index_format import decode_entry
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.remote import merging, recovery
 from tests.conftest import FakeClock
 from tests.index_machine import (
     ForeignClient,

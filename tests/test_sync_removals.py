@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import NewerFormatError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.removals import REMOVALS, read_notes
 from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
-from swampstore.sync.removals import REMOVALS, read_notes
 from tests.broken_store import BrokenStore, Killed
 from tests.sync_harness import Machine, assert_sound, remote_files, remote_index
 

@@ -13,8 +13,8 @@ import pytest
 
 from swampstore.errors import DiskError
 from swampstore.files.signature import Signature, is_surely_unchanged, signature, signature_of
+from swampstore.index.errors import SyncError
 from swampstore.sync import hashing as module
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
 
 SECOND = 1_000_000_000

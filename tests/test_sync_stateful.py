@@ -22,15 +22,15 @@ from hypothesis.stateful import (
     rule,
 )
 
+from swampstore.index.errors import SyncError
+from swampstore.index.partitions import Scope
+from swampstore.index.path_kinds import unit_of
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.sync.errors import SyncError
-from swampstore.sync.partitions import Scope
 from swampstore.sync.push import PreparedPush
 from swampstore.sync.service import SyncService
-from swampstore.sync.shapes import unit_of
 from swampstore.testing.sync import Host
 from tests.broken_store import BrokenStore, Killed
 from tests.sync_harness import Machine, assert_sound, remote_files, remote_index

@@ -12,10 +12,10 @@ import pytest
 
 from swampstore.errors import DiskError
 from swampstore.files.signature import signature
+from swampstore.index.errors import SyncError
+from swampstore.index.path_map import Names
 from swampstore.layout import Routing
 from swampstore.stores.memory import MemoryStore
-from swampstore.sync.errors import SyncError
-from swampstore.sync.names import Names
 from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished
 from tests.conftest import FakeClock
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from swampstore.sync.workers import Deadline, in_parallel
+from swampstore.index.workers import Deadline, in_parallel
 
 
 def taken(tasks: itertools.count[int]) -> int:

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import ConfigError
+from swampstore.index.report import Progress, no_progress
 from swampstore.namespaces import list_namespaces, register_namespace
+from swampstore.relocate.settings import configured
+from swampstore.relocate.setup import IndexKind, Setup, SetupReport
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
-from swampstore.sync.new_settings import configured
-from swampstore.sync.report import Progress, no_progress
-from swampstore.sync.setup import IndexKind, Setup, SetupReport
 from swampstore.sync.staged_cache import StagedCache
 
 # The catalog of the new place, until the settings say that it is the place.

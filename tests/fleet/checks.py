@@ -6,9 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.removals import REMOVALS
 from swampstore.pipeline.verify.kinds import OF_DOCUMENTS, STALE_SHARD, UNLISTED_SHARD
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
-from swampstore.sync.removals import REMOVALS
 from tests.fleet import verdict
 from tests.fleet.bucket import BUCKETS
 from tests.fleet.documents import index_of

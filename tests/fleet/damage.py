@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from swampstore.artifacts.metadata import decode
+from swampstore.index.base import BASE
 from swampstore.layout import METADATA, SIDECAR
 from swampstore.repo.open import CATALOG
-from swampstore.sync.base import BASE
 from swampstore.sync.journal import JOURNAL
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Oracle

@@ -9,8 +9,10 @@ from typing import Any
 from swampstore import layout
 from swampstore.artifacts import metadata
 from swampstore.errors import MetadataError
+from swampstore.index import partitions
+from swampstore.index import path_kinds as shapes
+from swampstore.index import path_map as names
 from swampstore.stores import protocol
-from swampstore.sync import names, partitions, shapes
 
 _MANY = 10_000
 _PURE = (

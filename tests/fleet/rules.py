@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import claims
+from swampstore.index import repair as recovery
+from swampstore.index.documents import Found
+from swampstore.index.format import Document
+from swampstore.index.removals import Notes, Remover
+from swampstore.index.repair import Recovery
 from swampstore.locks import lock
 from swampstore.locks.lock import StoreLock
 from swampstore.sync import conflicts, local_scan
 from swampstore.sync.eviction import Eviction
-from swampstore.sync.index_format import Document
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Planner
-from swampstore.sync.remote import recovery
-from swampstore.sync.remote.documents import Found
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.removals import Notes, Remover
 from swampstore.sync.service import SyncService
 from swampstore.sync.uploads import Uploader
 from tests.fleet.fleet import Script, run

@@ -301,11 +301,12 @@ def _patch_sqlite() -> None:
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.artifacts import name_locks
+    from swampstore.index import workers
     from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
-    from swampstore.sync import uploads, workers
+    from swampstore.sync import uploads
 
     _replace(workers.in_parallel, _one_by_one)
     _replace(clocks.system_clock, clock)
@@ -390,7 +391,7 @@ def _one_by_one(
 ) -> Iterator[Any]:
     """Do what threads would do at once, in an order of its own for each run."""
     from swampstore.errors import SwampstoreError
-    from swampstore.sync.workers import Done
+    from swampstore.index.workers import Done
 
     for task in tasks:
         deadline.remaining()

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from swampstore.artifacts.metadata import Draft
 from swampstore.doctor import examine
 from swampstore.errors import NotFoundError, SwampstoreError
+from swampstore.index.errors import IncompleteSyncError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.retention import gc, prune
-from swampstore.sync.errors import IncompleteSyncError
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import MODELS, WORK, Found, Session, look_at
 from tests.fleet.places import Places

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import msgspec
 
+from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.evidence.gathering import Claims, seen_as
 from swampstore.pipeline.evidence.index_state import Ground, look
 from swampstore.pipeline.evidence.rows import Claim, Item, Path, Summary, decoded_sum
@@ -19,7 +20,6 @@ from swampstore.pipeline.verify.documents import of_documents, readable_shards, 
 from swampstore.pipeline.verify.kinds import KINDS
 from swampstore.pipeline.verify.rules import Found, examined
 from swampstore.stores.memory import MemoryConfig
-from swampstore.sync.shapes import unit_of
 from tests.fleet.bucket import Bucket, FleetStore
 
 # Nobody is at work: nothing may be half done.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from swampstore.sync.report import Progress, Step
+    from swampstore.index.report import Progress, Step
 
 PATIENCE = 1.0
 

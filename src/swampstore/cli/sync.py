@@ -14,10 +14,10 @@ from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
+    from swampstore.index.report import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
     from swampstore.stores.wrapper import Tally
-    from swampstore.sync.report import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.sync.run import SyncRun
 
 
@@ -88,7 +88,7 @@ def sync(
 
 
 def _run(session: Session, repo: Repo, run: SyncRun, *, pull: bool, push: bool) -> _Done:
-    from swampstore.sync.errors import NotPushedError
+    from swampstore.index.errors import NotPushedError
 
     started = time.monotonic()
     try:

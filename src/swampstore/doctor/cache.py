@@ -18,15 +18,15 @@ from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
+from swampstore.index.base import BASE
+from swampstore.index.base_view import BaseView
+from swampstore.index.path_kinds import CONFLICTS, is_copy_of_derived
+from swampstore.index.path_map import Names
 from swampstore.layout import RAW, is_temp
 from swampstore.notices import notice
-from swampstore.sync.base import BASE
-from swampstore.sync.base_view import BaseView
 from swampstore.sync.downloads import STAGING_AGE, sweep_staging
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.local_scan import is_covered
-from swampstore.sync.names import Names
-from swampstore.sync.shapes import CONFLICTS, is_copy_of_derived
 from swampstore.sync.staged_cache import staged_caches
 
 if TYPE_CHECKING:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import SwampstoreError
+from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Meta, decode_meta
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.path_map import Names
 from swampstore.layout import is_internal
 from swampstore.notices import notice
 from swampstore.stores import ObjectInfo
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Meta, decode_meta
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
-from swampstore.sync.remote.documents import Documents
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from swampstore.clock import Clock, to_iso
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
+from swampstore.index.path_map import Names
 from swampstore.locks.inspection import Deletions, LockState
 from swampstore.locks.record import gate_key, global_key
 from swampstore.stores import Store
@@ -25,7 +26,6 @@ from swampstore.stores.errors import (
 )
 from swampstore.stores.probe import Health, probe
 from swampstore.stores.s3 import UnfinishedUploads
-from swampstore.sync.names import Names
 
 if TYPE_CHECKING:
     from swampstore.locks.manager import LockManager

@@ -15,11 +15,11 @@ from swampstore.doctor.findings import Check, Finding
 from swampstore.doctor.index import IndexCheck, ObjectCheck
 from swampstore.doctor.namespaces import contamination
 from swampstore.errors import SwampstoreError
+from swampstore.index.base_view import known_shards
+from swampstore.index.documents import Documents
 from swampstore.stores.config import store_config
 from swampstore.stores.probe import examine as answer_of
 from swampstore.stores.s3 import unfinished_uploads
-from swampstore.sync.base_view import known_shards
-from swampstore.sync.remote.documents import Documents
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import MANIFEST, is_internal
 from swampstore.namespaces.manifests import CATALOG_EXPORT, check_new_namespace
 from swampstore.repo import Repo
@@ -25,7 +26,6 @@ from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import folders
-from swampstore.sync.workers import Deadline, in_parallel
 
 _CONCURRENCY = 8
 _PIECE = 1 << 20

@@ -24,12 +24,12 @@ from swampstore.errors import (
 )
 from swampstore.files import disk_errors, replace_file
 from swampstore.formats import refuse_newer
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespace
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import folders
-from swampstore.sync.workers import Deadline, in_parallel
 
 CATALOG_EXPORT = ".catalog-export.json"
 # In the default layout these lie beside the namespaces.

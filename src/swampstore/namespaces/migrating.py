@@ -16,12 +16,12 @@ from typing import Any
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, DifferingDataError, ValidationError
 from swampstore.files import disk_errors
+from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.index.report import Progress, no_progress
 from swampstore.layout import MANIFEST
 from swampstore.namespaces.manifests import CATALOG_EXPORT, list_namespaces
 from swampstore.namespaces.moving import MovePlan, Moving
 from swampstore.repo import Repo
-from swampstore.sync.partitions import MONOLITH_KEY
-from swampstore.sync.report import Progress, no_progress
 from swampstore.sync.run import fetch_everything
 from swampstore.sync.unmigrated import unmigrated_subdirs
 

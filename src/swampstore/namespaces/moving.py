@@ -22,9 +22,9 @@ from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, MoveInterruptedError, SwampstoreError
 from swampstore.files import disk_errors, read_file, replace_file, replacing, sync_filesystem
 from swampstore.files.signature import signature
+from swampstore.index.path_kinds import is_marker
 from swampstore.layout import is_temp
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.shapes import is_marker
 from swampstore.sync.unmigrated import SHARED_SUBDIRS, holds_files
 
 # Every client keeps names with this prefix out of any sync.

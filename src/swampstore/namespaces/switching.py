@@ -14,6 +14,7 @@ from swampstore.clock import to_iso
 from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import FILESYSTEM
 from swampstore.errors import ValidationError
+from swampstore.index.report import Progress, no_progress
 from swampstore.layout import LOCAL_DIR
 from swampstore.namespaces.manifests import Registry, check_new_namespace, open_registry
 from swampstore.namespaces.migrating import (
@@ -24,7 +25,6 @@ from swampstore.namespaces.migrating import (
     working_alone,
 )
 from swampstore.repo import Repo
-from swampstore.sync.report import Progress, no_progress
 from swampstore.sync.unmigrated import unmigrated_subdirs
 
 

@@ -21,6 +21,7 @@ from swampstore.catalog.schema import Row
 from swampstore.catalog.unchanged import Moment, moment
 from swampstore.errors import DiskError
 from swampstore.files import Tree
+from swampstore.index.report import no_progress
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
@@ -28,7 +29,6 @@ from swampstore.pipeline.planning import parallelism
 from swampstore.pipeline.running import Unseen, run_waves, unseen
 from swampstore.pipeline.settings import settings_of
 from swampstore.sync.downloads import Staging
-from swampstore.sync.report import no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from swampstore.index.report import Progress, no_progress
 from swampstore.layout import METADATA
 from swampstore.pipeline.findings import write_findings
 from swampstore.pipeline.planning import tasks_for
@@ -16,7 +17,6 @@ from swampstore.pipeline.running import spark_errors, watched
 from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.tables import Tables
-from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,15 +8,15 @@ from collections.abc import Collection, Iterator, Mapping
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
+from swampstore.index import RemoteIndex, View
+from swampstore.index.base import Base
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Entry, decode_entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_map import Names
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
-from swampstore.sync.base import Base
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Entry, decode_entry
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.remote import RemoteIndex, View
 
 
 class Editor:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
+from swampstore.index.report import Progress, Step, no_progress
 from swampstore.notices import notice
 from swampstore.pipeline.errors import (
     FilesNotSeenError,
@@ -24,16 +25,15 @@ from swampstore.pipeline.errors import (
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
 from swampstore.pipeline.spark.cluster import is_local
 from swampstore.sync.carriers import THREADS, Carrier
-from swampstore.sync.report import Progress, Step, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from swampstore.index.workers import Deadline, Done
     from swampstore.repo import Repo
     from swampstore.sync.downloads import Brought, Download, Staging
     from swampstore.sync.parts import Parts
     from swampstore.sync.uploads import Placed, Upload
-    from swampstore.sync.workers import Deadline, Done
 
 Job = Literal["push", "pull", "catalog"]
 Chosen = Literal["local", "spark"]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from swampstore.config import LockSettings, lock_settings
 from swampstore.errors import ConfigError, NotFoundError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.path_map import Names
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.protocol import Store, level
 from swampstore.stores.retry import RetryingStore
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
 
 if TYPE_CHECKING:
     from swampstore.config import Config

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MANIFEST,
@@ -17,8 +19,6 @@ from swampstore.layout import (
 )
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Handed, Level, ObjectInfo, Store, contents, level
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY
-from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

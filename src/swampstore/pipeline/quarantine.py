@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
+from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.pipeline.source.objects import IN_MEMORY
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError, StorePermissionError
 from swampstore.stores.errors import changed as changed_by_others
 from swampstore.stores.protocol import ObjectInfo, Store, check_key
-from swampstore.sync.names import Names
-from swampstore.sync.workers import Deadline, in_parallel
 
 QUARANTINE = "_control/quarantine"
 _CONCURRENCY = 8

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from swampstore.errors import NewerFormatError, SwampstoreError
 from swampstore.formats import UPDATE
+from swampstore.index.report import Progress, Step
 from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
-from swampstore.sync.report import Progress, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from swampstore.index.report import Conflict, Skipped, no_progress
 from swampstore.pipeline.engines import Chosen, carrying, choose
 from swampstore.pipeline.settings import settings_of
-from swampstore.sync.report import Conflict, Skipped, no_progress
 
 if TYPE_CHECKING:
+    from swampstore.index.report import Preview, Progress, Pulled, Pushed
     from swampstore.pipeline.settings import Engine, SparkSettings
     from swampstore.repo import Repo
-    from swampstore.sync.report import Preview, Progress, Pulled, Pushed
 
 Direction = Literal["push", "pull"]
 _TO_SETTLE = "both sides changed it; both are kept"

@@ -17,6 +17,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from swampstore.clock import Clock
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_map import Names
+from swampstore.index.report import Progress, Step
+from swampstore.index.workers import Deadline, Done
 from swampstore.notices import notice
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.planning import bins, parallelism, tasks_for
@@ -27,12 +31,8 @@ from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.carriers import THREADS
 from swampstore.sync.downloads import Brought, Download, Downloader, Staging, fetch_all
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.report import Progress, Step
 from swampstore.sync.uploads import Placed, Upload, Uploaded, Uploader, put_all
-from swampstore.sync.workers import Deadline, Done
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,13 +23,13 @@ from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
+    from swampstore.index.report import Progress
     from swampstore.repo.results import Results
     from swampstore.repo.saving import Artifacts
     from swampstore.repo.session import Session
     from swampstore.sync.foreign.namespace import ForeignNamespace
     from swampstore.sync.foreign.pulling import PulledCatalogs
     from swampstore.sync.hydration import Hydrated
-    from swampstore.sync.report import Progress
 
 T = TypeVar("T")
 MAX_RENAME_HOPS = 5

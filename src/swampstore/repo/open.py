@@ -140,7 +140,7 @@ class OpenDatastore:
     def _was_whole(self, version_rel: str) -> bool:
         if self.config.remote is None:
             return False
-        from swampstore.sync.base_view import was_whole
+        from swampstore.index.base_view import was_whole
 
         return was_whole(self.config.base, version_rel)
 
@@ -148,7 +148,7 @@ class OpenDatastore:
         """Return what the remote has of a path, as far as that is known here; asks nobody."""
         if self.config.remote is None:
             return None
-        from swampstore.sync.base_view import known_content
+        from swampstore.index.base_view import known_content
 
         return known_content(self.config.base, rel)
 

@@ -16,10 +16,10 @@ from swampstore.repo.results import Results
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
+    from swampstore.index.report import Progress
     from swampstore.layout import ModelRef
     from swampstore.repo import Repo
     from swampstore.sync.hydration import Hydrated
-    from swampstore.sync.report import Progress
 
 # How many contents are fetched together: few at first, in case they are all that is needed.
 _FIRST_PAGE = 64
@@ -142,8 +142,8 @@ def hydrate_found(
     progress: Progress | None,
 ) -> Hydrated:
     """Fetch the content of what a predicate finds; see `Repo.hydrate`."""
+    from swampstore.index.report import no_progress
     from swampstore.sync.hydration import Hydrated
-    from swampstore.sync.report import no_progress
 
     query = Query(_narrowed(predicate, model, all_versions=all_versions))
     if query.needs_content:

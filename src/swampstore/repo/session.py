@@ -22,11 +22,11 @@ from swampstore.notices import notice
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from swampstore.index.errors import NotPushedError
+    from swampstore.index.report import Progress, Pulled, Pushed
     from swampstore.locks.manager import LockManager
     from swampstore.stores.errors import StoreUnreachableError
-    from swampstore.sync.errors import NotPushedError
     from swampstore.sync.opening import OpenRepo
-    from swampstore.sync.report import Progress, Pulled, Pushed
 
 # Set in the base while something waits that no session is responsible for any more.
 _LEFT_BEHIND = "left_behind"
@@ -131,7 +131,7 @@ class _RemoteWork:
         timeout: float | None,
         progress: Progress | None,
     ) -> None:
-        from swampstore.sync.report import no_progress
+        from swampstore.index.report import no_progress
         from swampstore.sync.run import SyncRun
 
         self._repo = repo
@@ -184,7 +184,7 @@ class _RemoteWork:
         self._base.apply(facts={_LEFT_BEHIND: to_iso(self._repo.clock())})
 
     def _pull(self) -> Pulled | None:
-        from swampstore.sync.errors import IncompleteSyncError
+        from swampstore.index.errors import IncompleteSyncError
 
         try:
             return self._sync.pull()
@@ -215,7 +215,7 @@ def _say_offline(error: StoreUnreachableError) -> None:
 
 
 def _unreached() -> NotPushedError:
-    from swampstore.sync.errors import NotPushedError
+    from swampstore.index.errors import NotPushedError
 
     return NotPushedError(
         "the data is safe here, and not on the remote, which could not be reached",

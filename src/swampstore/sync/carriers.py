@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from swampstore.index.workers import Deadline, Done
 from swampstore.sync.downloads import Brought, Download, Downloader, Staging, fetch_all
 from swampstore.sync.parts import Parts
 from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
-from swampstore.sync.workers import Deadline, Done
 
 
 class Carrier(Protocol):

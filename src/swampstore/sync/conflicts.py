@@ -20,14 +20,14 @@ from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file, replacing
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import conflict_copy, version_file
+from swampstore.index.report import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.index_format import Entry
 from swampstore.sync.links import Links
 from swampstore.sync.local_scan import is_covered
 from swampstore.sync.parts import Parts
-from swampstore.sync.report import Conflict
-from swampstore.sync.shapes import conflict_copy, version_file
 from swampstore.sync.whole import is_complete, is_content_here
 
 

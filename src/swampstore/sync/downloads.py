@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from swampstore.files import disk_errors, remove_old_temps, temp_beside
+from swampstore.index.errors import SyncError
+from swampstore.index.format import Entry
+from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.layout import is_temp
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.index_format import Entry
-from swampstore.sync.names import Names
-from swampstore.sync.workers import Deadline, Done, in_parallel
 
 # What has arrived is put in its place when it is so much; whoever is stopped loses no more.
 BATCH = 512

@@ -23,19 +23,19 @@ from typing import NamedTuple
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, is_surely_unchanged, signature, signature_of
+from swampstore.index.base import Known
+from swampstore.index.errors import SyncError
+from swampstore.index.path_kinds import unit_of, version_file
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import DEFERRED, LANDING, METADATA
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.base import Known
 from swampstore.sync.conflicts import remote_content
 from swampstore.sync.downloads import Staging
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.links import Links
 from swampstore.sync.parts import Parts
-from swampstore.sync.shapes import unit_of, version_file
 from swampstore.sync.uses import Uses
-from swampstore.sync.workers import Deadline, in_parallel
 
 # Files whose locks are held and whose notes are written together.
 _BATCH = 128

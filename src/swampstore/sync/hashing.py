@@ -9,7 +9,7 @@ from hashlib import sha256
 
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
-from swampstore.sync.errors import SyncError
+from swampstore.index.errors import SyncError
 
 _PIECE = 1 << 20
 _ATTEMPTS = 3

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from swampstore.errors import ContentMissingError
 from swampstore.files.signature import signature
+from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.report import Progress
+from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.sync.downloads import Download
-from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork
-from swampstore.sync.report import Progress
 from swampstore.sync.transfers import Transfer
 from swampstore.sync.whole import speaks_of
-from swampstore.sync.workers import Deadline
 
 
 @dataclass(frozen=True, slots=True)

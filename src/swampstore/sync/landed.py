@@ -7,12 +7,12 @@ import time
 from dataclasses import replace
 
 from swampstore.files.signature import Signature
+from swampstore.index.base import ARRIVING, Known
+from swampstore.index.errors import SyncError
+from swampstore.index.path_kinds import version_file
 from swampstore.layout import METADATA
-from swampstore.sync.base import ARRIVING, Known
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.parts import Parts
-from swampstore.sync.shapes import version_file
 
 
 def remember_landed(parts: Parts) -> None:

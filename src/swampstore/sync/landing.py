@@ -21,6 +21,8 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.rebuild import rebuild
 from swampstore.errors import CatalogError, DiskError, ValidationError
 from swampstore.files import Tree, disk_errors, sync_filesystem
+from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.path_kinds import is_marker, unit_of, version_file
 from swampstore.layout import DataRef, ref_of
 from swampstore.sync.arrivals import (
     Arrival,
@@ -30,8 +32,6 @@ from swampstore.sync.arrivals import (
     outcome_of,
     take_place,
 )
-from swampstore.sync.errors import IncompleteSyncError
-from swampstore.sync.shapes import is_marker, unit_of, version_file
 
 __all__ = ["Arrival", "ArtifactLanding", "Landed", "Landing", "LandingError", "PlainLanding"]
 

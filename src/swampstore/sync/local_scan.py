@@ -14,6 +14,12 @@ from typing import NamedTuple
 
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, is_surely_unchanged, signature_of
+from swampstore.index.base import Base, Known
+from swampstore.index.errors import SyncError
+from swampstore.index.partitions import Scope
+from swampstore.index.path_kinds import goes_with_any_push, version_file
+from swampstore.index.path_map import Names, is_safe
+from swampstore.index.report import Skipped
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     DEFERRED,
@@ -24,14 +30,8 @@ from swampstore.layout import (
     is_internal,
     is_temp,
 )
-from swampstore.sync.base import Base, Known
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.links import Links
-from swampstore.sync.names import Names, is_safe
-from swampstore.sync.partitions import Scope
-from swampstore.sync.report import Skipped
-from swampstore.sync.shapes import goes_with_any_push, version_file
 
 _UNSAFE = "its name means another path on other systems"
 _BATCH = 500

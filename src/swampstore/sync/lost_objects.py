@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from swampstore.sync.errors import SyncError
+from swampstore.index.errors import SyncError
+from swampstore.index.partitions import Scope
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.local_scan import Changed
-from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
 
 

@@ -10,8 +10,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from swampstore.sync.base import Known
-    from swampstore.sync.index_format import Entry
+    from swampstore.index.base import Known
+    from swampstore.index.format import Entry
 
 
 class Local(Enum):

@@ -14,16 +14,16 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock
 from swampstore.config import Config
 from swampstore.files import Tree
+from swampstore.index.base import Base
+from swampstore.index.path_map import Names
 from swampstore.layout import DataRef
 from swampstore.locks.inspection import Deletions
 from swampstore.locks.manager import LockManager
 from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
-from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.landing import ArtifactLanding
-from swampstore.sync.names import Names
 from swampstore.sync.service import SyncService
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swampstore.files.signature import Signature
+from swampstore.index.base import Known
+from swampstore.index.errors import SyncError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import version_file
 from swampstore.layout import METADATA
-from swampstore.sync.base import Known
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import is_covered
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.shapes import version_file
 
 _UNKNOWN = Signature(0, 0, 0, 0)
 

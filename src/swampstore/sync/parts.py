@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock
+from swampstore.index import RemoteIndex
+from swampstore.index.base import Base
+from swampstore.index.path_map import Names
 from swampstore.stores import Store
-from swampstore.sync.base import Base
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.names import Names
-from swampstore.sync.remote import RemoteIndex
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from swampstore.index.report import Preview
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Plan
-from swampstore.sync.report import Preview
 
 
 def preview(push: Push, pull: PullPlanner) -> Preview:

@@ -12,20 +12,20 @@ import time
 from dataclasses import replace
 
 from swampstore.files.signature import Signature
+from swampstore.index.errors import IncompleteSyncError, SyncError
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import unit_of
+from swampstore.index.report import Progress, Pulled
+from swampstore.index.workers import Deadline
 from swampstore.stores.errors import StoreError
 from swampstore.sync import conflicts
 from swampstore.sync.carriers import Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
-from swampstore.sync.errors import IncompleteSyncError, SyncError
-from swampstore.sync.index_format import Entry
 from swampstore.sync.landed import remember_landed
 from swampstore.sync.landing import Arrival
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
-from swampstore.sync.report import Progress, Pulled
-from swampstore.sync.shapes import unit_of
 from swampstore.sync.transfers import Transfer
-from swampstore.sync.workers import Deadline
 
 
 class Pull:

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
 from swampstore.files.signature import Signature, is_surely_unchanged, signature
+from swampstore.index import Slice
+from swampstore.index.base import Known
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Entry, decode_entry
+from swampstore.index.partitions import Scope
+from swampstore.index.path_kinds import is_lazy, is_marker, version_file
+from swampstore.index.report import Conflict, Skipped
+from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
-from swampstore.sync.base import Known
 from swampstore.sync.downloads import Download
-from swampstore.sync.errors import IndexDamagedError
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.index_format import Entry, decode_entry
 from swampstore.sync.links import Links
 from swampstore.sync.local_scan import is_covered, is_unfinished, was_here
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.partitions import Scope
 from swampstore.sync.parts import Parts
-from swampstore.sync.remote import Slice
-from swampstore.sync.report import Conflict, Skipped
-from swampstore.sync.shapes import is_lazy, is_marker, version_file
 from swampstore.sync.vanished import not_deleted
 from swampstore.sync.whole import speaks_of
-from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
     import msgspec

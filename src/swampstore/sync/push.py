@@ -15,19 +15,27 @@ from dataclasses import dataclass, field, replace
 
 from swampstore.errors import ContentDamagedError, SwampstoreError
 from swampstore.files.signature import signature
-from swampstore.layout import CLAIM, RAW
-from swampstore.notices import notice
-from swampstore.stores.errors import ObjectNotFoundError, StoreError
-from swampstore.sync import conflicts
-from swampstore.sync.base import Known
-from swampstore.sync.carriers import Carrier
-from swampstore.sync.dirty import Snapshot
-from swampstore.sync.errors import (
+from swampstore.index import View
+from swampstore.index.base import Known
+from swampstore.index.changes import index_moved
+from swampstore.index.errors import (
     IncompleteSyncError,
     IndexMovedError,
     SyncError,
 )
-from swampstore.sync.index_format import Entry
+from swampstore.index.format import Entry
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of, version_file
+from swampstore.index.path_map import ways_out
+from swampstore.index.removals import Note, removal_of
+from swampstore.index.report import Conflict, Progress, Pushed, Skipped, Step
+from swampstore.index.workers import Deadline, in_parallel
+from swampstore.layout import CLAIM, RAW
+from swampstore.notices import notice
+from swampstore.stores.errors import ObjectNotFoundError, StoreError
+from swampstore.sync import conflicts
+from swampstore.sync.carriers import Carrier
+from swampstore.sync.dirty import Snapshot
 from swampstore.sync.landed import remember_landed
 from swampstore.sync.local_scan import (
     Changed,
@@ -38,19 +46,11 @@ from swampstore.sync.local_scan import (
     with_parents,
 )
 from swampstore.sync.lost_objects import files_without_object, stored_paths
-from swampstore.sync.names import ways_out
-from swampstore.sync.partitions import Scope, partition_of
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
-from swampstore.sync.remote import View
-from swampstore.sync.remote.merging import index_moved
 from swampstore.sync.removal import Deletions
-from swampstore.sync.removals import Note, removal_of
-from swampstore.sync.report import Conflict, Progress, Pushed, Skipped, Step
-from swampstore.sync.shapes import goes_with_any_push, is_marker, unit_of, version_file
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
-from swampstore.sync.workers import Deadline, in_parallel
 
 # How often others may get in between before we give up; each time is a lost race.
 _ROUNDS = 8

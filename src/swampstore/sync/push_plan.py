@@ -7,19 +7,19 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swampstore.artifacts.latest import is_right, latest_of
+from swampstore.index import View
+from swampstore.index.base import Known
+from swampstore.index.errors import IndexDamagedError, SyncError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_file
+from swampstore.index.report import Conflict
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import conflicts
-from swampstore.sync.base import Known
-from swampstore.sync.errors import IndexDamagedError, SyncError
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.index_format import Entry
 from swampstore.sync.local_scan import Changed
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.remote import View
-from swampstore.sync.report import Conflict
-from swampstore.sync.shapes import is_derived, is_marker, unit_of, version_file
 from swampstore.sync.uploads import Upload
 from swampstore.sync.whole import is_complete, is_content_here, why_withheld
 

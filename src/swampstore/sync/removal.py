@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from swampstore.errors import NewerFormatError
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.partitions import partition_of
+from swampstore.index.removals import REMOVALS, Note, Removal, Removed, Remover, new_note, read_note
+from swampstore.index.report import Skipped
+from swampstore.index.workers import Deadline
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.partitions import partition_of
 from swampstore.sync.parts import Parts
-from swampstore.sync.removals import REMOVALS, Note, Removal, Removed, Remover, new_note, read_note
-from swampstore.sync.report import Skipped
-from swampstore.sync.workers import Deadline
 
 
 class Deletions:

@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError
+from swampstore.index.errors import IncompleteSyncError, NotPushedError, SyncError
+from swampstore.index.report import Preview, Progress, Pulled, Pushed, Step, no_progress
 from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 from swampstore.sync.carriers import THREADS, Carrier
-from swampstore.sync.errors import IncompleteSyncError, NotPushedError, SyncError
 from swampstore.sync.opening import OpenRepo
-from swampstore.sync.report import Preview, Progress, Pulled, Pushed, Step, no_progress
 
 
 class SyncRun:

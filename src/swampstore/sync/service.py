@@ -15,29 +15,13 @@ from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import Clock, system_clock, to_iso
 from swampstore.files.signature import signature
-from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
-from swampstore.stores import Store
-from swampstore.sync.base import Base
-from swampstore.sync.cache_lock import CacheLock
-from swampstore.sync.carriers import THREADS, Carrier
-from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.downloads import sweep_staging
-from swampstore.sync.errors import SyncError, WrongNamespaceError
-from swampstore.sync.eviction import CacheBound, Evicted
-from swampstore.sync.hydration import Hydrated, Hydration
-from swampstore.sync.index_format import Entry
-from swampstore.sync.landing import Landing
-from swampstore.sync.names import Names
-from swampstore.sync.own_commits import learn_own_commits
-from swampstore.sync.partitions import Scope, partition_of
-from swampstore.sync.parts import Parts
-from swampstore.sync.previewing import preview
-from swampstore.sync.pull import Pull, rescue_content, take_remote
-from swampstore.sync.pull_plan import PullPlanner
-from swampstore.sync.push import PreparedPush, Push
-from swampstore.sync.remote import Migrated, RemoteIndex, State
-from swampstore.sync.removal import remove_from_remote
-from swampstore.sync.report import (
+from swampstore.index import Migrated, RemoteIndex, State
+from swampstore.index.base import Base
+from swampstore.index.errors import SyncError, WrongNamespaceError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.path_map import Names
+from swampstore.index.report import (
     Preview,
     Progress,
     Pulled,
@@ -46,10 +30,26 @@ from swampstore.sync.report import (
     SyncStatus,
     no_progress,
 )
+from swampstore.index.workers import Deadline
+from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
+from swampstore.stores import Store
+from swampstore.sync.cache_lock import CacheLock
+from swampstore.sync.carriers import THREADS, Carrier
+from swampstore.sync.dirty import DirtyTracker
+from swampstore.sync.downloads import sweep_staging
+from swampstore.sync.eviction import CacheBound, Evicted
+from swampstore.sync.hydration import Hydrated, Hydration
+from swampstore.sync.landing import Landing
+from swampstore.sync.own_commits import learn_own_commits
+from swampstore.sync.parts import Parts
+from swampstore.sync.previewing import preview
+from swampstore.sync.pull import Pull, rescue_content, take_remote
+from swampstore.sync.pull_plan import PullPlanner
+from swampstore.sync.push import PreparedPush, Push
+from swampstore.sync.removal import remove_from_remote
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of
-from swampstore.sync.workers import Deadline
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits

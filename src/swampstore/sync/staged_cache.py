@@ -17,9 +17,9 @@ from dataclasses import replace
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, read_file
+from swampstore.index.base_view import owner_of
 from swampstore.layout import SIDECAR, is_internal
 from swampstore.stores.config import store_config
-from swampstore.sync.base_view import owner_of
 from swampstore.sync.sidecar import decode
 
 _STAGED = ".setup"

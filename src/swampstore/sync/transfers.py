@@ -12,16 +12,16 @@ from dataclasses import replace
 from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
 from swampstore.files.signature import Signature
+from swampstore.index.base import ARRIVING, Known
+from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
+from swampstore.index.report import Progress, Skipped, Step
+from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
-from swampstore.sync.base import ARRIVING, Known
 from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.downloads import BATCH, Dangling, Download, Fetched, Staging
 from swampstore.sync.landing import Arrival, Landed, LandingError
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork, known_of
-from swampstore.sync.report import Progress, Skipped, Step
-from swampstore.sync.shapes import is_lazy, is_marker, unit_of, version_file
-from swampstore.sync.workers import Deadline
 
 # As with BATCH: whoever is stopped loses no more than that.
 _BATCH_BYTES = 64 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from swampstore.files import disk_errors
+from swampstore.index.errors import UnmigratedDataError
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS, is_internal
-from swampstore.sync.errors import UnmigratedDataError
 
 SHARED_SUBDIRS = tuple(name for name in DATASTORE_SUBDIRS if name not in ALWAYS_LOCAL_SUBDIRS)
 

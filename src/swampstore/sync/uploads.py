@@ -19,16 +19,16 @@ from typing import BinaryIO, NamedTuple
 from swampstore.clock import Clock, to_iso
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
+from swampstore.index.base import Known
+from swampstore.index.errors import SyncError
+from swampstore.index.format import Entry, iso_ms
+from swampstore.index.path_kinds import is_derived, is_marker
+from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.sync.base import Known
-from swampstore.sync.errors import SyncError
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.index_format import Entry, iso_ms
-from swampstore.sync.names import Names
-from swampstore.sync.shapes import is_derived, is_marker
 from swampstore.sync.whole import check_saved
-from swampstore.sync.workers import Deadline, Done, in_parallel
 
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from swampstore.errors import DiskError
-from swampstore.sync.base_file import BaseFile
-from swampstore.sync.errors import SyncError
+from swampstore.index.base_file import BaseFile
+from swampstore.index.errors import SyncError
 
 _HOUR_NS = 3_600_000_000_000
 _PARAMETERS = 500

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from swampstore.index.base import Known
+from swampstore.index.path_kinds import is_marker, unit_of, version_file
+from swampstore.index.removals import read_notes
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.base import Known
 from swampstore.sync.parts import Parts
-from swampstore.sync.removals import read_notes
-from swampstore.sync.shapes import is_marker, unit_of, version_file
-from swampstore.sync.workers import Deadline, in_parallel
 
 
 def not_deleted(parts: Parts, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TypeVar
 
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import Request, StoreWrapper
-from swampstore.sync.workers import Deadline, in_parallel
 
 T = TypeVar("T")
 

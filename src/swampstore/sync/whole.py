@@ -10,12 +10,12 @@ from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import ContentDamagedError, MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.files.signature import signature
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import version_file
+from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW, ref_of
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.names import Names
 from swampstore.sync.parts import Parts
-from swampstore.sync.shapes import version_file
 
 
 def is_content_here(names: Names, version_rel: str) -> bool:

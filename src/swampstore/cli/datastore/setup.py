@@ -16,11 +16,11 @@ from swampstore.cli.session import Session
 if TYPE_CHECKING:
     from swampstore.config import Config, Hydration
     from swampstore.datastore_address import Address
+    from swampstore.index.report import SyncStatus
+    from swampstore.relocate.setup import IndexKind, SetupReport
     from swampstore.repo import Repo
     from swampstore.stores.probe import Health, ProbeReport
     from swampstore.sync.eviction import Evicted
-    from swampstore.sync.report import SyncStatus
-    from swampstore.sync.setup import IndexKind, SetupReport
 
 
 @command(

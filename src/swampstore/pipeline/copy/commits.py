@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from swampstore.index import View
+from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import unit_of, version_file
 from swampstore.layout import METADATA
 from swampstore.pipeline.copy.outcomes import OVERTAKEN, Placed, Refused, entry_there
 from swampstore.pipeline.copy.units import Unit
@@ -12,11 +17,6 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import documents, read_meta
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError, SyncError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.remote import View
-from swampstore.sync.shapes import unit_of, version_file
 
 _ATTEMPTS = 8
 _SHARDED = 2

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from swampstore.index.format import iso_ms
 from swampstore.layout import DEFERRED, METADATA
 from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.running import spark_errors
 from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.tables import Tables
-from swampstore.sync.index_format import iso_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.errors import ValidationError
+from swampstore.index.errors import IndexDamagedError
 from swampstore.layout import DATASTORE_SUBDIRS, Routing
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.index import documents
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import Store, folders
-from swampstore.sync.errors import IndexDamagedError
 
 if TYPE_CHECKING:
     from swampstore.config import Config

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.report import Progress, no_progress
 from swampstore.pipeline.copy.commits import Commits
 from swampstore.pipeline.copy.comparison import Comparison, Trouble
 from swampstore.pipeline.copy.ends import (
@@ -36,8 +38,6 @@ from swampstore.pipeline.editing import committer
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, tasks_for
 from swampstore.pipeline.running import run_tasks
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

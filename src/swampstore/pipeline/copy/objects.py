@@ -18,6 +18,8 @@ from swampstore.artifacts.latest import parse_marker, wins
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import is_marker
 from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
@@ -40,8 +42,6 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
 )
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.index_format import Entry
-from swampstore.sync.shapes import is_marker
 
 # How often others may get in between while an object is replaced.
 _ATTEMPTS = 3

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Entry, decode_entry
+from swampstore.index.path_kinds import is_derived, is_marker
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Entry, decode_entry
-from swampstore.sync.shapes import is_derived, is_marker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

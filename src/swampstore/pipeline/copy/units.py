@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from swampstore.clock import system_clock
+from swampstore.index.path_kinds import VersionFile, is_marker, unit_of, version_file
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA
 from swampstore.pipeline.copy.objects import Body, ObjectCopier, marker_of, temporary
 from swampstore.pipeline.copy.outcomes import (
@@ -24,8 +26,6 @@ from swampstore.pipeline.copy.outcomes import (
     is_known_conflict,
 )
 from swampstore.pipeline.places import Place
-from swampstore.sync.shapes import VersionFile, is_marker, unit_of, version_file
-from swampstore.sync.workers import Deadline, in_parallel
 
 _T = TypeVar("_T")
 # Two directories answer at once: more threads would only wait for the interpreter.

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import decode_entry
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total
@@ -18,8 +20,6 @@ from swampstore.pipeline.source.index import Index, partition_in, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import Handed, ObjectInfo, Store
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import decode_entry
 
 if TYPE_CHECKING:
     import msgspec

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Meta, decode_meta
+from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.index.removals import Notes, read_notes
 from swampstore.pipeline.editing import version_without_meta
 from swampstore.pipeline.evidence.gathering import Places
 from swampstore.pipeline.evidence.rows import Outlook, Summary, Total
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Meta, decode_meta
-from swampstore.sync.partitions import MONOLITH_KEY
-from swampstore.sync.remote.documents import Documents
-from swampstore.sync.removals import Notes, read_notes
 
 _CONCURRENCY = 10
 

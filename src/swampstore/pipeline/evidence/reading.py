@@ -18,6 +18,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from swampstore.files import disk_errors
+from swampstore.index.report import Progress
 from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.gathering import (
     Budget,
@@ -40,7 +41,6 @@ from swampstore.pipeline.planning import Listed, each, tasks_for
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
-from swampstore.sync.report import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import unit_of
+from swampstore.index.path_map import is_safe
+from swampstore.index.removals import Notes
 from swampstore.layout import is_internal
 from swampstore.pipeline.source.objects import Content
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.names import is_safe
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.removals import Notes
-from swampstore.sync.shapes import unit_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

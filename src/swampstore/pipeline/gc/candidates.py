@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from swampstore.index.path_kinds import version_file
 from swampstore.layout import LATEST, DataRef, ModelRef
 from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.retention.rules import Removal, VersionFacts
-from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
+    from swampstore.index.format import Entry
+    from swampstore.index.report import Progress
     from swampstore.pipeline.places import Place
-    from swampstore.sync.index_format import Entry
-    from swampstore.sync.report import Progress
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
@@ -169,7 +169,7 @@ def _fingerprinted(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Replace the entries of each unit by their fingerprint. Runs in tasks."""
     import pyarrow as pa
 
-    from swampstore.sync.index_format import Entry
+    from swampstore.index.format import Entry
 
     for batch in units:
         *address, entries = batch.columns

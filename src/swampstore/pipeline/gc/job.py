@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.index.report import Progress, Step, no_progress
 from swampstore.pipeline.editing import Editor, committer
 from swampstore.pipeline.gc.candidates import Candidate, plan_places
 from swampstore.pipeline.gc.marks import (
@@ -26,7 +27,6 @@ from swampstore.pipeline.gc.marks import (
 from swampstore.pipeline.gc.recheck import Due
 from swampstore.pipeline.gc.sweep import Sweeper, batches, finish_pending_deletes
 from swampstore.pipeline.places import Place
-from swampstore.sync.report import Progress, Step, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
+from swampstore.index.path_map import Names
 from swampstore.layout import LARGEST_VERSION
 from swampstore.pipeline.gc.candidates import Candidate
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store
-from swampstore.sync.names import Names
 
 MARKS = "_control/gc/marks.json"
 _VERSION = NEWEST["gc marks"]

@@ -16,12 +16,12 @@ from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
+from swampstore.index.format import Entry
 from swampstore.layout import METADATA, DataRef
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
 from swampstore.retention.plan import NamePlanner
 from swampstore.retention.rules import Removal
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.index_format import Entry
 
 CHANGED = "it changed since it was marked"
 IN_USE = "its objects are not what the index says: somebody may be pushing it"

@@ -7,6 +7,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, parse_marker
+from swampstore.index import View
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import Entry
+from swampstore.index.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 from swampstore.layout import METADATA
 from swampstore.pipeline.editing import Editor
 from swampstore.pipeline.gc.candidates import files_of_name
@@ -16,10 +20,6 @@ from swampstore.pipeline.source.index import is_there
 from swampstore.retention.plan import record_rel
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.remote import View
-from swampstore.sync.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 
 LOCKED = "somebody has its model locked"
 DAMAGED = "the index says nothing about it that can be understood"

@@ -14,8 +14,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from swampstore.index.report import Progress, no_progress
 from swampstore.pipeline.places import Place
-from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

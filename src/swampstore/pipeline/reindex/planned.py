@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from swampstore.clock import to_iso
+from swampstore.index.format import Entry as IndexEntry
+from swampstore.index.format import encode_entry
+from swampstore.index.partitions import partition_of
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.stores.protocol import Store
-from swampstore.sync.index_format import Entry as IndexEntry
-from swampstore.sync.index_format import encode_entry
-from swampstore.sync.partitions import partition_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

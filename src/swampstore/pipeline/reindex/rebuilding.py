@@ -11,6 +11,20 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import system_clock, to_iso
+from swampstore.index.changes import attempts, index_moved, new_write_id
+from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import (
+    Document,
+    Meta,
+    RawEntries,
+    decode_monolith,
+    decode_shard,
+    encode_meta,
+    encode_monolith,
+    encode_shard,
+)
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
@@ -45,27 +59,13 @@ from swampstore.pipeline.schemas import FINDINGS
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
 from swampstore.stores.protocol import Store, Written
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
-    Document,
-    Meta,
-    RawEntries,
-    decode_monolith,
-    decode_shard,
-    encode_meta,
-    encode_monolith,
-    encode_shard,
-)
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.merging import attempts, index_moved, new_write_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from swampstore.index.report import Progress
     from swampstore.pipeline.editing import Editor
-    from swampstore.sync.report import Progress
 
 
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
@@ -176,7 +176,7 @@ def _answer(
     expected: str | None,
     commit_seq: int | None,
 ) -> dict[str, Any]:
-    from swampstore.sync.errors import IndexMovedError
+    from swampstore.index.errors import IndexMovedError
 
     try:
         etag, token, is_written = write_shard(place, store, partition, wanted, expected, commit_seq)

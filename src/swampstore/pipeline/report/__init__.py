@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
+from swampstore.index.report import Progress, Step
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
-from swampstore.sync.report import Progress, Step
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

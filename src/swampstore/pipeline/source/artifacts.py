@@ -18,6 +18,8 @@ from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
+from swampstore.index.path_kinds import version_file
+from swampstore.index.path_map import Names, is_safe
 from swampstore.layout import METADATA, RAW, DataRef, ref_of
 from swampstore.notices import notice
 from swampstore.pipeline import schemas
@@ -35,8 +37,6 @@ from swampstore.pipeline.source.filters import EVERYTHING, Conditions, Wanted, c
 from swampstore.pipeline.source.variants import variant_of
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
-from swampstore.sync.names import Names, is_safe
-from swampstore.sync.shapes import version_file
 
 if TYPE_CHECKING:
     from swampstore.pipeline.source.commits import Brought

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from swampstore.index.documents import Documents, Found
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.facts import same
+from swampstore.index.format import Document, Entry, decode_entry, decode_meta
+from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.notices import notice
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Document, Entry, decode_entry, decode_meta
-from swampstore.sync.partitions import META_KEY, shard_key
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import same
 
 if TYPE_CHECKING:
     import msgspec

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import RawEntries, decode_entry, decode_monolith, decode_shard
+from swampstore.index.partitions import MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.path_kinds import unit_of
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, each, listed, pieces
@@ -16,10 +20,6 @@ from swampstore.pipeline.source.index import listed_shards, read_meta
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import RawEntries, decode_entry, decode_monolith, decode_shard
-from swampstore.sync.partitions import MONOLITH_KEY, partition_of, shard_key
-from swampstore.sync.shapes import unit_of
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -6,15 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from swampstore.pipeline import schemas
-from swampstore.pipeline.editing import version_without_meta
-from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import bins
-from swampstore.pipeline.source.scan import Whole
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import Store
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
+from swampstore.index.documents import Found
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import (
     Document,
     Meta,
     decode_entry,
@@ -22,10 +16,16 @@ from swampstore.sync.index_format import (
     decode_monolith,
     decode_shard,
 )
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.remote.documents import Found
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, with_uncommitted
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.view import document, with_uncommitted
+from swampstore.pipeline import schemas
+from swampstore.pipeline.editing import version_without_meta
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import bins
+from swampstore.pipeline.source.scan import Whole
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
     import msgspec

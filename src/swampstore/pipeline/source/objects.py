@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from swampstore.artifacts.latest import parse_marker
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.layout import METADATA
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
@@ -17,8 +19,6 @@ from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
 from swampstore.pipeline.source.scan import Whole
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.shapes import is_marker, version_file
 
 # Larger objects go through a file, so that memory does not depend on what is stored.
 IN_MEMORY = 4 << 20

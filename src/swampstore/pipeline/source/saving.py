@@ -15,6 +15,7 @@ from swampstore.artifacts.versions import read_metadata
 from swampstore.datastore_address import is_url
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
+from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.layout import METADATA, RAW, DataRef
 from swampstore.notices import notice
 from swampstore.pipeline.errors import NotSavedError
@@ -22,7 +23,6 @@ from swampstore.pipeline.source.drafting import Drafted
 from swampstore.repo import Repo, init_repo, open_repo
 from swampstore.stores.errors import StoreError
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.errors import IncompleteSyncError, SyncError
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.files import disk_errors, read_file, replace_file
+from swampstore.index.facts import same
 from swampstore.pipeline.errors import StreamPositionError
 from swampstore.pipeline.source.commits import Brought, Span, Told, decoded, read, unfinished
-from swampstore.sync.remote.facts import same
 
 if TYPE_CHECKING:
     import msgspec
 
-    from swampstore.sync.index_format import Entry, RawEntries
-    from swampstore.sync.remote.documents import Documents, Found
+    from swampstore.index.documents import Documents, Found
+    from swampstore.index.format import Entry, RawEntries
 
 _SNAPSHOT = ".snapshot.json"
 _SHARD = ".shard.json"

@@ -13,13 +13,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from swampstore.errors import ValidationError
+from swampstore.index.documents import Documents
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
 from swampstore.pipeline.source.commits import Brought, Span, Told, brought, look, read
 from swampstore.pipeline.source.scan import batches, hints, with_hint
 from swampstore.pipeline.source.snapshots import Snapshots, advanced, difference
-from swampstore.sync.remote.documents import Documents
 
 if TYPE_CHECKING:
     import pyarrow as pa

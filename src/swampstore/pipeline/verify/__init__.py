@@ -16,12 +16,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ValidationError
+from swampstore.index.report import Progress, no_progress
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import Selection
-from swampstore.sync.report import Progress, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.evidence.index_state import Ground
 from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.rules import Found
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 
 if TYPE_CHECKING:
     import pyarrow as pa

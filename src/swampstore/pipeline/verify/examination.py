@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from swampstore.index.path_kinds import unit_of
+from swampstore.index.report import Progress
 from swampstore.pipeline.evidence.gathering import (
     Claims,
     Places,
@@ -31,8 +33,6 @@ from swampstore.pipeline.verify.documents import of_documents, stale_shards
 from swampstore.pipeline.verify.rules import File, Found, examined
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
-from swampstore.sync.report import Progress
-from swampstore.sync.shapes import unit_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,6 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from swampstore.clock import system_clock, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
+from swampstore.index import View
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import unit_of, version_file
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import RAW
 from swampstore.notices import notice
 from swampstore.pipeline.errors import RepairStoppedError
@@ -38,11 +43,6 @@ from swampstore.stores.errors import (
     changed,
 )
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.remote import View
-from swampstore.sync.shapes import unit_of, version_file
-from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
     from swampstore.pipeline.editing import Editor

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO
 
 from swampstore.files import disk_errors
+from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.quarantine import Archive, Quarantine
@@ -22,7 +23,6 @@ from swampstore.pipeline.verify.examination import etag_of
 from swampstore.pipeline.verify.mending import Wanted
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError, StorePermissionError
 from swampstore.stores.protocol import Store
-from swampstore.sync.names import Names
 
 Having = Callable[[Collection[str]], Iterable[tuple[str, Copy]]]
 """Return objects that had content of some hashes when they were read."""

@@ -16,11 +16,11 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.errors import ContentMissingError, ValidationError
 from swampstore.files import disk_errors
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA, RAW, DataRef
 from swampstore.notices import notice
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError, StoreError
 from swampstore.stores.protocol import Store
-from swampstore.sync.workers import Deadline, in_parallel
 
 MEMORY_BUDGET = 64 << 20
 _CONCURRENCY = 16

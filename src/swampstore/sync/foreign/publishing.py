@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from swampstore.catalog.export import EXPORT, Published, refresh_export
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors
+from swampstore.index.base import Base
+from swampstore.index.facts import META_ETAG, Agreements
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
-from swampstore.sync.base import Base
-from swampstore.sync.remote.facts import META_ETAG, Agreements
 from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:

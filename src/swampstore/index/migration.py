@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from swampstore.clock import Clock, to_iso
-from swampstore.stores.errors import PreconditionFailedError
-from swampstore.stores.protocol import Written
-from swampstore.sync.base import Base
-from swampstore.sync.index_format import (
+from swampstore.index import base_update as remembering
+from swampstore.index.base import Base
+from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
+from swampstore.index.documents import Documents, Found
+from swampstore.index.facts import Agreements, same
+from swampstore.index.format import (
     Document,
     Meta,
     RawEntries,
@@ -23,18 +25,16 @@ from swampstore.sync.index_format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.remote import remembering
-from swampstore.sync.remote.commit_shards import ShardCommit
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import Agreements, same
-from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.merging import NO_CHANGE, attempts, new_write_id, trust
-from swampstore.sync.remote.model import Migrated
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, grouped
-from swampstore.sync.remote.watch import Watch, meta_facts
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.model import Migrated
+from swampstore.index.partitions import partition_of
+from swampstore.index.repair import Recovery
+from swampstore.index.version2 import ShardCommit
+from swampstore.index.view import View, document, grouped
+from swampstore.index.watch import Watch, meta_facts
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Written
 
 
 class Migration:

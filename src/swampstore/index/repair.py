@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from swampstore.clock import to_iso
-from swampstore.layout import MANIFEST
-from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.base import Base, Known
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
+from swampstore.index.base import Base, Known
+from swampstore.index.documents import Documents, Found
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.facts import COMMIT_SEQ, INDEX_VERSION, META
+from swampstore.index.format import (
     Document,
     Entry,
     Meta,
@@ -23,15 +23,15 @@ from swampstore.sync.index_format import (
     decode_meta,
     encode_entry,
 )
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import COMMIT_SEQ, INDEX_VERSION, META
-from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.matching import Matching, contents_of
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped, with_uncommitted
-from swampstore.sync.removals import Notes, read_notes
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.matching import Matching, contents_of
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
+from swampstore.index.path_map import Names
+from swampstore.index.removals import Notes, read_notes
+from swampstore.index.view import document, grouped, with_uncommitted
+from swampstore.layout import MANIFEST
+from swampstore.stores.protocol import ObjectInfo
 
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)

@@ -23,16 +23,16 @@ from swampstore.errors import (
 )
 from swampstore.escaping import escaped
 from swampstore.files import disk_errors, try_writing
+from swampstore.index.path_map import Names, ways_out
+from swampstore.index.report import Conflict, Progress, Pushed, Step, no_progress
+from swampstore.index.workers import Deadline
+from swampstore.relocate.destinations import Cache, Destination, Place
+from swampstore.relocate.moving import Copied, Relocation
+from swampstore.relocate.settings import write_settings
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
-from swampstore.sync.destinations import Cache, Destination, Place
-from swampstore.sync.names import Names, ways_out
-from swampstore.sync.new_settings import write_settings
 from swampstore.sync.opening import OpenRepo
-from swampstore.sync.relocation import Copied, Relocation
-from swampstore.sync.report import Conflict, Progress, Pushed, Step, no_progress
 from swampstore.sync.run import fetch_everything
-from swampstore.sync.workers import Deadline
 
 IndexKind = Literal["v1", "sharded"]
 _NAMED = 20

@@ -20,9 +20,9 @@ import msgspec
 from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
 
 RawEntries = dict[str, msgspec.Raw]
 

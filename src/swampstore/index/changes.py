@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.index_format import Document, Entry, RawEntries, decode_entry, encode_entry
-from swampstore.sync.partitions import partition_of
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
+from swampstore.index.partitions import partition_of
 
 if TYPE_CHECKING:
     import msgspec

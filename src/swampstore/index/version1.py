@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from swampstore.clock import Clock, to_iso
-from swampstore.stores.errors import PreconditionFailedError
-from swampstore.sync.index_format import (
+from swampstore.index.changes import Change, attempts, index_moved, new_write_id
+from swampstore.index.documents import Documents, Found
+from swampstore.index.format import (
     Document,
     Meta,
     RawEntries,
@@ -23,12 +24,11 @@ from swampstore.sync.index_format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.merging import Change, attempts, index_moved, new_write_id
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, grouped, slices_of
-from swampstore.sync.remote.watch import Watch
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.view import View, document, grouped, slices_of
+from swampstore.index.watch import Watch
+from swampstore.stores.errors import PreconditionFailedError
 
 
 @dataclass(frozen=True, slots=True)

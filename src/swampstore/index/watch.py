@@ -13,14 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from swampstore.clock import Clock, from_iso, to_iso
-from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.stores.protocol import Fetched, ObjectInfo
-from swampstore.sync.base import Base
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Meta, decode_meta, encode_meta
-from swampstore.sync.partitions import Scope
-from swampstore.sync.remote.documents import Documents
-from swampstore.sync.remote.facts import (
+from swampstore.index.base import Base
+from swampstore.index.changes import index_moved, new_write_id
+from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.facts import (
     COMMIT_SEQ,
     FOREIGN_WRITER,
     INDEX_VERSION,
@@ -34,9 +31,12 @@ from swampstore.sync.remote.facts import (
     Fingerprint,
     same,
 )
-from swampstore.sync.remote.merging import index_moved, new_write_id
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
+from swampstore.index.format import Meta, decode_meta, encode_meta
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.partitions import Scope
+from swampstore.index.repair import Recovery
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.stores.protocol import Fetched, ObjectInfo
 
 _MONOLITH_EVERY = timedelta(seconds=60)
 

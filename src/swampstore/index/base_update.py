@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from swampstore.clock import Clock, to_iso
-from swampstore.sync.base import Base
-from swampstore.sync.index_format import Meta
-from swampstore.sync.partitions import Scope
-from swampstore.sync.remote.commit_monolith import MonolithCommitted
-from swampstore.sync.remote.commit_shards import ShardsCommitted
-from swampstore.sync.remote.facts import (
+from swampstore.index.base import Base
+from swampstore.index.facts import (
     GONE,
     MONOLITH_CHECKED,
     MONOLITH_ETAG,
@@ -24,9 +20,13 @@ from swampstore.sync.remote.facts import (
     from_monolith,
     same,
 )
-from swampstore.sync.remote.model import Committed
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.watch import meta_facts
+from swampstore.index.format import Meta
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.model import Committed
+from swampstore.index.partitions import Scope
+from swampstore.index.version1 import MonolithCommitted
+from swampstore.index.version2 import ShardsCommitted
+from swampstore.index.watch import meta_facts
 
 Facts = dict[str, str | None]
 Shards = dict[tuple[str, str], str]

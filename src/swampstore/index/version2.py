@@ -18,11 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from swampstore.errors import SwampstoreError
-from swampstore.stores.errors import PreconditionFailedError, StoreError
-from swampstore.sync.index_format import Document, Meta, RawEntries, encode_meta, encode_shard
-from swampstore.sync.partitions import shard_key
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.merging import (
+from swampstore.index.changes import (
     NO_CHANGE,
     Change,
     adopted,
@@ -30,10 +26,14 @@ from swampstore.sync.remote.merging import (
     index_moved,
     new_write_id,
 )
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document, with_uncommitted
-from swampstore.sync.remote.watch import Watch
+from swampstore.index.documents import Documents, Found
+from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.partitions import shard_key
+from swampstore.index.repair import Recovery
+from swampstore.index.view import View, document, with_uncommitted
+from swampstore.index.watch import Watch
+from swampstore.stores.errors import PreconditionFailedError, StoreError
 
 # Stands for the ETag of entries that no base can have agreed with.
 _MADE_ANEW = "made anew"

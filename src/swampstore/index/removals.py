@@ -27,18 +27,18 @@ import msgspec
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
+from swampstore.index.base import Known
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_marker
+from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
 from swampstore.stores.protocol import ObjectInfo, Store
-from swampstore.sync.base import Known
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Entry
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.shapes import is_marker
-from swampstore.sync.workers import Deadline, in_parallel
 
 if TYPE_CHECKING:
-    from swampstore.sync.remote import RemoteIndex
+    from swampstore.index import RemoteIndex
 
 REMOVALS = "_control/removals/"
 # After so long, what is as old as its note, to the second, is not the upload of a push any more.

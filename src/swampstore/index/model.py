@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from swampstore.sync.index_format import Meta
+from swampstore.index.format import Meta
 
 if TYPE_CHECKING:
     import msgspec

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.path_map import Names
+from swampstore.index.report import Skipped
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import is_internal, is_plain
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import Document, decode_monolith, decode_shard, scrub
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.sync.report import Skipped
-from swampstore.sync.workers import Deadline, in_parallel
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 from swampstore.artifacts.content import There
 from swampstore.formats import refuse_newer
+from swampstore.index.base import BASE
 from swampstore.layout import METADATA
-from swampstore.sync.base import BASE
 
 _PAGE = 1000
 _STAMP_PREFIX = 9  # a checksum of the tables and a space

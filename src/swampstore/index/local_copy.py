@@ -15,22 +15,22 @@ from typing import NamedTuple
 
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors, replace_file
-from swampstore.notices import notice
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import Fetched
-from swampstore.sync.base import Base
-from swampstore.sync.errors import IndexDamagedError
-from swampstore.sync.index_format import (
+from swampstore.index.base import Base
+from swampstore.index.documents import Documents, Found
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.facts import same
+from swampstore.index.format import (
     Meta,
     RawEntries,
     decode_meta,
     decode_monolith,
     iso_ms,
 )
-from swampstore.sync.partitions import MONOLITH_KEY
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import same
-from swampstore.sync.remote.model import Proof
+from swampstore.index.model import Proof
+from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.notices import notice
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Fetched
 
 _ETAG = "copy_etag"
 _TOKEN = "copy_token"  # noqa: S105 - the condition of a write, no secret

@@ -10,15 +10,15 @@ from typing import NamedTuple, Protocol
 
 from swampstore.files import disk_errors
 from swampstore.files.signature import signature
+from swampstore.index.base import Base, Known
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import conflict_copy
+from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA, is_temp
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.base import Base, Known
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import partition_of
-from swampstore.sync.shapes import conflict_copy
-from swampstore.sync.workers import Deadline, in_parallel
 
 _CONCURRENCY = 8
 _DIRECTORY = "file://"

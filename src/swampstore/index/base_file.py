@@ -23,7 +23,7 @@ from swampstore.files.sqlite_file import (
     transaction,
 )
 from swampstore.formats import NEWEST
-from swampstore.sync.errors import SyncError
+from swampstore.index.errors import SyncError
 
 T = TypeVar("T")
 _CALLERS_MISTAKES = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError)

@@ -12,10 +12,10 @@ import contextlib
 from dataclasses import replace
 
 from swampstore.clock import Clock, to_iso
-from swampstore.stores.errors import PreconditionFailedError
-from swampstore.stores.protocol import Fetched
-from swampstore.sync.errors import IndexDamagedError, IndexMovedError
-from swampstore.sync.index_format import (
+from swampstore.index.changes import NO_CHANGE, new_write_id, trust
+from swampstore.index.documents import Documents, Found
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import (
     Document,
     Meta,
     decode_meta,
@@ -23,13 +23,13 @@ from swampstore.sync.index_format import (
     encode_meta,
     encode_monolith,
 )
-from swampstore.sync.remote.commit_shards import ShardCommit
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.merging import NO_CHANGE, new_write_id, trust
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View, document
-from swampstore.sync.remote.watch import Watch
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.repair import Recovery
+from swampstore.index.version2 import ShardCommit
+from swampstore.index.view import View, document
+from swampstore.index.watch import Watch
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Fetched
 
 
 class Fence:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterator, Mapping
 
 from swampstore.clock import Clock, to_iso
-from swampstore.sync.base import Base
-from swampstore.sync.index_format import Meta, RawEntries
-from swampstore.sync.partitions import Scope, partition_of
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import (
+from swampstore.index.base import Base
+from swampstore.index.documents import Documents, Found
+from swampstore.index.facts import (
     FOREIGN_WRITER,
     GONE,
     MONOLITH_CHECKED,
@@ -20,12 +18,14 @@ from swampstore.sync.remote.facts import (
     from_monolith,
     same,
 )
-from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.model import Slice
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import document, grouped, with_uncommitted
-from swampstore.sync.remote.watch import Watch
+from swampstore.index.format import Meta, RawEntries
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.model import Slice
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.repair import Recovery
+from swampstore.index.view import document, grouped, with_uncommitted
+from swampstore.index.watch import Watch
 
 # How often shards may change under our hands before we take the monolith, which cannot.
 _ROUNDS = 3

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any
 
 from swampstore.files.signature import Signature
-from swampstore.sync.base_file import BaseFile
-from swampstore.sync.partitions import partition_of
+from swampstore.index.base_file import BaseFile
+from swampstore.index.partitions import partition_of
 
 BASE = "_catalog.db-base"
 ARRIVING = "arriving"

@@ -6,33 +6,33 @@ import contextlib
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 
 from swampstore.clock import Clock
-from swampstore.stores.protocol import Store
-from swampstore.sync.base import Base
-from swampstore.sync.errors import IndexMovedError
-from swampstore.sync.index_format import Document, Entry
-from swampstore.sync.names import Names
-from swampstore.sync.partitions import MONOLITH_KEY, Scope, shard_key
-from swampstore.sync.remote import remembering
-from swampstore.sync.remote.commit_monolith import MonolithCommit
-from swampstore.sync.remote.commit_shards import ShardCommit
-from swampstore.sync.remote.documents import Documents, Found
-from swampstore.sync.remote.facts import (
+from swampstore.index import base_update as remembering
+from swampstore.index.base import Base
+from swampstore.index.changes import Change, trust
+from swampstore.index.documents import Documents, Found
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.facts import (
     COMMIT_SEQ,
     META_ETAG,
     PARTIAL,
     Agreements,
 )
-from swampstore.sync.remote.fencing import Fence
-from swampstore.sync.remote.local_copy import LocalCopy
-from swampstore.sync.remote.merging import Change, trust
-from swampstore.sync.remote.migration import Migration
-from swampstore.sync.remote.model import Committed, Migrated, Proof, Slice, State
-from swampstore.sync.remote.reading import Reader
-from swampstore.sync.remote.recovery import Recovery
-from swampstore.sync.remote.sighting import Sighting
-from swampstore.sync.remote.view import View
-from swampstore.sync.remote.watch import Watch
-from swampstore.sync.report import Skipped
+from swampstore.index.fencing import Fence
+from swampstore.index.format import Document, Entry
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.migration import Migration
+from swampstore.index.model import Committed, Migrated, Proof, Slice, State
+from swampstore.index.partitions import MONOLITH_KEY, Scope, shard_key
+from swampstore.index.path_map import Names
+from swampstore.index.reading import Reader
+from swampstore.index.repair import Recovery
+from swampstore.index.report import Skipped
+from swampstore.index.version1 import MonolithCommit
+from swampstore.index.version2 import ShardCommit
+from swampstore.index.view import View
+from swampstore.index.watch import Watch
+from swampstore.stores.protocol import Store
 
 
 class RemoteIndex:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 from swampstore.errors import SwampstoreError
-from swampstore.sync.errors import SyncTimeoutError
+from swampstore.index.errors import SyncTimeoutError
 
 T = TypeVar("T")
 R = TypeVar("R")

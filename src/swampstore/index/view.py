@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from swampstore.sync.index_format import Document, Entry, RawEntries, decode_entry
-from swampstore.sync.partitions import maybe_in, partition_of
-from swampstore.sync.remote.documents import Found
-from swampstore.sync.remote.sighting import Sighting
+from swampstore.index.documents import Found
+from swampstore.index.format import Document, Entry, RawEntries, decode_entry
+from swampstore.index.meta_snapshot import Sighting
+from swampstore.index.partitions import maybe_in, partition_of
 
 if TYPE_CHECKING:
     import msgspec

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from swampstore.index.documents import Found
+from swampstore.index.facts import Fingerprint, same
+from swampstore.index.format import Meta
+from swampstore.index.model import State
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.index_format import Meta
-from swampstore.sync.remote.documents import Found
-from swampstore.sync.remote.facts import Fingerprint, same
-from swampstore.sync.remote.model import State
 
 
 @dataclass(frozen=True, slots=True)

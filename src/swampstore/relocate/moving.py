@@ -19,12 +19,12 @@ from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file, replace_file, replacing, temp_beside
 from swampstore.files.signature import signature
+from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_map import Names
+from swampstore.index.report import Progress, Step
 from swampstore.layout import DEFERRED, METADATA, is_internal, is_temp, parse_version
-from swampstore.sync.destinations import Destination, Moved
+from swampstore.relocate.destinations import Destination, Moved
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.names import Names
-from swampstore.sync.report import Progress, Step
-from swampstore.sync.shapes import is_marker, version_file
 from swampstore.sync.whole import is_content_here
 from swampstore.yaml_dialect import load_mapping
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from swampstore.sync.base import Base
-from swampstore.sync.partitions import Scope
+from swampstore.index.base import Base
+from swampstore.index.partitions import Scope
 
 META = "meta"
 META_ETAG = "meta_etag"

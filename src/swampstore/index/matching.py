@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
+from swampstore.index.documents import Documents
+from swampstore.index.format import RawEntries, decode_entry
+from swampstore.index.path_kinds import version_file
+from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
-from swampstore.sync.index_format import RawEntries, decode_entry
-from swampstore.sync.names import Names
-from swampstore.sync.remote.documents import Documents
-from swampstore.sync.shapes import version_file
 
 # Of larger content only the size is compared: reading all of a remote would take too long.
 _READ_AT_MOST = 4 * 1024 * 1024

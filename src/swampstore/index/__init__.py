@@ -1,0 +1,14 @@
+"""The index on the remote, and what this cache knows of it (its base).
+
+Noticing changes, reading them, committing ours, healing what was lost. `remote_index` is where to
+start reading: it is all that `sync` sees. `version1` and `version2` commit to the two versions of
+the format. It may use `artifacts`, `stores` and `files`, and knows nothing of `sync`.
+"""
+
+from __future__ import annotations
+
+from swampstore.index.model import Committed, Migrated, Slice, State
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.view import View
+
+__all__ = ["Committed", "Migrated", "RemoteIndex", "Slice", "State", "View"]
