@@ -18,7 +18,7 @@ from typing import Any
 
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.renumber import renumber
-from swampstore.sync.landing import ArtifactLanding
+from swampstore.sync.install import ArtifactLanding
 from tests.forked import in_child, sources
 from tests.staging import Staged, metadata_of
 
@@ -28,7 +28,7 @@ IMPURE = sources(
     *("files/disk.py", "files/tree.py", "files/hold.py"),
     *("artifacts/claims.py", "artifacts/publish.py", "artifacts/save.py", "artifacts/streaming.py"),
     *("artifacts/groups.py", "artifacts/rename.py", "artifacts/mutation.py"),
-    *("artifacts/renumber.py", "artifacts/install.py", "sync/arrivals.py", "sync/landing.py"),
+    *("artifacts/renumber.py", "artifacts/install.py", "sync/install.py", "sync/install.py"),
 )
 Operation = Callable[[Repo], Any]
 

@@ -30,7 +30,7 @@ from swampstore.stores.config import Limits
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.landing import PlainLanding
+from swampstore.sync.install import PlainLanding
 from swampstore.sync.service import SyncService
 
 MONOLITH = ".datastore-index.json"

@@ -393,7 +393,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
     "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "index/base_file.py": {"os.makedirs": "the cache's directory"},
-    "sync/conflicts.py": {
+    "sync/merge.py": {
         "replacing": "the copy of our content, which it marks",
         "os.makedirs": "the copy of our content, which it marks",
         "shutil.copyfile": "the same",

@@ -51,11 +51,11 @@ from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import Tally
-from swampstore.sync import conflicts
-from swampstore.sync.carriers import THREADS, Carrier
+from swampstore.sync import merge
 from swampstore.sync.downloads import Download, Fetched, Staging
-from swampstore.sync.landing import LandingError, PlainLanding
+from swampstore.sync.install import LandingError, PlainLanding
 from swampstore.sync.parts import Parts
+from swampstore.sync.transfer import THREADS, Carrier
 from swampstore.sync.uploads import Upload, Uploaded
 from tests.machines import Machine as Repository
 from tests.remotes import BUCKET
@@ -473,7 +473,7 @@ class Story:
 @pytest.fixture
 def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let ids and times of files be the same every time; called, it begins anew."""
-    renumber, keep_copy = PlainLanding.renumber, conflicts.keep_copy
+    renumber, keep_copy = PlainLanding.renumber, merge.keep_copy
 
     def renumbered(self: PlainLanding, name_rel: str, moves: dict[int, int]) -> None:
         renumber(self, name_rel, moves)
@@ -491,7 +491,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(merging, "uuid", ids)
 
     monkeypatch.setattr(PlainLanding, "renumber", renumbered)
-    monkeypatch.setattr(conflicts, "keep_copy", kept)
+    monkeypatch.setattr(merge, "keep_copy", kept)
     return begin
 
 

@@ -218,7 +218,7 @@ def test_commits_that_overtake_each_other_are_told_apart(
 def test_etags_that_prove_nothing_lose_nothing(
     repo: Repo, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.index.facts._MULTIPART", re.compile(".*"))
+    monkeypatch.setattr("swampstore.index.state._MULTIPART", re.compile(".*"))
     follower = Follower(bucket, startingCommit="latest")
     for name in ("one", "two"):
         save(repo, ONE, name)

@@ -16,7 +16,7 @@ from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.renumber import renumber
 from swampstore.config import update_marker
 from swampstore.errors import DiskError, MetadataError, ValidationError
-from swampstore.sync.landing import ArtifactLanding, PlainLanding
+from swampstore.sync.install import ArtifactLanding, PlainLanding
 from tests.staging import Staged
 from tests.test_catalog import assert_equals_disk
 from tests.test_many_processes import run_all

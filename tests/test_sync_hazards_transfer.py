@@ -36,7 +36,7 @@ from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
 from swampstore.stores.s3 import S3Config
 from swampstore.sync.downloads import Staging
-from swampstore.sync.landing import PlainLanding
+from swampstore.sync.install import PlainLanding
 from swampstore.testing.store import AWKWARD_KEYS
 from tests.broken_store import Killed
 from tests.fault_proxy import Reset, Slow, Status

@@ -22,8 +22,8 @@ from swampstore.errors import CatalogError, DiskError, NotStreamingError, Swamps
 from swampstore.files import Reception, sync_filesystem
 from swampstore.files.signature import signature
 from swampstore.layout import LANDING
-from swampstore.sync import landing as landing_module
-from swampstore.sync.landing import Arrival, ArtifactLanding, LandingError, PlainLanding
+from swampstore.sync import install as install_module
+from swampstore.sync.install import Arrival, ArtifactLanding, LandingError, PlainLanding
 from tests.staging import Staged, metadata_of
 from tests.test_catalog import assert_equals_disk
 from tests.test_many_processes import run_all
@@ -254,7 +254,7 @@ def test_content_is_durable_before_it_is_seen_and_names_are_before_the_rows(
             steps.append(("rows", ""))
             record(outcomes)
 
-        monkeypatch.setattr(landing_module, "sync_filesystem", note("sync"))
+        monkeypatch.setattr(install_module, "sync_filesystem", note("sync"))
         monkeypatch.setattr(os, "fsync", note("fsync"))
         monkeypatch.setattr(repo.catalog, "record", store)
         landing = (
@@ -493,7 +493,7 @@ def test_a_disk_that_loses_what_it_was_given_is_no_place_to_land(
         if not path.endswith(".tmp"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    monkeypatch.setattr(landing_module, "sync_filesystem", fail)
+    monkeypatch.setattr(install_module, "sync_filesystem", fail)
     with open_repo(repo_dir, durable=True) as repo:
         landing = ArtifactLanding(repo.mutations, repo.catalog)
         with pytest.raises(LandingError) as told:

@@ -15,7 +15,7 @@ from swampstore.index.removals import Notes, Remover
 from swampstore.index.repair import Recovery
 from swampstore.locks import lock
 from swampstore.locks.lock import StoreLock
-from swampstore.sync import conflicts, local_scan
+from swampstore.sync import merge, scan
 from swampstore.sync.eviction import Eviction
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import Push
@@ -143,7 +143,7 @@ RULES: dict[str, Rule] = {
         Mix({"save": 8, "group": 3, "sync": 6}, ("kill", "torn"), roughness=0.6),
     ),
     "a deletion stays": Rule(
-        {(conflicts, "was_deleted"): lambda *_: False},
+        {(merge, "was_deleted"): lambda *_: False},
         (
             Act(0, "save", args=_SMALL),
             Act(-1, "settle"),
@@ -224,8 +224,8 @@ RULES: dict[str, Rule] = {
     ),
     "absence is deletion only with evidence": Rule(
         {
-            (local_scan, "is_covered"): lambda *_: True,
-            (local_scan.LocalScan, "_was_wiped"): _nothing,
+            (scan, "is_covered"): lambda *_: True,
+            (scan.LocalScan, "_was_wiped"): _nothing,
         },
         Mix({**_PUSHING, "lose_version": 5}),
     ),

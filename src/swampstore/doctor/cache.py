@@ -26,7 +26,7 @@ from swampstore.layout import RAW, is_temp
 from swampstore.notices import notice
 from swampstore.sync.downloads import STAGING_AGE, sweep_staging
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.local_scan import is_covered
+from swampstore.sync.scan import is_covered
 from swampstore.sync.staged_cache import staged_caches
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ the format. It may use `artifacts`, `stores` and `files`, and knows nothing of `
 
 from __future__ import annotations
 
-from swampstore.index.model import Committed, Migrated, Slice, State
 from swampstore.index.remote_index import RemoteIndex
-from swampstore.index.view import View
+from swampstore.index.state import Committed, Migrated, Slice, State, View
 
 __all__ = ["Committed", "Migrated", "RemoteIndex", "Slice", "State", "View"]

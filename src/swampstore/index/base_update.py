@@ -11,19 +11,19 @@ from collections.abc import Iterable, Mapping
 
 from swampstore.clock import Clock, to_iso
 from swampstore.index.base import Base
-from swampstore.index.facts import (
+from swampstore.index.format import Meta
+from swampstore.index.partitions import Scope
+from swampstore.index.state import (
     GONE,
     MONOLITH_CHECKED,
     MONOLITH_ETAG,
     PARTIAL,
     Agreements,
+    Committed,
+    Sighting,
     from_monolith,
     same,
 )
-from swampstore.index.format import Meta
-from swampstore.index.meta_snapshot import Sighting
-from swampstore.index.model import Committed
-from swampstore.index.partitions import Scope
 from swampstore.index.version1 import MonolithCommitted
 from swampstore.index.version2 import ShardsCommitted
 from swampstore.index.watch import meta_facts

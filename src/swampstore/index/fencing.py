@@ -23,10 +23,9 @@ from swampstore.index.format import (
     encode_meta,
     encode_monolith,
 )
-from swampstore.index.meta_snapshot import Sighting
 from swampstore.index.repair import Recovery
+from swampstore.index.state import Sighting, View, document
 from swampstore.index.version2 import ShardCommit
-from swampstore.index.view import View, document
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched

@@ -18,7 +18,6 @@ from swampstore.files import disk_errors, replace_file
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.facts import same
 from swampstore.index.format import (
     Meta,
     RawEntries,
@@ -26,8 +25,8 @@ from swampstore.index.format import (
     decode_monolith,
     iso_ms,
 )
-from swampstore.index.model import Proof
 from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.index.state import Proof, same
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Fetched

@@ -16,7 +16,6 @@ from swampstore.index import base_update as remembering
 from swampstore.index.base import Base
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.index.documents import Documents, Found
-from swampstore.index.facts import Agreements, same
 from swampstore.index.format import (
     Document,
     Meta,
@@ -26,12 +25,10 @@ from swampstore.index.format import (
     encode_shard,
 )
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.meta_snapshot import Sighting
-from swampstore.index.model import Migrated
 from swampstore.index.partitions import partition_of
 from swampstore.index.repair import Recovery
+from swampstore.index.state import Agreements, Migrated, Sighting, View, document, grouped, same
 from swampstore.index.version2 import ShardCommit
-from swampstore.index.view import View, document, grouped
 from swampstore.index.watch import Watch, meta_facts
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written

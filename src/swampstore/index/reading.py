@@ -7,7 +7,11 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from swampstore.clock import Clock, to_iso
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents, Found
-from swampstore.index.facts import (
+from swampstore.index.format import Meta, RawEntries
+from swampstore.index.local_copy import LocalCopy
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.repair import Recovery
+from swampstore.index.state import (
     FOREIGN_WRITER,
     GONE,
     MONOLITH_CHECKED,
@@ -15,16 +19,14 @@ from swampstore.index.facts import (
     PARTIAL,
     Agreements,
     Fingerprint,
+    Sighting,
+    Slice,
+    document,
     from_monolith,
+    grouped,
     same,
+    with_uncommitted,
 )
-from swampstore.index.format import Meta, RawEntries
-from swampstore.index.local_copy import LocalCopy
-from swampstore.index.meta_snapshot import Sighting
-from swampstore.index.model import Slice
-from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.repair import Recovery
-from swampstore.index.view import document, grouped, with_uncommitted
 from swampstore.index.watch import Watch
 
 # How often shards may change under our hands before we take the monolith, which cannot.

@@ -11,26 +11,30 @@ from swampstore.index.base import Base
 from swampstore.index.changes import Change, trust
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexMovedError
-from swampstore.index.facts import (
-    COMMIT_SEQ,
-    META_ETAG,
-    PARTIAL,
-    Agreements,
-)
 from swampstore.index.fencing import Fence
 from swampstore.index.format import Document, Entry
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.meta_snapshot import Sighting
 from swampstore.index.migration import Migration
-from swampstore.index.model import Committed, Migrated, Proof, Slice, State
 from swampstore.index.partitions import MONOLITH_KEY, Scope, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.reading import Reader
 from swampstore.index.repair import Recovery
 from swampstore.index.report import Skipped
+from swampstore.index.state import (
+    COMMIT_SEQ,
+    META_ETAG,
+    PARTIAL,
+    Agreements,
+    Committed,
+    Migrated,
+    Proof,
+    Sighting,
+    Slice,
+    State,
+    View,
+)
 from swampstore.index.version1 import MonolithCommit
 from swampstore.index.version2 import ShardCommit
-from swampstore.index.view import View
 from swampstore.index.watch import Watch
 from swampstore.stores.protocol import Store
 

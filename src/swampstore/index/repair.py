@@ -13,7 +13,6 @@ from swampstore.clock import to_iso
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.facts import COMMIT_SEQ, INDEX_VERSION, META
 from swampstore.index.format import (
     Document,
     Entry,
@@ -25,11 +24,18 @@ from swampstore.index.format import (
 )
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.matching import Matching, contents_of
-from swampstore.index.meta_snapshot import Sighting
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.removals import Notes, read_notes
-from swampstore.index.view import document, grouped, with_uncommitted
+from swampstore.index.state import (
+    COMMIT_SEQ,
+    INDEX_VERSION,
+    META,
+    Sighting,
+    document,
+    grouped,
+    with_uncommitted,
+)
 from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 

@@ -25,8 +25,7 @@ from swampstore.index.format import (
     encode_shard,
 )
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.meta_snapshot import Sighting
-from swampstore.index.view import View, document, grouped, slices_of
+from swampstore.index.state import Sighting, View, document, grouped, slices_of
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
 

@@ -28,10 +28,9 @@ from swampstore.index.changes import (
 )
 from swampstore.index.documents import Documents, Found
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
-from swampstore.index.meta_snapshot import Sighting
 from swampstore.index.partitions import shard_key
 from swampstore.index.repair import Recovery
-from swampstore.index.view import View, document, with_uncommitted
+from swampstore.index.state import Sighting, View, document, with_uncommitted
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 

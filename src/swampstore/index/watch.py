@@ -17,7 +17,10 @@ from swampstore.index.base import Base
 from swampstore.index.changes import index_moved, new_write_id
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.facts import (
+from swampstore.index.format import Meta, decode_meta, encode_meta
+from swampstore.index.partitions import Scope
+from swampstore.index.repair import Recovery
+from swampstore.index.state import (
     COMMIT_SEQ,
     FOREIGN_WRITER,
     INDEX_VERSION,
@@ -29,12 +32,9 @@ from swampstore.index.facts import (
     ORIGIN,
     Agreements,
     Fingerprint,
+    Sighting,
     same,
 )
-from swampstore.index.format import Meta, decode_meta, encode_meta
-from swampstore.index.meta_snapshot import Sighting
-from swampstore.index.partitions import Scope
-from swampstore.index.repair import Recovery
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Fetched, ObjectInfo
 

@@ -24,7 +24,7 @@ from swampstore.pipeline.errors import (
 )
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
 from swampstore.pipeline.spark.cluster import is_local
-from swampstore.sync.carriers import THREADS, Carrier
+from swampstore.sync.transfer import THREADS, Carrier
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,9 +29,9 @@ from swampstore.stores.config import StoreConfig
 from swampstore.stores.protocol import Store
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Tally
-from swampstore.sync.carriers import THREADS
 from swampstore.sync.downloads import Brought, Download, Downloader, Staging, fetch_all
 from swampstore.sync.parts import Parts
+from swampstore.sync.transfer import THREADS
 from swampstore.sync.uploads import Placed, Upload, Uploaded, Uploader, put_all
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import DEFERRED, LANDING, METADATA
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.conflicts import remote_content
 from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.links import Links
+from swampstore.sync.merge import remote_content
 from swampstore.sync.parts import Parts
+from swampstore.sync.scan import Links
 from swampstore.sync.uses import Uses
 
 # Files whose locks are held and whose notes are written together.

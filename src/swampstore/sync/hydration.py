@@ -16,7 +16,7 @@ from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.sync.downloads import Download
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork
-from swampstore.sync.transfers import Transfer
+from swampstore.sync.transfer import Transfer
 from swampstore.sync.whole import speaks_of
 
 

@@ -1,17 +1,31 @@
-"""The three-way decision for one path: this cache, the base both sides agreed on, the remote.
-
-Pure rules. They never let content disappear that only one side has: an edit beats a delete,
-and two different edits are a conflict, which the caller settles by keeping both.
-"""
+"""The three-way decision for one path, and how each kind of conflict is settled without a loss."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from swampstore.artifacts.latest import is_right, latest_of, parse_marker
+from swampstore.artifacts.metadata import decode
+from swampstore.artifacts.versions import marker_at
+from swampstore.errors import MetadataError
+from swampstore.files import disk_errors, read_file, replacing
+from swampstore.index.format import Entry
+from swampstore.index.path_kinds import conflict_copy, version_file
+from swampstore.index.report import Conflict
+from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.parts import Parts
+from swampstore.sync.scan import Links, is_covered
+from swampstore.sync.whole import is_complete, is_content_here
 
 if TYPE_CHECKING:
     from swampstore.index.base import Known
-    from swampstore.index.format import Entry
 
 
 class Local(Enum):
@@ -104,3 +118,205 @@ def _rules(known: Known | None, entry: Entry | None) -> dict[Local, Decision]:
     if known is None or remote_changed(known, entry):
         return _NEW_ON_REMOTE
     return _NEVER_HYDRATED if known.held is None else _AS_IT_WAS_ON_REMOTE
+
+
+def local_versions(parts: Parts, name_rel: str) -> list[int]:
+    """Return the version directories of a data name in the cache, ascending."""
+    path = parts.names.local(name_rel)
+    with disk_errors(path):
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            return []
+    return sorted(one for name in names if (one := parse_version(name)) is not None)
+
+
+def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) -> dict[int, int]:
+    """Return new numbers for our unshared versions from the first clashing one on, in order.
+
+    `mine` are the versions only this machine has, `theirs` every number that is taken elsewhere.
+    A version that is past all of those and in order stays.
+
+    >>> plan_moves({4, 5, 9}, {1, 2, 3, 4}, 4)
+    {4: 5, 5: 6}
+    """
+    moves: dict[int, int] = {}
+    free = max([*theirs, clashing]) + 1
+    for version in sorted(version for version in mine if version >= clashing):
+        if version < free:
+            moves[version] = free
+        free = max(free, version) + 1
+    return moves
+
+
+def renumber(
+    parts: Parts,
+    name_rel: str,
+    clashing: set[int],
+    taken: Iterable[int],
+    removals: Container[str] = frozenset(),
+    adopted: Container[str] = frozenset(),
+) -> Conflict:
+    """Move our versions of a data name out of the way of those on the remote.
+
+    Those whose metadata is `adopted`, because the remote has just that, stay. Of what was deleted
+    here (see `was_deleted`) before its number was used again, the base still tells afterwards:
+    without the file, that is a deletion to be pushed.
+    """
+    shared = {
+        found.version
+        for known in parts.base.below(name_rel)
+        if (found := version_file(known.rel)) and found.version not in clashing
+    }
+    here = set(local_versions(parts, name_rel))
+    shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in adopted}
+    unfinished = {one for one in here if not _is_finished(parts, f"{name_rel}/{one}")}
+    mine = here - shared - (unfinished - clashing)
+    moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
+    parts.landing.renumber(name_rel, moves)
+    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
+    deleted = {one for one in moves if was_deleted(parts, f"{name_rel}/{one}", removals)}
+    gone = [
+        known.rel
+        for known in parts.base.below(name_rel)
+        if (found := version_file(known.rel)) and found.version in moves.keys() - deleted
+    ]
+    parts.base.apply(forgotten=gone)
+    if deleted.issuperset(clashing):
+        return Conflict(
+            name_rel, f"it was deleted here and saved again, under the next free number: {told}"
+        )
+    return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
+
+
+def was_deleted(parts: Parts, version_rel: str, removals: Container[str]) -> bool:
+    """Whether the version that the base knows was deleted here, whatever has its number now.
+
+    `removals` are the paths below which something was removed: without one of them, somebody
+    emptied the cache, and the numbers started anew.
+    """
+    if not is_covered(version_rel, removals):
+        return False
+    known = parts.base.get(f"{version_rel}/{METADATA}")
+    return known is not None and known.held is not None
+
+
+def _is_finished(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is there as a whole, so that it can move; others are being written."""
+    return _is_committed(parts, version_rel) and is_content_here(parts.names, version_rel)
+
+
+def remote_marker(parts: Parts, rel: str) -> int:
+    """Return the version that a `latest` marker on the remote names, 0 if it names none."""
+    try:
+        data = parts.store.get(parts.names.remote(rel)).data
+    except ObjectNotFoundError:
+        return 0
+    return parse_marker(data) or 0
+
+
+def remote_sha256(parts: Parts, rel: str) -> str | None:
+    """Return the hash of an object, None if there is none. Reads all of it."""
+    found = remote_content(parts, rel)
+    return None if found is None else found.sha256
+
+
+class Content(NamedTuple):
+    """What an object holds, and the token of the object that held it."""
+
+    sha256: str
+    token: str | None
+
+
+def remote_content(parts: Parts, rel: str) -> Content | None:
+    """Read an object, without holding a large one in memory; None if there is none."""
+    with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
+        try:
+            info = parts.store.download(parts.names.remote(rel), file.fileno())
+        except ObjectNotFoundError:
+            return None
+        file.seek(0)
+        return Content(hashlib.file_digest(file, "sha256").hexdigest(), info.token)
+
+
+def has_object(parts: Parts, rel: str) -> bool:
+    """Whether there is anything at all where the index says that there is."""
+    try:
+        parts.store.head(parts.names.remote(rel))
+    except ObjectNotFoundError:
+        return False
+    return True
+
+
+def describe_one_artifact(parts: Parts, rel: str) -> bool:
+    """Whether our `metadata.yaml` and the remote's of the same path have the same id.
+
+    True also if one of the two cannot be read: then nothing says that they differ.
+    """
+    path = parts.names.local(rel)
+    try:
+        theirs = decode(parts.store.get(parts.names.remote(rel)).data, rel)
+        with disk_errors(path):
+            ours = decode(read_file(path) or b"", path)
+    except (ObjectNotFoundError, MetadataError):
+        return True
+    return ours.id == theirs.id
+
+
+def local_marker(parts: Parts, rel: str) -> int:
+    """Return the version that a `latest` marker in the cache names, 0 if it names none."""
+    path = parts.names.local(rel)
+    with disk_errors(path):
+        return marker_at(path) or 0
+
+
+def repair_marker(parts: Parts, name_rel: str) -> None:
+    """Let the `latest` marker of a data name in the cache name its highest complete version."""
+    versions = local_versions(parts, name_rel)
+    newest = latest_of(versions, lambda one: _may_be_latest(parts, f"{name_rel}/{one}"))
+    if not is_right(local_marker(parts, f"{name_rel}/{LATEST}"), newest):
+        parts.landing.repoint(name_rel, {one for one in versions if one > newest})
+
+
+def _may_be_latest(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is committed here, and its content is here or on the remote."""
+    if not _is_committed(parts, version_rel):
+        return False
+    known = parts.base.get(f"{version_rel}/{RAW}")
+    entry = Entry(known.size, known.modified, known.sha256) if known else None
+    return is_complete(parts, version_rel, entry)
+
+
+def _is_committed(parts: Parts, version_rel: str) -> bool:
+    """Whether a version is complete; somebody may still be writing one that is not."""
+    is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
+    return not is_deferred and os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
+
+
+def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
+    """Keep our content of a path under another one, marked to be pushed; return that one."""
+    copy = conflict_copy(rel, sha256)
+    source, target = parts.names.local(rel), parts.names.local(copy)
+    Links(parts.names.root).check(copy)
+    parts.tracker.mark(parts.names.mark(copy))
+    with disk_errors(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with replacing(target, durable=True) as temp:
+            shutil.copyfile(source, temp, follow_symlinks=False)
+    return copy
+
+
+def stored_versions(parts: Parts, name_rel: str) -> set[int]:
+    """Return the versions of a data name that have objects, whether or not an index names them."""
+    root = parts.names.remote("")
+    listed = parts.store.list(parts.names.remote(f"{name_rel}/"))
+    return taken_versions(info.key.removeprefix(root) for info in listed).get(name_rel, set())
+
+
+def taken_versions(rels: Iterable[str]) -> Mapping[str, set[int]]:
+    """Return the version numbers that paths belong to, by data name."""
+    taken: dict[str, set[int]] = {}
+    for rel in rels:
+        if found := version_file(rel):
+            taken.setdefault(found.name_rel, set()).add(found.version)
+    return taken

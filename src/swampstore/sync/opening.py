@@ -23,7 +23,7 @@ from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.landing import ArtifactLanding
+from swampstore.sync.install import ArtifactLanding
 from swampstore.sync.service import SyncService
 
 

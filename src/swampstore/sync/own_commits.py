@@ -16,8 +16,8 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import METADATA
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.local_scan import is_covered
 from swampstore.sync.parts import Parts
+from swampstore.sync.scan import is_covered
 
 _UNKNOWN = Signature(0, 0, 0, 0)
 

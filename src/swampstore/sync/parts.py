@@ -14,7 +14,7 @@ from swampstore.sync.dirty import DirtyTracker
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits
-    from swampstore.sync.landing import Landing
+    from swampstore.sync.install import Landing
 
 
 @dataclass(frozen=True, slots=True)

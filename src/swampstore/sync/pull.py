@@ -18,14 +18,13 @@ from swampstore.index.path_kinds import unit_of
 from swampstore.index.report import Progress, Pulled
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import StoreError
-from swampstore.sync import conflicts
-from swampstore.sync.carriers import Carrier
+from swampstore.sync import merge
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
+from swampstore.sync.install import Arrival
 from swampstore.sync.landed import remember_landed
-from swampstore.sync.landing import Arrival
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
-from swampstore.sync.transfers import Transfer
+from swampstore.sync.transfer import Carrier, Transfer
 
 
 class Pull:
@@ -108,7 +107,7 @@ class Pull:
         """
         unsure = {unit_of(rel) for rel in (*work.failures, *work.left)}
         for name_rel in sorted(work.names - unsure):
-            conflicts.repair_marker(self._parts, name_rel)
+            merge.repair_marker(self._parts, name_rel)
 
     def _remember(self, work: PullWork) -> None:
         """Remember which slices are done, and if that is all, that the cache is up to date."""

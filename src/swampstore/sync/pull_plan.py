@@ -1,14 +1,16 @@
-"""Finding out what a pull has to do: slices of the index against the base and the files.
+"""Telling entries that were deleted from such that somebody has lost with a part of the index.
 
-Looking changes nothing that anybody could see. Local work is respected: a file that differs from
-the base is left to the next push, unless a closer look shows that there is nothing to settle.
+A deletion of ours is noted before the entries go, and the note goes after the objects. Other
+clients remove the object first and its entry afterwards. So whatever has left the index while its
+object is there, and no note tells of it, was not deleted by anybody: a client that takes a lost
+document for an empty one has written it with its own entries alone.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -20,22 +22,78 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import is_lazy, is_marker, version_file
+from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
+from swampstore.index.removals import read_notes
 from swampstore.index.report import Conflict, Skipped
-from swampstore.index.workers import Deadline
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA, RAW
-from swampstore.sync import conflicts
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.sync import merge
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.links import Links
-from swampstore.sync.local_scan import is_covered, is_unfinished, was_here
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.parts import Parts
-from swampstore.sync.vanished import not_deleted
+from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 from swampstore.sync.whole import speaks_of
 
 if TYPE_CHECKING:
     import msgspec
+
+
+def not_deleted(parts: Parts, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
+    """Return those of the paths that left the index though nobody deleted them.
+
+    Costs a request for each; more only if some of their objects are there.
+    """
+    found = _stored(parts, vanished, vanished, deadline)
+    if not found:
+        return set()
+    notes = read_notes(parts.store, parts.names)
+    unnoted = [
+        rel for rel, info in found.items() if not notes.name(rel, info, vanished[rel].sha256)
+    ]
+    # A note goes after its objects: what is there without one now is there to stay.
+    found = _stored(parts, vanished, unnoted, deadline)
+    return {rel for rel in found if _is_vouched_for(rel, found, vanished)}
+
+
+def _is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
+    """Whether a file is not just equal to what somebody is saving anew under the same name.
+
+    Content and markers may be; metadata has an id of its own.
+    """
+    if version_file(rel):
+        metadata = f"{rel.rpartition('/')[0]}/{METADATA}"
+        return metadata in found or metadata not in vanished
+    if is_marker(rel):
+        name_rel = unit_of(rel)
+        return any(
+            one.endswith(f"/{METADATA}") and unit_of(one) == name_rel and version_file(one)
+            for one in found
+        )
+    return True
+
+
+def _stored(
+    parts: Parts, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
+) -> dict[str, ObjectInfo]:
+    """Return the objects of these paths that are those which the base knows."""
+
+    def head(rel: str) -> ObjectInfo | None:
+        try:
+            return parts.store.head(parts.names.remote(rel))
+        except ObjectNotFoundError:
+            return None
+
+    found: dict[str, ObjectInfo] = {}
+    for rel, info, error in in_parallel(head, rels, parts.limits.pull_concurrency, deadline):
+        if error is not None:
+            raise error
+        known = vanished[rel]
+        if info is not None and info.size == known.size and known.etag in (None, info.token):
+            found[rel] = info
+    return found
 
 
 @dataclass(slots=True)
@@ -249,8 +307,8 @@ class PullPlanner:
     def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
         if is_marker(rel):
-            ours = conflicts.local_marker(self._parts, rel)
-            if wins(conflicts.remote_marker(self._parts, rel), ours):
+            ours = merge.local_marker(self._parts, rel)
+            if wins(merge.remote_marker(self._parts, rel), ours):
                 return Decision.PULL
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
@@ -280,7 +338,7 @@ class PullPlanner:
         """Whether the object has the content of our file, where the index does not tell."""
         if entry.sha256 or state.signature is None or entry.size != state.signature.size:
             return False
-        return state.sha256 == conflicts.remote_sha256(self._parts, rel)
+        return state.sha256 == merge.remote_sha256(self._parts, rel)
 
     def _keep_versions_apart(self, work: PullWork) -> None:
         """Let no content of the remote in beside metadata that speaks of another one."""

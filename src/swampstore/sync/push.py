@@ -33,23 +33,24 @@ from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
-from swampstore.sync import conflicts
-from swampstore.sync.carriers import Carrier
+from swampstore.sync import merge
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.landed import remember_landed
-from swampstore.sync.local_scan import (
-    Changed,
-    LocalScan,
-    Scan,
-    Touched,
-    is_covered,
-    with_parents,
-)
-from swampstore.sync.lost_objects import files_without_object, stored_paths
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
 from swampstore.sync.removal import Deletions
+from swampstore.sync.scan import (
+    Changed,
+    LocalScan,
+    Scan,
+    Touched,
+    files_without_object,
+    is_covered,
+    stored_paths,
+    with_parents,
+)
+from swampstore.sync.transfer import Carrier
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -275,7 +276,7 @@ class Push:
     ) -> None:
         for name_rel, clashing in plan.clashes.items():
             self._keep_numbers(name_rel, clashing, plan)
-            taken = conflicts.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+            taken = merge.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
             with self._giving_up(name_rel, changed, prepared):
                 self._renumber(name_rel, clashing, taken, changed, prepared)
         for rel, (change, entry) in plan.copies.items():
@@ -321,7 +322,7 @@ class Push:
         removals = self._removals(prepared.snapshot)
         adopted = prepared.plan.adopted
         prepared.told.append(
-            conflicts.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
+            merge.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
         )
         moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
         for rel, change in moved.items():
@@ -351,7 +352,7 @@ class Push:
     ) -> None:
         change = hashed(self._parts, change)
         assert change.sha256 is not None
-        copy = conflicts.keep_copy(self._parts, rel, change.sha256)
+        copy = merge.keep_copy(self._parts, rel, change.sha256)
         take_remote(self._parts, rel, entry, change.signature)
         prepared.told.append(
             Conflict(rel, f"both machines changed it; theirs is there now, ours is {copy}")
@@ -364,9 +365,9 @@ class Push:
         self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
     ) -> None:
         """Settle paths whose object turned out to be somebody else's, though no index names it."""
-        clashes = conflicts.taken_versions(one.rel for one in occupied)
+        clashes = merge.taken_versions(one.rel for one in occupied)
         for name_rel, clashing in clashes.items():
-            taken = conflicts.stored_versions(self._parts, name_rel)
+            taken = merge.stored_versions(self._parts, name_rel)
             with self._giving_up(name_rel, changed, prepared):
                 self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
         for one in occupied:
@@ -483,7 +484,7 @@ class Push:
         """Whether a file is of a version whose content must not be shared, or names it."""
         versions = {one.rpartition("/")[0] for one in prepared.damaged}
         if is_marker(rel) and versions:
-            marker = conflicts.local_marker(self._parts, rel)
+            marker = merge.local_marker(self._parts, rel)
             return f"{unit_of(rel)}/{marker}" in versions
         return rel.rpartition("/")[0] in versions
 

@@ -15,11 +15,11 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_file
 from swampstore.index.report import Conflict
 from swampstore.layout import METADATA, RAW
-from swampstore.sync import conflicts
+from swampstore.sync import merge
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.local_scan import Changed
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.parts import Parts
+from swampstore.sync.scan import Changed
 from swampstore.sync.uploads import Upload
 from swampstore.sync.whole import is_complete, is_content_here, why_withheld
 
@@ -174,7 +174,7 @@ class Planner:
         elif is_derived(rel):
             self._upload(change, Upload(rel, described(rel, entry)))
             self._plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
-        elif not conflicts.has_object(self._parts, rel):
+        elif not merge.has_object(self._parts, rel):
             self._upload(change, Upload(rel, None))  # theirs is lost, ours is all there is
         else:
             self._plan.copies[rel] = (change, entry)
@@ -184,7 +184,7 @@ class Planner:
 
         So `latest` goes back only together with the versions that it went back from.
         """
-        ours = conflicts.local_marker(self._parts, change.rel)
+        ours = merge.local_marker(self._parts, change.rel)
         theirs = latest_of(self._versions_to_stay(unit_of(change.rel), METADATA))
         if is_right(ours, theirs, may_be_ahead=True):
             self._upload(change, upload)
@@ -196,7 +196,7 @@ class Planner:
         if entry.size != change.signature.size:
             return False
         sha256 = hashed(self._parts, change).sha256
-        return sha256 == conflicts.remote_sha256(self._parts, change.rel)
+        return sha256 == merge.remote_sha256(self._parts, change.rel)
 
     def _is_same_version(self, rel: str) -> bool:
         """Whether changed metadata describes the artifact that the remote has at this number.
@@ -206,14 +206,14 @@ class Planner:
         """
         if version_file(rel) is None or not rel.endswith(f"/{METADATA}"):
             return True
-        return conflicts.describe_one_artifact(self._parts, rel)
+        return merge.describe_one_artifact(self._parts, rel)
 
     def _number_past_others(self, changed: Mapping[str, Changed]) -> None:
         """Let new versions that are numbered below one of the remote clash as well.
 
         They are the newest ones; as they are, they would never become the latest.
         """
-        fresh = conflicts.taken_versions(
+        fresh = merge.taken_versions(
             rel for rel in self._plan.uploads if self._is_new(changed[rel])
         )
         for name_rel, versions in fresh.items():
@@ -227,7 +227,7 @@ class Planner:
         if change.known is None:
             return not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
-        return self._entry(change.rel) is None and conflicts.was_deleted(
+        return self._entry(change.rel) is None and merge.was_deleted(
             self._parts, version_rel, self._removals
         )
 
@@ -238,11 +238,11 @@ class Planner:
     def _is_lost_content(self, rel: str) -> bool:
         """Whether content of a version that the remote has as well is not there any more."""
         version_rel, _, name = rel.rpartition("/")
-        if name != RAW or version_file(rel) is None or conflicts.has_object(self._parts, rel):
+        if name != RAW or version_file(rel) is None or merge.has_object(self._parts, rel):
             return False
         metadata = f"{version_rel}/{METADATA}"
         is_named = self._entry(metadata) is not None
-        return is_named and conflicts.describe_one_artifact(self._parts, metadata)
+        return is_named and merge.describe_one_artifact(self._parts, metadata)
 
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""
@@ -257,7 +257,7 @@ class Planner:
                 if not is_content_here(self._parts.names, f"{name_rel}/{version}"):
                     self._withhold(f"{name_rel}/{version}")
         for rel in [rel for rel in plan.uploads if is_marker(rel)]:
-            version_rel = f"{unit_of(rel)}/{conflicts.local_marker(self._parts, rel)}"
+            version_rel = f"{unit_of(rel)}/{merge.local_marker(self._parts, rel)}"
             is_here = os.path.lexists(self._parts.names.local(f"{version_rel}/{METADATA}"))
             if is_here and not self._is_complete(version_rel):
                 self._withhold(version_rel)
@@ -286,7 +286,7 @@ class Planner:
             for rel in self._view.entries_below(name_rel)
             if rel.endswith(with_file) and rel not in self._plan.removals
         )
-        return conflicts.taken_versions(rels).get(name_rel, set())
+        return merge.taken_versions(rels).get(name_rel, set())
 
 
 def partitions_of(rels: Iterable[str]) -> set[str]:

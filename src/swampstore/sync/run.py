@@ -15,8 +15,8 @@ from swampstore.index.report import Preview, Progress, Pulled, Pushed, Step, no_
 from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.stores.errors import StoreError, StoreUnreachableError
-from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.opening import OpenRepo
+from swampstore.sync.transfer import THREADS, Carrier
 
 
 class SyncRun:

@@ -34,12 +34,11 @@ from swampstore.index.workers import Deadline
 from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store
 from swampstore.sync.cache_lock import CacheLock
-from swampstore.sync.carriers import THREADS, Carrier
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.eviction import CacheBound, Evicted
 from swampstore.sync.hydration import Hydrated, Hydration
-from swampstore.sync.landing import Landing
+from swampstore.sync.install import Landing
 from swampstore.sync.own_commits import learn_own_commits
 from swampstore.sync.parts import Parts
 from swampstore.sync.previewing import preview
@@ -47,6 +46,7 @@ from swampstore.sync.pull import Pull, rescue_content, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.removal import remove_from_remote
+from swampstore.sync.transfer import THREADS, Carrier
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of

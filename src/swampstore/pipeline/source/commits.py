@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.facts import same
 from swampstore.index.format import Document, Entry, decode_entry, decode_meta
 from swampstore.index.partitions import META_KEY, shard_key
+from swampstore.index.state import same
 from swampstore.notices import notice
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.stores.errors import ObjectNotFoundError

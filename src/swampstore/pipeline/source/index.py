@@ -16,9 +16,8 @@ from swampstore.index.format import (
     decode_monolith,
     decode_shard,
 )
-from swampstore.index.meta_snapshot import Sighting
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.index.view import document, with_uncommitted
+from swampstore.index.state import Sighting, document, with_uncommitted
 from swampstore.pipeline import schemas
 from swampstore.pipeline.editing import version_without_meta
 from swampstore.pipeline.places import Place

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.files import disk_errors, read_file, replace_file
-from swampstore.index.facts import same
+from swampstore.index.state import same
 from swampstore.pipeline.errors import StreamPositionError
 from swampstore.pipeline.source.commits import Brought, Span, Told, decoded, read, unfinished
 

@@ -10,7 +10,7 @@ from swampstore.catalog.export import EXPORT, Published, refresh_export
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.index.base import Base
-from swampstore.index.facts import META_ETAG, Agreements
+from swampstore.index.state import META_ETAG, Agreements
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store

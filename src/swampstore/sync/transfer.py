@@ -1,13 +1,11 @@
-"""Fetching many files at once, and putting them in their places batch by batch.
-
-Each batch is remembered in the base when it has landed, so whoever is stopped goes on from there.
-"""
+"""Carrying files between a cache and its store, and putting them in their places in batches."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
@@ -15,13 +13,63 @@ from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
 from swampstore.index.report import Progress, Skipped, Step
-from swampstore.index.workers import Deadline
+from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
-from swampstore.sync.carriers import THREADS, Carrier
-from swampstore.sync.downloads import BATCH, Dangling, Download, Fetched, Staging
-from swampstore.sync.landing import Arrival, Landed, LandingError
+from swampstore.sync.downloads import (
+    BATCH,
+    Brought,
+    Dangling,
+    Download,
+    Downloader,
+    Fetched,
+    Staging,
+    fetch_all,
+)
+from swampstore.sync.install import Arrival, Landed, LandingError
 from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork, known_of
+from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
+
+
+class Carrier(Protocol):
+    """Carries files one by one, in no order. Each of them comes back once, done or failed.
+
+    Leaving the iteration early ends it. Whatever was carried by then is harmless: the next push
+    finds its own objects, and staged files go with their directory.
+    """
+
+    def upload(
+        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+    ) -> Iterator[Done[Upload, Placed]]:
+        """Put files into the store; `sizes` says, by path, how much each is."""
+
+    def download(
+        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+    ) -> Iterator[Done[Download, Brought]]:
+        """Fetch objects into files below the staging directory."""
+
+
+class Threads:
+    """Carries with as many threads as the store allows."""
+
+    def upload(
+        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+    ) -> Iterator[Done[Upload, Placed]]:
+        """Put files into the store."""
+        del sizes
+        uploader = Uploader(parts.store, parts.names, parts.clock)
+        return put_all(uploader, uploads, parts.limits.push_concurrency, deadline)
+
+    def download(
+        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+    ) -> Iterator[Done[Download, Brought]]:
+        """Fetch objects into files below the staging directory."""
+        downloader = Downloader(parts.store, parts.names, staging)
+        return fetch_all(downloader, downloads, parts.limits.pull_concurrency, deadline)
+
+
+THREADS = Threads()
+
 
 # As with BATCH: whoever is stopped loses no more than that.
 _BATCH_BYTES = 64 << 20

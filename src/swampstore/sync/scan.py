@@ -1,8 +1,4 @@
-"""What changed in the cache: the marked paths against the base, or everything against it.
-
-Looking never follows a symbolic link and never guesses: a file that vanishes while we look is
-skipped, any other trouble stops the scan, because half a scan would pass for a whole one.
-"""
+"""What changed in the cache: the marked paths against the base, or everything against it."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, is_surely_unchanged, signature_of
 from swampstore.index.base import Base, Known
@@ -31,7 +28,36 @@ from swampstore.layout import (
     is_temp,
 )
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.links import Links
+from swampstore.sync.parts import Parts
+
+
+class Links:
+    """Looks at the directories above files of one cache, at each of them once."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._plain = {""}
+
+    def above(self, rel: str) -> str | None:
+        """Return the directory above a path that is a link, None if there is none."""
+        directory = rel.rpartition("/")[0]
+        if directory in self._plain:
+            return None
+        if found := self.above(directory):
+            return found
+        if os.path.islink(f"{self._root}/{directory}"):
+            return directory
+        self._plain.add(directory)
+        return None
+
+    def check(self, rel: str) -> None:
+        """Raise ValidationError if a directory above a path is a link."""
+        if link := self.above(rel):
+            raise ValidationError(
+                f"{self._root}/{link} is a symbolic link, so {rel} is not in the cache",
+                hint="Remove the link; nothing is read or written through one.",
+            )
+
 
 _UNSAFE = "its name means another path on other systems"
 _BATCH = 500
@@ -334,3 +360,26 @@ def with_parents(rel: str) -> Iterator[str]:
     while rel:
         yield rel
         rel = rel.rpartition("/")[0]
+
+
+def stored_paths(parts: Parts) -> frozenset[str]:
+    """Return the paths that have an object; costs a listing of everything."""
+    root = parts.names.remote("")
+    return frozenset(info.key.removeprefix(root) for info in parts.store.list(root))
+
+
+def files_without_object(
+    parts: Parts, stored: Container[str], scope: Scope | None
+) -> Iterator[Changed]:
+    """Yield files that are what the base says, and whose objects are gone. Others are damaged."""
+    for known in parts.base.below(""):
+        if known.held is None or known.rel in stored:
+            continue
+        if scope is not None and not scope.covers(known.rel):
+            continue
+        try:
+            sha256, now = hash_file(parts.names.local(known.rel))
+        except (FileNotFoundError, SyncError):
+            continue
+        if sha256 == known.sha256:
+            yield Changed(known.rel, now, known, sha256)

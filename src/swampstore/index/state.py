@@ -1,0 +1,318 @@
+"""What is known of a remote index: what was seen, what the base remembers, what callers get."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+
+from swampstore.index.base import Base
+from swampstore.index.documents import Found
+from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
+from swampstore.index.partitions import Scope, maybe_in, partition_of
+from swampstore.stores.protocol import ObjectInfo
+
+
+class State(NamedTuple):
+    """What kind of index the remote has.
+
+    `exists` is False for a remote that holds nothing at all. `discovered` says that there are
+    files and no index: entries come from a listing of them, and no deletion follows from it.
+    """
+
+    version: int
+    meta: Meta | None
+    commit_seq: int | None
+    exists: bool
+    discovered: bool = False
+
+
+class Slice(NamedTuple):
+    """The entries of one partition, as far as the scope that was asked for covers them.
+
+    `complete` says that there are no others: what the base has of this partition (in the scope)
+    beyond `entries` was deleted remotely. Without it nothing may be concluded from an absence.
+    A complete slice has an `etag`, to be recorded for the partition (and the scope's key) once
+    all of it is applied; the next `changes` then leaves the partition out while it stays as it is.
+    """
+
+    partition: str
+    entries: Mapping[str, msgspec.Raw]
+    etag: str | None
+    complete: bool
+
+
+class Committed(NamedTuple):
+    """A commit that is done, and what the base must remember with it; see `Base.apply`."""
+
+    commit_seq: int | None
+    facts: dict[str, str | None]
+    shards: dict[tuple[str, str], str]
+
+
+class Migrated(NamedTuple):
+    """What `migrate` did; `already` means that the remote was of version 2 before."""
+
+    version: int
+    partitions: int
+    entries: int
+    commit_seq: int
+    already: bool
+
+
+class Proof(NamedTuple):
+    """What other clients on this cache may take as proof that it is equal to the remote.
+
+    `fingerprint` is how the store calls the monolith, `commit_seq` the number of the last commit;
+    None if there is no such proof. Its time must not be before `not_before`.
+    """
+
+    fingerprint: str | None = None
+    commit_seq: int | None = None
+    not_before: str = ""
+
+
+META = "meta"
+META_ETAG = "meta_etag"
+META_TOKEN = "meta_token"  # noqa: S105 - the condition of a write, no secret
+INDEX_VERSION = "index_version"
+COMMIT_SEQ = "commit_seq"
+ORIGIN = "origin"
+AGREED = "agreed"
+_EPOCH = "agreed_epoch"
+_FIRST = "0"
+MONOLITH_ETAG = "monolith_etag"
+MONOLITH_CHECKED = "monolith_checked"
+FOREIGN_WRITER = "foreign_writer"
+
+# What is recorded instead of a shard's ETag when there is none that the base agrees with. Every
+# partition that the base has rows of is recorded under the scope "", so that one that vanishes
+# from the remote is missed; no store makes such ETags.
+GONE = "gone: the partition has no entries"
+PARTIAL = "partial: only some entries are known"
+
+_MULTIPART = re.compile(r"[0-9a-fA-F]{32}-[0-9]+")
+
+
+def from_monolith(etag: str) -> str:
+    """Return what is recorded for a partition whose entries came from this monolith."""
+    return f"monolith: {etag}"
+
+
+def same(etag: str | None, other: str | None) -> bool:
+    """Whether two ETags prove that nothing changed. Those of multipart uploads prove nothing."""
+    return etag is not None and etag == other and not _MULTIPART.fullmatch(etag)
+
+
+class Fingerprint(NamedTuple):
+    """A state of the remote index: ETags of `_meta.json` and, on version 1, of the monolith."""
+
+    version: int
+    meta: str | None
+    monolith: str | None
+
+
+class Agreements:
+    """The states of the remote that a base agrees with, as a whole or in a scope."""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+
+    @property
+    def epoch(self) -> str:
+        """What changes whenever all agreements are revoked."""
+        return self._base.fact(_EPOCH) or _FIRST
+
+    def of(self, scope: Scope | None) -> Fingerprint | None:
+        """Return what the base agrees with in this scope."""
+        agreed, now = self._base.facts(_name(scope), _EPOCH)
+        epoch, _, text = (agreed or "").partition(" ")
+        if epoch != (now or _FIRST):
+            return None
+        try:
+            return msgspec.json.decode(text, type=Fingerprint)
+        except msgspec.MsgspecError:
+            return None
+
+    @staticmethod
+    def fact(scope: Scope | None, state: Fingerprint, epoch: str) -> dict[str, str | None]:
+        """Return the fact that the base, in this scope, agrees with a state of the remote."""
+        return {_name(scope): f"{epoch} {msgspec.json.encode(state).decode()}"}
+
+    def revoke(self) -> None:
+        """Make the base agree with nothing, in any scope."""
+        self._base.apply(facts={_EPOCH: str(int(self.epoch) + 1)})
+
+
+def _name(scope: Scope | None) -> str:
+    return f"{AGREED}:{scope.key}" if scope else AGREED
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One look at a remote.
+
+    `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
+    is damaged. `meta` is what it says; on version 2 it may instead be put together from the shards
+    that are there (`is_healed`), for the next commit to write. That `is_exact` if it surely is what
+    was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
+    the files of those that are stored, by partition: what no shard names was not deleted.
+    `discovered` is a monolith made from a listing of the files, where none can be believed.
+    """
+
+    version: int
+    meta: Meta | None = None
+    text: str | None = None
+    etag: str | None = None
+    token: str | None = None
+    is_healed: bool = False
+    exists: bool = True
+    discovered: Found | None = None
+    is_exact: bool = False
+    versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> State:
+        """What callers are told."""
+        seq = self.meta.commit_seq if self.meta else None
+        return State(self.version, self.meta, seq, self.exists, self.discovered is not None)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether a base can agree with what was seen, that is, whether it can be seen again."""
+        is_damaged = self.etag is not None and self.text is None
+        return self.exists and not is_damaged and not self.is_healed and self.discovered is None
+
+    def tells_of(self, partition: str, found: Found) -> bool:
+        """Whether, on version 2, the commit that wrote a shard came to its end."""
+        if self.meta is None or self.is_healed:
+            return True  # nobody knows
+        if partition not in self.meta.partitions:
+            return True  # and took the last entry out
+        if partition in self.meta.shards:
+            return self.meta.shards[partition] == found.etag
+        # Another client committed last. If its number is that of the shard, ours did not count.
+        written = (found.doc.commit_seq if found.doc else None) or 0
+        return written < (self.meta.commit_seq or 0)
+
+    def agrees_with(self, monolith_etag: str | None) -> bool:
+        """Whether, on version 1, the shards are those of this monolith."""
+        return self.meta is not None and same(self.meta.monolith, monolith_etag)
+
+    def fingerprint(self, monolith_etag: str | None) -> Fingerprint:
+        """Return what identifies this state of the remote."""
+        return Fingerprint(self.version, self.etag, monolith_etag if self.version == 1 else None)
+
+
+class View:
+    """Entries of the partitions asked for; `RemoteIndex.commit` checks that they still hold.
+
+    On version 1 that is the whole index, whatever was asked for: `shards` is empty then and
+    `monolith` the document. On version 2 it is those shards.
+    """
+
+    def __init__(
+        self,
+        sighting: Sighting,
+        *,
+        monolith: Found | None = None,
+        shards: Mapping[str, Found] | None = None,
+    ) -> None:
+        self.sighting = sighting
+        self.monolith = monolith
+        self.shards = dict(shards or {})
+
+    @property
+    def version(self) -> int:
+        """The version of the remote."""
+        return self.sighting.version
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a commit that was interrupted left what `_meta.json` does not tell of.
+
+        Others do not see those entries yet, or not without the whole monolith. Or a document is
+        lost. A commit makes all of it visible, even one that has nothing to put in or take out.
+        """
+        if self.is_made_anew:
+            return True
+        if self.monolith is not None:
+            return self.monolith.etag is not None and not self.sighting.agrees_with(
+                self.monolith.etag
+            )
+        return any(self.is_untold(partition) for partition in self.shards)
+
+    @property
+    def is_made_anew(self) -> bool:
+        """Whether some of the entries were put together from what is left of a damaged index."""
+        found = [self.monolith] if self.monolith else self.shards.values()
+        return self.sighting.is_healed or any(one.is_recovered for one in found)
+
+    def is_untold(self, partition: str) -> bool:
+        """Whether `_meta.json` does not tell of what a shard holds."""
+        meta, found = self.sighting.meta, self.shards[partition]
+        if meta is None or found.doc is None:
+            return False
+        if partition not in meta.partitions:
+            return bool(found.doc.entries)
+        return found.etag != meta.shards.get(partition, found.etag)
+
+    def entry(self, rel: str) -> Entry | None:
+        """Return the entry of a path, None if there is none.
+
+        Raises IndexDamagedError if it cannot be understood, KeyError if the view does not
+        cover the path.
+        """
+        raw = self.raw(rel)
+        return None if raw is None else decode_entry(rel, raw)
+
+    def raw(self, rel: str) -> msgspec.Raw | None:
+        """Return the entry of a path as it came."""
+        found = self.monolith or self.shards[partition_of(rel)]
+        return document(found).entries.get(rel)
+
+    def entries_below(self, prefix: str) -> Iterator[str]:
+        """Yield the paths equal to `prefix` or below it, in order, as far as the view covers."""
+        for start, end in ((prefix, f"{prefix}\0"), (f"{prefix}/", f"{prefix}0")):
+            first = bisect_left(self._rels, start)
+            yield from self._rels[first : bisect_left(self._rels, end, first)]
+
+    @cached_property
+    def _rels(self) -> list[str]:
+        found = [self.monolith] if self.monolith else self.shards.values()
+        return sorted(rel for one in found for rel in document(one).entries)
+
+
+def with_uncommitted(partition: str, found: Found, sighting: Sighting) -> Found:
+    """Return a shard with what a commit took out of it that did not come to its end."""
+    if found.doc is None or not found.doc.removed or sighting.tells_of(partition, found):
+        return found
+    restored = frozenset(found.doc.removed.keys() - found.doc.entries.keys())
+    return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
+
+
+def document(found: Found) -> Document:
+    """Return a document, an empty one if there is none."""
+    return found.doc or Document({})
+
+
+def slices_of(entries: RawEntries, partitions: Collection[str]) -> dict[str, RawEntries]:
+    """Return the entries of these partitions, of each of them, by partition."""
+    slices: dict[str, RawEntries] = {partition: {} for partition in partitions}
+    for rel in maybe_in(partitions, entries):
+        if (partition := partition_of(rel)) in slices:
+            slices[partition][rel] = entries[rel]
+    return slices
+
+
+def grouped(entries: RawEntries) -> dict[str, RawEntries]:
+    """Return the entries by partition."""
+    groups: dict[str, RawEntries] = {}
+    for rel, raw in entries.items():
+        groups.setdefault(partition_of(rel), {})[rel] = raw
+    return groups
