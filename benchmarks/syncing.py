@@ -100,7 +100,7 @@ def _server(directory: str) -> Iterator[peers.Account]:
     durable would wait for the server's files as well, which elsewhere are on another machine.
     """
     sys.path.append(str(Path(__file__).parent.parent))
-    from tests.servers import S3_KEY, seaweedfs
+    from tests.support.servers import S3_KEY, seaweedfs
 
     roomy = os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free > _ROOM
     with tempfile.TemporaryDirectory(

@@ -30,7 +30,12 @@ def _keep_temporary_files_in_memory() -> None:
 
 
 _keep_temporary_files_in_memory()
-pytest_plugins = ["tests.remotes", "tests.members", "tests.machines", "tests.spark_testing"]
+pytest_plugins = [
+    "tests.support.remotes",
+    "tests.support.members",
+    "tests.support.machines",
+    "tests.support.spark_testing",
+]
 
 
 # The same examples every time, so that a red run can be repeated; others are asked for.

@@ -30,8 +30,8 @@ from typing import Any, NamedTuple
 
 from swampstore import Artifact, Repo, init_repo, open_repo
 from swampstore.config import update_marker
-from tests.servers import S3_KEY, S3Server, seaweedfs
-from tests.stress_worker import MODELS, NAMES, content_of
+from tests.support.servers import S3_KEY, S3Server, seaweedfs
+from tests.support.stress_worker import MODELS, NAMES, content_of
 
 BUCKET = "stress"
 LOCK_TTL = 1.0
@@ -114,7 +114,7 @@ class _Worker:
         left = max(1, self._sessions - self.count("locked"))
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "tests.stress_worker"),
+                *(sys.executable, "-m", "tests.support.stress_worker"),
                 *(str(self._journal), self._seed, str(left)),
             ],
             env=self._machine.environ,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import stress
-from tests.servers import S3Server
+from tests.support.servers import S3Server
 
 
 @pytest.mark.parametrize("sharded", [False, True], ids=["v1", "v2"])

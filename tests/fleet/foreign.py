@@ -19,7 +19,7 @@ from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedErro
 from tests.fleet.bucket import FleetStore
 from tests.fleet.oracle import WORK
 from tests.fleet.world import REPO_ID, Actor, World
-from tests.old_client import OldClient, OldPeer
+from tests.support.old_client import OldClient, OldPeer
 
 if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet

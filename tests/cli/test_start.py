@@ -1,0 +1,226 @@
+"""What only a process of its own can show: start-up, imports, signals, pipes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swampstore import Repo, __version__, open_repo
+from swampstore.config import update_marker
+from tests.support.command_line import environment, run_process
+
+MODEL = "aws/ec2/i-1"
+HEAVY = {
+    *("pyspark", "pyarrow", "pandas", "polars", "numpy", "obstore", "cel", "ruamel", "rich"),
+    *("asyncio", "http", "email", "ssl", "socket", "logging", "multiprocessing", "concurrent"),
+    *("mimetypes", "hashlib", "shutil", "tempfile", "subprocess", "urllib", "msgspec", "pydantic"),
+}
+
+
+@pytest.fixture
+def filled(repo: Repo, repo_dir: Path) -> Path:
+    """A repository whose catalog is complete."""
+    tags = {"modelName": "web", "env": "prod"}
+    repo.artifacts.save(MODEL, "state", {"ip": "10.0.0.1"}, tags=tags)
+    repo.artifacts.save(MODEL, "log", "line\n" * 200_000, tags=tags)
+    repo.rebuild_catalog()
+    return repo_dir
+
+
+# Cost ------------------------------------------------------------------------------------------
+
+
+def _imported_by(repo: Path, *args: str) -> set[str]:
+    """Return the top-level modules in a process after it ran a command."""
+    return {name.partition(".")[0] for name in _modules_after(repo, *args)}
+
+
+def _modules_after(repo: Path, *args: str) -> set[str]:
+    program = (
+        "import sys; from swampstore.cli import main; status = main(sys.argv[1:])\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *args],
+        env=environment(repo),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return set(done.stderr.decode().splitlines()[-1].split())
+
+
+READING = [
+    ["get", MODEL, "state"],
+    ["get", "web", "state", "--json"],
+    ["get", MODEL, "log", "--raw"],
+    ["list", "web", "--json"],
+    ["versions", "web", "state", "--json"],
+    ["search", "stat", "--tag", "env=prod", "--since", "7d", "--model", "web", "--json"],
+    ["query", 'modelName == "web" && size > 1 && name.startsWith("s")', "--json"],
+    ["query", 'tags.env == "prod"', "--select", "attributes.ip", "--limit", "1"],
+]
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_reading_imports_nothing_heavy(filled: Path, command: list[str]) -> None:
+    assert _imported_by(filled, "data", *command) & HEAVY == set()
+
+
+@pytest.fixture
+def remote(repo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a remote that was never synced."""
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    update_marker(str(repo_dir), {"datastore": {"url": "s3://bucket/prefix"}})
+    with open_repo(repo_dir, durable=False) as repo:
+        repo.artifacts.save(MODEL, "state", {"ip": "10.0.0.1"}, tags={"modelName": "web"})
+        repo.artifacts.save(MODEL, "log", "line", tags={"modelName": "web"})
+        repo.rebuild_catalog()
+    return repo_dir
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_reading_from_a_cache_loads_neither_sync_nor_stores(
+    remote: Path, command: list[str]
+) -> None:
+    modules = _modules_after(remote, "data", *command)
+    assert {name.partition(".")[0] for name in modules} & HEAVY == set()
+    assert not [name for name in modules if name.startswith(("swampstore.sync", "swampstore.st"))]
+
+
+def test_writing_to_a_cache_loads_only_what_marks_the_change(remote: Path) -> None:
+    program = (
+        "import sys; from swampstore import open_repo\n"
+        f"with open_repo() as repo: repo.artifacts.save({MODEL!r}, 'state', 1)\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(remote), capture_output=True, check=True
+    )
+    modules = set(done.stderr.decode().split())
+    assert "swampstore.sync.dirty" in modules
+    assert not [name for name in modules if name.startswith("swampstore.stores")]
+    assert not modules & {"obstore", "msgspec", "importlib.metadata", "swampstore.sync.service"}
+
+
+def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
+    program = (
+        "import sys; from swampstore.cli import main; main(['data', '--help'])\n"
+        "print(*(name for name in sys.modules if name.startswith('swampstore')), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(repo_dir), capture_output=True, check=True
+    )
+    assert set(done.stderr.decode().split()) == {
+        "swampstore",
+        "swampstore.errors",
+        "swampstore.escaping",
+        "swampstore.cli",
+        *(f"swampstore.cli.{name}" for name in ("app", "command", "rendering")),
+        *(f"swampstore.cli.{name}" for name in ("running", "session")),
+    }
+
+
+# The outside world -----------------------------------------------------------------------------
+
+
+def test_the_version_is_told(repo_dir: Path) -> None:
+    outcome = run_process("--version", repo=repo_dir)
+    assert (outcome.status, outcome.out) == (0, f"swampstore {__version__}\n")
+
+
+def test_the_installed_command_is_this_one(repo_dir: Path) -> None:
+    script = Path(sys.executable).parent / "swampstore"
+    done = subprocess.run([script, "--version"], capture_output=True, check=True)
+    assert done.stdout.decode() == f"swampstore {__version__}\n"
+
+
+@pytest.mark.parametrize("options", [["--raw"], [], ["--json"]])
+def test_a_pipe_that_closes_early_ends_the_command_quietly(
+    filled: Path, options: list[str]
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", "data", "get", MODEL, "log", *options],
+        env=environment(filled),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(10)
+        process.stdout.close()
+        complaints = process.stderr.read()
+    assert (process.returncode, complaints) == (141, b"")
+
+
+def test_output_that_cannot_be_written_is_an_error(filled: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "swampstore.cli", "data", "list", "web", "--json"],
+            env=environment(filled),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.count(b"\n") == 4
+    assert b"No space left on device" in done.stderr
+
+
+def test_closed_standard_output_is_no_reason_to_crash(filled: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m swampstore.cli data list web --json >&-"],
+        env=environment(filled),
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupted_put_leaves_nothing_behind(repo: Repo, repo_dir: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", "data", "put", MODEL, "log", "-"],
+        env=environment(repo_dir),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"some")
+        process.stdin.flush()
+        content = repo_dir / ".swamp/data/aws/ec2/i-1/log/1/raw"
+        deadline = time.monotonic() + 20
+        while not (content.exists() and content.read_bytes()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        complaints = process.stderr.read()
+        process.wait()
+    assert (process.returncode, complaints) == (130, b"error: interrupted\n")
+    assert repo.list_versions(MODEL, "log") == []
+
+
+def test_a_name_in_latin_1_is_refused_without_a_crash(repo_dir: Path) -> None:
+    outcome = run_process("data", "get", "a/b", b"caf\xe9", "--json", repo=repo_dir)
+    assert outcome.error["code"] == "validation_failed"
+    assert outcome.error["error"] == r"the data name 'caf\udce9' is not valid UTF-8"
+
+
+def test_documents_are_utf8_whatever_the_locale_says(repo: Repo, repo_dir: Path) -> None:
+    repo.artifacts.save(MODEL, "x", {"smile": "\U0001f600"})
+    env = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    outcome = run_process("data", "get", MODEL, "x", "--json", repo=repo_dir, env=env)
+    assert outcome.json["content"] == {"smile": "\U0001f600"}
+    text = run_process("data", "get", MODEL, "x", repo=repo_dir, env=env)
+    assert r"\U0001f600" in text.out
+
+
+def test_a_command_leaves_nothing_open(filled: Path) -> None:
+    env = {"PYTHONDEVMODE": "1"}
+    outcome = run_process("data", "get", MODEL, "state", repo=filled, env=env)
+    assert (outcome.status, outcome.err) == (0, "")

@@ -1,0 +1,249 @@
+"""Copies that are killed, or that others get in the way of, at the source or at the target."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.pipeline.copy import Copied, copy, job
+from swampstore.pipeline.copy.outcomes import CONFLICT, CORRUPT, HELD_BACK, Wanted
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.protocol import Written
+from tests.support.copying import (
+    MODEL,
+    Bucket,
+    Compared,
+    copy_and_commit,
+    payload,
+    run_here,
+    save,
+    without_spark,
+)
+from tests.support.forked import in_child
+from tests.support.sync_harness import assert_sound
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Bucket:
+    return Bucket(tmp_path / "source")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Bucket:
+    return Bucket(tmp_path / "target")
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How much each look at the two indexes has found to be missing."""
+    return without_spark(monkeypatch)
+
+
+def run(source: Bucket, target: Bucket) -> Copied:
+    return copy(None, [source.place], target.url)
+
+
+def found(copied: Copied) -> dict[str | None, str]:
+    return {one.rel: one.kind for one in copied.findings}
+
+
+def between_tasks_and_commit(monkeypatch: pytest.MonkeyPatch, happens: Any) -> None:
+    """Let something happen once, after objects were brought over and before they are committed."""
+
+    def then(*args: Any, **options: Any) -> list[Any]:
+        monkeypatch.setattr(job, "run_tasks", run_here)
+        results = list(run_here(*args, **options))
+        happens()
+        return results
+
+    monkeypatch.setattr(job, "run_tasks", then)
+
+
+# Killed ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("puts", [1, 5, 12, 20, 33])
+def test_a_copy_that_is_killed_leaves_nothing_that_dangles_and_goes_on_where_it_was(
+    source: Bucket, target: Bucket, monkeypatch: pytest.MonkeyPatch, puts: int
+) -> None:
+    with source.pushing() as machine:
+        for number in range(5):
+            save(machine, f"name-{number}", 1, b"first of %d" % number)
+        machine.write("outputs/aws/ec2/start/1.yaml", b"status: running\n")
+    copy_and_commit(source, target)
+    with source.pushing() as machine:
+        for number in range(5):
+            save(machine, f"name-{number}", 2, b"second of %d" % number)
+        machine.write("outputs/aws/ec2/start/1.yaml", b"status: failed\n")
+    before = target.entries
+
+    def copy_until_killed() -> None:
+        without_spark(monkeypatch, waves=3)
+        die_at_put(puts, monkeypatch)
+        run(source, target)
+
+    assert in_child(copy_until_killed)
+    committed = target.entries
+    assert committed.keys() >= before.keys()
+    files = payload(target.store)
+    for rel in committed:
+        # What is being replaced may be ahead of the index.
+        if rel not in before:
+            assert committed[rel]["sha256"] == hashlib.sha256(files[rel]).hexdigest()
+        if rel.endswith("/latest"):
+            version = target.store.get(rel).data.decode()
+            assert f"{rel.removesuffix('latest')}{version}/metadata.yaml" in committed
+        elif rel.endswith("/metadata.yaml"):
+            assert f"{rel.removesuffix('metadata.yaml')}raw" in committed
+
+    without_spark(monkeypatch)
+    copied = run(source, target)
+    assert copied.is_complete
+    assert copied.present >= len(committed) - 6
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)
+
+
+def die_at_put(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be killed instead of putting the n-th object."""
+    puts: list[str] = []
+    write = DirectoryStore._write
+
+    def write_some(self: DirectoryStore, key: str, *args: Any) -> Written:
+        puts.append(key)
+        if len(puts) >= number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(self, key, *args)
+
+    monkeypatch.setattr(DirectoryStore, "_write", write_some)
+
+
+# The source changes ------------------------------------------------------------------------------
+
+
+def test_what_changes_while_it_is_copied_comes_as_it_is_then(
+    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.save("state", 1, b"one")
+    source.write("files/changed", b"old")
+    source.write("files/deleted", b"x")
+
+    def change_first(*args: Any, **options: Any) -> Any:
+        if len(looks) == 1:
+            with source.pushing() as machine:
+                machine.write("files/changed", b"new")
+                machine.delete("files/deleted")
+        return run_here(*args, **options)
+
+    monkeypatch.setattr(job, "run_tasks", change_first)
+    copied = run(source, target)
+    assert looks == [5, 1]
+    assert (copied.objects, copied.findings) == (4, ())
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)
+
+
+def test_what_is_corrupt_is_looked_at_once_more_and_comes_when_it_is_repaired(
+    source: Bucket, target: Bucket, looks: list[int]
+) -> None:
+    source.save("state", 1, b"one")
+    source.save("other", 1, b"other")
+    source.damage(f"{MODEL}/state/1/raw", b"oNe")
+    assert found(run(source, target)) == {
+        f"{MODEL}/state/1/raw": CORRUPT,
+        f"{MODEL}/state/1/metadata.yaml": HELD_BACK,
+        f"{MODEL}/state/latest": HELD_BACK,
+    }
+    assert looks == [6, 3]
+
+    source.damage(f"{MODEL}/state/1/raw", b"one")
+    assert run(source, target).is_complete
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)
+
+
+def test_a_marker_whose_version_was_not_yet_seen_comes_with_the_next_look(
+    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.save("state", 1, b"one")
+    wanted = Compared.wanted
+
+    def torn(self: Compared, wave: int, waves: int) -> list[Wanted]:
+        """Shards are read one by one: what tells of the version was read before its commit."""
+        found = wanted(self, wave, waves)
+        return [one for one in found if len(looks) > 1 or one.rel.endswith("/latest")]
+
+    monkeypatch.setattr(Compared, "wanted", torn)
+    copied = run(source, target)
+    assert (copied.objects, copied.findings) == (3, ())
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)
+
+
+# The target changes ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("looks")
+def test_a_marker_never_names_a_version_that_the_index_of_the_target_does_not(
+    source: Bucket, target: Bucket
+) -> None:
+    source.save("state", 1, b"one")
+    copy_and_commit(source, target)
+    source.save("state", 2, b"two")
+    # Of a push that was killed before its commit.
+    target.store.put(f"{MODEL}/state/2/raw", b"their two")
+    target.store.put(f"{MODEL}/state/2/metadata.yaml", b"their metadata")
+    assert found(run(source, target)) == {
+        f"{MODEL}/state/2/raw": CONFLICT,
+        f"{MODEL}/state/2/metadata.yaml": HELD_BACK,
+        f"{MODEL}/state/latest": HELD_BACK,
+    }
+    assert target.store.get(f"{MODEL}/state/latest").data == b"1"
+    assert_sound(target.store)
+
+
+def test_a_marker_waits_for_a_version_that_others_overtook(
+    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.save("state", 1, b"one")
+    copy_and_commit(source, target)
+    source.save("state", 2, b"two")
+
+    def commit_the_same_version() -> None:
+        for file in ("raw", "metadata.yaml"):
+            target.store.delete(f"{MODEL}/state/2/{file}")
+        with target.pushing() as machine:
+            machine.pull()
+            save(machine, "state", 2, b"their two")
+
+    between_tasks_and_commit(monkeypatch, commit_the_same_version)
+    copied = run(source, target)
+    assert found(copied) == {
+        f"{MODEL}/state/2/raw": CONFLICT,
+        f"{MODEL}/state/2/metadata.yaml": CONFLICT,
+    }
+    assert len(looks) > 1
+    assert target.store.get(f"{MODEL}/state/2/raw").data == b"their two"
+    assert_sound(target.store)
+
+
+def test_an_object_that_was_there_and_is_deleted_before_the_commit_comes_again(
+    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.write("files/a", b"other")
+    copy_and_commit(source, target)
+    source.save("state", 1, b"one")
+    raw = f"{MODEL}/state/1/raw"
+    # What a collection has taken out of the index, and is about to delete.
+    target.store.put(raw, b"one")
+    between_tasks_and_commit(monkeypatch, lambda: target.store.delete(raw))
+    copied = run(source, target)
+    assert (copied.objects, copied.findings) == (3, ())
+    assert looks == [3, 3]
+    assert payload(target.store) == payload(source.store)
+    assert_sound(target.store)

@@ -1,0 +1,411 @@
+"""Filters choose what is read: the right rows, for few requests, however Spark plans."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import datasource as spark_filters
+
+from swampstore import Repo
+from swampstore.catalog.schema import Row
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.filters import (
+    Condition,
+    Conditions,
+    Frame,
+    Wanted,
+    understood,
+)
+from swampstore.stores.wrapper import CountingStore
+from tests.support.histories import MODELS, NAMES, History
+from tests.support.members import bucket_in_a_directory, shared_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("store", *Row._fields)
+MOMENT = datetime(2026, 5, 14, 20, 19, 51, 42000, tzinfo=UTC)
+
+
+# What Spark says ---------------------------------------------------------------------------
+
+
+def test_spark_s_filters_become_conditions() -> None:
+    found = understood(
+        [
+            spark_filters.IsNotNull(("version",)),
+            spark_filters.EqualTo(("model_id",), "i-1"),
+            spark_filters.In(("version",), [1, None, 2]),
+            spark_filters.GreaterThanOrEqual(("created_at",), MOMENT),
+            spark_filters.Not(spark_filters.EqualTo(("is_latest",), value=True)),
+            spark_filters.StringStartsWith(("data_name",), "st"),
+        ]
+    )
+
+    assert found == (
+        Condition("version", "is there"),
+        Condition("model_id", "=", "i-1"),
+        Condition("version", "in", (1, 2)),
+        Condition("created_at", ">=", MOMENT),
+        Condition("is_latest", "!=", operand=True),
+        Condition("data_name", "starts with", "st"),
+    )
+
+
+def test_filters_that_mean_nothing_here_are_left_to_spark() -> None:
+    found = understood(
+        [
+            spark_filters.IsNull(("version",)),
+            spark_filters.EqualTo(("version",), None),
+            spark_filters.EqualTo(("size",), 1.5),
+            spark_filters.EqualTo(("a", "b"), 1),
+            spark_filters.Not(spark_filters.In(("version",), [1])),
+            spark_filters.Not(spark_filters.EqualNullSafe(("created_at",), MOMENT)),
+            spark_filters.Not(spark_filters.IsNull(("version",))),
+            spark_filters.In(("version",), [b"x"]),
+        ]
+    )
+
+    assert found == ()
+
+
+@pytest.mark.parametrize(
+    ("condition", "passing", "failing"),
+    [
+        (Condition("x", "=", "a"), ["a"], ["b", None]),
+        (Condition("x", "!=", operand=True), [False], [True, None]),
+        (Condition("x", ">", 3), [4], [3, 2, None]),
+        (Condition("x", ">=", 3), [3], [2, None]),
+        (Condition("x", "<", "b"), ["a", "B"], ["b", "é", None]),
+        (Condition("x", "<=", 3), [3], [4, None]),
+        (Condition("x", "in", (1, 2)), [1, 2], [3, None]),
+        (Condition("x", "starts with", "ab"), ["abc"], ["xab", None]),
+        (Condition("x", "ends with", "ab"), ["xab"], ["abc", None]),
+        (Condition("x", "contains", "ab"), ["xaby"], ["a-b", None]),
+        (Condition("x", "is there"), ["", 0, False], [None]),
+        (Condition("x", ">", "3"), [4], [None]),  # cannot be compared: Spark has to
+    ],
+)
+def test_a_condition_holds_as_in_sql(
+    condition: Condition, passing: list[object], failing: list[object]
+) -> None:
+    assert [condition.holds(value) for value in passing] == [True] * len(passing)
+    assert [condition.holds(value) for value in failing] == [False] * len(failing)
+
+
+# What a frame was asked --------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def begun(frame_id: str) -> Frame:
+    frame = Frame(frame_id)
+    frame.begin()
+    return frame
+
+
+def test_a_frame_must_do_for_all_that_it_was_ever_asked(temporary: Path) -> None:
+    first = (Condition("version", "in", (1, 2)), Condition("created_at", ">", MOMENT))
+    second = (Condition("model_id", "=", "ü\n"),)
+
+    assert begun("a").asked(first).alternatives == (tuple(sorted(first, key=repr)),)
+    both = Frame("a").asked(second)
+    assert both.admits({"version": 2, "created_at": datetime.now(UTC), "model_id": "x"})
+    assert both.admits({"version": 3, "model_id": "ü\n"})
+    assert not both.admits({"version": 3, "model_id": "x"})
+    assert Frame("a").asked(first) == both
+    assert begun("b").asked(second).alternatives == (second,)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in temporary.iterdir()] == [0o600, 0o600]
+
+
+def test_a_frame_that_was_asked_for_everything_reads_everything(temporary: Path) -> None:
+    del temporary
+    begun("a").asked((Condition("version", "=", 1),))
+
+    assert Frame("a").asked(()).is_everything
+    assert Frame("a").asked((Condition("version", "=", 2),)).is_everything
+
+
+def test_a_frame_that_is_asked_too_much_reads_everything(temporary: Path) -> None:
+    del temporary
+    frame = begun("a")
+    asked = [frame.asked((Condition("version", "=", number),)) for number in range(20)]
+
+    assert not asked[10].is_everything
+    assert asked[19].is_everything
+
+
+def test_what_cannot_be_remembered_narrows_nothing(temporary: Path) -> None:
+    frame = begun("a")
+    frame.asked((Condition("version", "=", 1),))
+    for note in temporary.iterdir():
+        note.unlink()  # as those who clean up do
+
+    assert frame.asked((Condition("version", "=", 2),)).is_everything
+    os.rmdir(temporary)
+    assert begun("b").asked((Condition("version", "=", 1),)).is_everything
+
+
+def test_notes_of_frames_that_nobody_used_for_long_go(temporary: Path) -> None:
+    for name in ("old", "new"):
+        begun(name)
+    (temporary / "other").touch()
+    for old in (temporary / "other", next(temporary.glob("*old*"))):
+        os.utime(old, (0, 0))
+
+    begun("newest")
+
+    assert {one.name.removeprefix("swampstore-frame-") for one in temporary.iterdir()} == {
+        "new.jsonl",
+        "newest.jsonl",
+        "other",
+    }
+
+
+# The right rows ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["in place", "version 1", "version 2"])
+def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A place where much has happened."""
+    directory = tmp_path_factory.mktemp("lived")
+    is_remote = request.param != "in place"
+    shared = bucket_in_a_directory(directory) if is_remote else shared_directory(directory)
+    member = shared.member("ana")
+    with member.open() as repo:
+        History(repo, 11).go_on(150)
+        if is_remote:
+            repo.sync.push()
+        if request.param == "version 2":
+            repo.sync.migrate_index()
+    (place,) = places_of(member.repo_dir, None, member.environ)
+    return place
+
+
+def read(table: Artifacts, place: Place) -> list[tuple[Any, ...]]:
+    with place.open() as store:
+        pieces = list(table.plan(place, store, 3))
+        return sorted(row for piece in pieces for row in table.rows(place, piece, store))
+
+
+TYPES = sorted({model.rpartition("/")[0] for model in MODELS})
+IDS = sorted({model.rpartition("/")[2] for model in MODELS})
+
+
+def about(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Condition]:
+    compared = st.tuples(st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), values)
+    chosen = st.tuples(st.just("in"), st.lists(values, max_size=3).map(tuple))
+    return (compared | chosen).map(lambda test: Condition(column, *test))
+
+
+def about_text(column: str, texts: list[str]) -> st.SearchStrategy[Condition]:
+    text = st.sampled_from([*texts, "", "../..", "zzz"])
+    part = st.tuples(
+        st.sampled_from(["starts with", "ends with", "contains"]), text.map(lambda it: it[:2])
+    )
+    return about(column, text) | part.map(lambda test: Condition(column, *test))
+
+
+CONDITIONS = (
+    about_text("type_normalized", TYPES)
+    | about_text("model_id", IDS)
+    | about_text("data_name", list(NAMES))
+    | about_text("namespace", ["infra"])
+    | about_text("step_name", ["measure", "check"])
+    | about("version", st.integers(0, 12))
+    | about("is_latest", st.booleans())
+    | about("size", st.integers(0, 70))
+    | st.sampled_from(COLUMNS).map(lambda column: Condition(column, "is there"))
+)
+ALTERNATIVES = st.lists(st.lists(CONDITIONS, max_size=3).map(tuple), min_size=1, max_size=2)
+
+
+@settings(deadline=None, max_examples=40)
+@given(alternatives=ALTERNATIVES.map(tuple))
+def test_what_is_wanted_is_found_as_if_everything_were_read(
+    lived: Place, alternatives: tuple[Conditions, ...]
+) -> None:
+    wanted = Wanted(alternatives)
+    everything = _everything(lived)
+
+    expected = [row for row in everything if wanted.admits(dict(zip(COLUMNS, row, strict=True)))]
+
+    assert read(Artifacts(wanted=wanted), lived) == expected
+
+
+_read_before: dict[str, list[tuple[Any, ...]]] = {}
+
+
+def _everything(place: Place) -> list[tuple[Any, ...]]:
+    if place.identity not in _read_before:
+        _read_before[place.identity] = read(Artifacts(), place)
+        assert len(_read_before[place.identity]) > 40
+    return _read_before[place.identity]
+
+
+# Few requests ------------------------------------------------------------------------------
+
+
+class Counted:
+    """Reads a place and counts what that costs, planning apart from reading."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def __call__(self, *conditions: Condition, content: bool = False) -> tuple[int, int, int]:
+        """Return the rows, and the requests of the driver and of the tasks."""
+        table = Artifacts(content=content, wanted=Wanted((conditions,)))
+        with self._place.open() as opened:
+            store = CountingStore(opened)
+            pieces = list(table.plan(self._place, store, 2))
+            planning = sum(store.tally().requests.values())
+            store.reset()
+            rows = [row for piece in pieces for row in table.rows(self._place, piece, store)]
+            return len(rows), planning, sum(store.tally().requests.values())
+
+
+def populate(repo: Repo) -> None:
+    """Five models with two names of four versions each."""
+    for number in range(5):
+        for name in ("state", "log"):
+            for version in range(4):
+                repo.artifacts.save(f"aws/ec2/i-{number}", name, f"{version}")
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    member = bucket_in_a_directory(tmp_path_factory.mktemp("bucket")).member("ana")
+    with member.open() as repo:
+        populate(repo)
+        repo.sync.push()
+        repo.sync.migrate_index()
+    (place,) = places_of(member.repo_dir, None, member.environ)
+    return place
+
+
+def test_a_model_costs_its_own_shard_only(bucket: Place) -> None:
+    read = Counted(bucket)
+    markers_shard = 1  # aws/ec2 could be the model ec2 of type aws, too
+    versions = 2 * 4
+
+    assert read() == (40, 1, 5 + markers_shard + 5 * (versions + 2))
+    assert read(Condition("model_id", "=", "i-3")) == (8, 1, 1 + versions + 2)
+    both = (
+        Condition("type_normalized", "=", "aws/ec2"),
+        Condition("model_id", "in", ("i-1", "i-2")),
+    )
+    assert read(*both) == (16, 1, 2 * (1 + versions + 2))
+    assert read(Condition("type_normalized", "=", "aws")) == (0, 1, 5 + markers_shard)
+    assert read(Condition("type_normalized", "starts with", "gcp")) == (0, 1, 0)
+    assert read(Condition("model_id", "=", "i-1"), Condition("model_id", "=", "i-2")) == (0, 1, 0)
+
+
+def test_a_name_costs_its_own_metadata_only(bucket: Place) -> None:
+    shard = 1
+    read = Counted(bucket)
+    model = Condition("model_id", "=", "i-3")
+
+    assert read(model, Condition("data_name", "=", "log")) == (4, 1, shard + 1 + 4)
+    assert read(model, Condition("data_name", "=", "nothing")) == (0, 1, shard)
+
+
+def test_a_version_costs_itself_the_marker_and_what_tells_whether_it_is_latest(
+    bucket: Place,
+) -> None:
+    shard, names = 1, 2
+    read = Counted(bucket)
+    model = Condition("model_id", "=", "i-3")
+
+    assert read(model, Condition("version", "=", 4)) == (2, 1, shard + names * (1 + 1))
+    assert read(model, Condition("version", "=", 2)) == (2, 1, shard + names * (1 + 2))
+    assert read(model, Condition("version", ">", 2)) == (4, 1, shard + names * (1 + 2))
+    assert read(model, Condition("version", ">", 9)) == (0, 1, shard)
+
+
+def test_content_costs_the_wanted_rows_only(bucket: Place) -> None:
+    read = Counted(bucket)
+    model = Condition("model_id", "=", "i-3")
+    latest = Condition("is_latest", "=", operand=True)
+    _, _, without = read(model)
+
+    assert read(model, latest, content=True) == (2, 1, without + 2)
+    assert read(model, Condition("size", ">", 1), content=True) == (0, 1, without)
+
+
+def test_a_directory_in_place_is_listed_no_further_than_needed(tmp_path: Path) -> None:
+    member = shared_directory(tmp_path).member("ana")
+    with member.open() as repo:
+        populate(repo)
+    (place,) = places_of(member.repo_dir, None, member.environ)
+    read = Counted(place)
+    everything = read()
+    model = (Condition("type_normalized", "=", "aws/ec2"), Condition("model_id", "=", "i-3"))
+
+    found = read(*model)
+
+    assert everything[0] == 40
+    assert found[0] == 8
+    assert found[1] + found[2] < (everything[1] + everything[2]) / 2
+
+
+# On Spark ----------------------------------------------------------------------------------
+
+
+def test_frames_give_right_answers_however_they_are_used(
+    spark: SparkSession, bucket: Place
+) -> None:
+    from swampstore.pipeline.tables import Tables
+
+    frame = Tables(spark, [bucket]).artifacts()
+    one = frame.filter("model_id = 'i-1' AND is_latest")
+    two = frame.filter("model_id = 'i-2' AND version = 1")
+
+    # Both sides have but one reading, and Spark would still know their filters afterwards.
+    assert one.join(two, "data_name").count() == 2
+    frame.createOrReplaceTempView("filtered")
+    either, named, everything = (
+        f"(SELECT count(*) FROM filtered {condition})"
+        for condition in (
+            "WHERE model_id = 'i-3' OR version = 4",
+            "WHERE data_name LIKE 'l%' AND model_id = 'i-4'",
+            "",
+        )
+    )
+    [counts] = spark.sql(f"SELECT {either}, {named}, {everything}").collect()
+    assert tuple(counts) == (16, 4, 40)
+
+
+def test_filters_reach_the_reading(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
+    from swampstore.pipeline.tables import Tables
+
+    # Whoever read more than the shard of i-1 would stumble.
+    broken = tmp_path / "broken"
+    assert bucket.root is not None
+    shutil.copytree(bucket.root, broken)
+    for shard in (broken / "_index").glob("data--aws--ec2*"):
+        if "i-1" not in shard.name:
+            shard.write_bytes(b"{")
+    (place,) = places_of(f"file://{broken}")
+
+    rows = Tables(spark, [place]).artifacts().filter("model_id = 'i-1' AND version < 3").collect()
+
+    assert sorted((row.data_name, row.version) for row in rows) == [
+        ("log", 1),
+        ("log", 2),
+        ("state", 1),
+        ("state", 2),
+    ]

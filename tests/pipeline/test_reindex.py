@@ -1,0 +1,258 @@
+"""Making an index anew on Spark: whatever document is lost, a new machine finds everything."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import pytest
+
+from swampstore.index.errors import IndexMovedError
+from swampstore.index.format import Meta, RawEntries, decode_shard
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.pipeline.evidence.gathering import Claims
+from swampstore.pipeline.evidence.rows import decoded_sum
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.reindex import Reindexed, reindex
+from swampstore.pipeline.reindex.rebuilding import Writing, merged, write_shard
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import StoreUnreachableError
+from tests.pipeline.test_verify import MODELS, Home, fill
+from tests.support.damage import Bucket
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHARD = shard_key("data--t--u--m00")
+OTHER = shard_key("data--t--u--m01")
+MARKERS = shard_key("data--t--u")
+
+
+class Ground:
+    """A store that Ana filled, and what is in it."""
+
+    def __init__(self, directory: Path, version: int) -> None:
+        self._directory = directory
+        self.ana = Home(directory / "ana", directory / "bucket")
+        fill(self.ana, MODELS[:2], version=version)
+        self.bucket = Bucket(directory / "bucket")
+        self.places: list[Place] = places_of(f"file://{self.bucket.root}")
+        self.payload = self.bucket.payload()
+
+    def new_machine(self, name: str) -> dict[str, bytes]:
+        """Return what a machine pulls that was never here before."""
+        return Home(self._directory / name, self.bucket.root).pulled()
+
+    @property
+    def commit_seq(self) -> int:
+        return int(self.bucket.document(META_KEY)["commitSeq"])
+
+
+class Loss(NamedTuple):
+    """Documents that are gone, and such that are damaged."""
+
+    version: int
+    gone: tuple[str, ...] = ()
+    spoiled: tuple[str, ...] = ()
+
+    def happen(self, bucket: Bucket) -> None:
+        for rel in self.gone:
+            bucket.remove(rel)
+        for rel in self.spoiled:
+            bucket.put(rel, b'{"version":1,"entries":{')
+
+
+LOSSES = {
+    "a shard of version 2": Loss(2, gone=(SHARD,)),
+    "meta of version 2": Loss(2, gone=(META_KEY,), spoiled=(MARKERS,)),
+    "the monolith": Loss(1, spoiled=(MONOLITH_KEY,)),
+    "everything": Loss(1, gone=(MONOLITH_KEY, META_KEY, SHARD, OTHER, MARKERS)),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_new_machine_finds_everything_whatever_was_lost(
+    spark: SparkSession, tmp_path: Path, loss: str
+) -> None:
+    version = LOSSES[loss].version
+    ground = Ground(tmp_path, version)
+    before = ground.commit_seq if version == 2 else 0
+    LOSSES[loss].happen(ground.bucket)
+    done = reindex(spark, ground.places)
+    assert done.entries == done.kept + done.made == len(ground.payload)
+    assert done.documents
+    assert ground.bucket.version == version
+    assert version == 1 or ground.commit_seq > before
+    assert ground.new_machine("bob") == ground.payload
+    hashes = [one["sha256"] for one in _entries(ground.bucket).values()]
+    assert len(hashes) == len(ground.payload)
+
+
+def _entries(bucket: Bucket) -> dict[str, Any]:
+    if bucket.version == 1:
+        return dict(bucket.document(MONOLITH_KEY)["entries"])
+    found: dict[str, Any] = {}
+    for partition in bucket.document(META_KEY)["partitions"]:
+        found |= bucket.document(shard_key(partition))["entries"]
+    return found
+
+
+def test_a_sound_index_stays_as_it_is_and_a_dry_run_changes_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ground = Ground(tmp_path, 2)
+    documents = _documents(ground.bucket)
+    assert reindex(spark, ground.places, rehash=True).documents == 0
+    assert _documents(ground.bucket) == documents
+
+    ground.bucket.remove(SHARD)
+    documents = _documents(ground.bucket)
+    would = reindex(spark, ground.places, dry_run=True)
+    assert (would.entries, would.documents) == (len(ground.payload), 0)
+    assert _documents(ground.bucket) == documents
+
+
+def _documents(bucket: Bucket) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in (bucket.root / "_index").iterdir()}
+
+
+def test_a_push_in_flight_succeeds_after_a_reindex_and_what_others_wrote_stays(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ground = Ground(tmp_path, 2)
+    document = ground.bucket.document(SHARD)
+    document["theirs"] = {"of": "another client"}
+    rel = "data/t/u/m00/alone/1/raw"
+    document["entries"][rel] |= {"mark": 7}
+    del document["entries"][rel]["sha256"]
+    ground.bucket.put_document(SHARD, document)
+    with ground.ana.open() as repo:
+        repo.artifacts.save("t/u/m00", "alone", "in flight")
+        prepared = repo.sync.prepare_push()
+        ground.bucket.remove(OTHER)
+        done = reindex(spark, ground.places)
+        assert (done.hashed, done.waiting) == (1, 2)
+        repo.sync.commit_push(prepared)
+    payload = ground.bucket.payload()
+    assert payload["data/t/u/m00/alone/4/raw"] == b"in flight"
+    assert ground.new_machine("bob") == payload
+    after = ground.bucket.document(SHARD)
+    assert after["theirs"] == {"of": "another client"}
+    assert after["entries"][rel]["mark"] == 7
+    assert after["entries"][rel]["sha256"]
+
+
+def test_a_reindex_that_was_killed_before_meta_is_finished_by_the_next_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, 2)
+    before = ground.commit_seq
+    ground.bucket.remove(SHARD)
+    ground.bucket.remove(META_KEY)
+
+    def killed(self: Writing, meta: Meta, *, commits: bool) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writing, "_put_meta", killed)
+        with pytest.raises(KeyboardInterrupt):
+            reindex(spark, ground.places)
+    # Whoever is interrupted shuts himself out before he gives the lock back, which heals the list.
+    (ground.bucket.root / META_KEY).unlink(missing_ok=True)
+    done = reindex(spark, ground.places)
+    # Who takes the lock over settles what there is, so perhaps there is nothing left to write.
+    assert done.made == 0
+    assert ground.commit_seq > before
+    assert ground.new_machine("bob") == ground.payload
+
+
+def test_an_object_that_is_not_what_its_entry_says_does_not_become_the_truth(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ground = Ground(tmp_path, 1)
+    rel = "data/t/u/m00/alone/1/raw"
+    said = _entries(ground.bucket)[rel]
+    ground.bucket.put(rel, b"short")
+    ground.bucket.put("files/old.txt", b"nobody named it")
+    done = reindex(spark, ground.places, grace=timedelta(0))
+    assert (done.contradicted, done.adopted) == (1, 1)
+    assert _entries(ground.bucket)[rel] == said
+    assert done.findings is not None
+    told = {(row["kind"], row["rel"], row["repaired"]) for row in done.findings.collect()}
+    assert told == {("contradicted", rel, False), ("adopted", "files/old.txt", True)}
+
+
+# Shards in tasks: without Spark -------------------------------------------------------------------
+
+WANTED: RawEntries = {rel: msgspec.Raw(b'{"size":1}') for rel in ("b", "a")}
+
+
+def test_a_shard_keeps_its_order_and_new_entries_come_last_sorted() -> None:
+    current = {"b": msgspec.Raw(b"{}"), "gone": msgspec.Raw(b"{}")}
+    wanted = {rel: msgspec.Raw(b"1") for rel in ("d", "c", "b")}
+    assert list(merged(current, wanted)) == ["b", "c", "d"]
+
+
+def test_a_task_that_is_tried_again_finds_its_own_shard(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (place,) = places_of(f"file://{tmp_path / 'bucket'}")
+    with place.open() as store:
+        first = write_shard(place, store, "audit", WANTED, None)
+        again = write_shard(place, store, "audit", WANTED, None)
+    assert first[2]
+    assert again == (*first[:2], False)
+    shard = json.loads((tmp_path / "bucket/_index/audit.json").read_bytes())
+    assert shard == {"version": 1, "entries": {"a": {"size": 1}, "b": {"size": 1}}}
+
+
+def test_a_shard_of_version_2_tells_which_commit_wrote_it(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (place,) = places_of(f"file://{tmp_path / 'bucket'}")
+    with place.open() as store:
+        write_shard(place, store, "audit", WANTED, None, commit_seq=7)
+        found = decode_shard(store.get(shard_key("audit")).data)
+    assert found.commit_seq == 7
+    rows = Claims().rows(0, place, (shard_key("audit"),), place.open())
+    summary = decoded_sum([*rows][-1][-1])
+    assert (summary.entries, summary.highest, summary.written) == (2, 0, 7)
+
+
+def test_a_shard_that_somebody_else_wrote_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (place,) = places_of(f"file://{tmp_path / 'bucket'}")
+    with place.open() as store:
+        store.put("_index/audit.json", b'{"version":1,"entries":{"theirs":{}}}')
+        with pytest.raises(IndexMovedError):
+            write_shard(place, store, "audit", WANTED, None)
+
+
+def test_results_of_several_places_add_up() -> None:
+    both = Reindexed(places=1, kept=2, seconds=0.5) + Reindexed(places=1, made=3, dry_run=True)
+    assert (both.places, both.entries, both.dry_run) == (2, 5, True)
+    assert both.to_json()["seconds"] == 0.5
+
+
+def test_what_is_left_of_a_deletion_is_not_adopted_but_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground = Ground(tmp_path, 2)
+
+    def fail(_store: DirectoryStore, _key: str, _token: str = "") -> None:
+        raise StoreUnreachableError("503", hint="Wait.")
+
+    with ground.ana.open() as repo, monkeypatch.context() as patch:
+        repo.artifacts.delete("t/u/m00", "alone")
+        patch.setattr(DirectoryStore, "delete", fail)
+        patch.setattr(DirectoryStore, "delete_if_match", fail)
+        repo.sync.push()
+    left = {rel for rel in ground.bucket.payload() if rel.startswith("data/t/u/m00/alone/")}
+    assert left
+    would = reindex(spark, ground.places, grace=timedelta(0), dry_run=True)
+    assert (would.adopted, would.leaving) == (0, len(left))
+    done = reindex(spark, ground.places, grace=timedelta(0))
+    assert (done.adopted, done.leaving) == (0, 0)
+    assert not left & ground.bucket.payload().keys()
+    assert ground.new_machine("bob") == ground.bucket.payload()

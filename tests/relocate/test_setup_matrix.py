@@ -1,0 +1,584 @@
+"""`datastore setup` from every kind of datastore to every other one, with data in it.
+
+Whatever happens on the way, everything can be read afterwards, and nothing is given up before it
+was read back from where it went.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from swampstore import Repo, init_repo, open_repo
+from swampstore.config import read_marker, update_marker
+from swampstore.datastore_address import Address
+from swampstore.datastore_setup import set_up_datastore
+from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
+from swampstore.layout import SIDECAR
+from swampstore.relocate import moving as relocation
+from swampstore.relocate import settings as new_settings
+from swampstore.relocate import setup as setting_up
+from swampstore.relocate.setup import SetupReport
+from swampstore.stores import Store, Written
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import CorruptObjectError, StoreMissingError
+from swampstore.stores.probe import ProbeReport
+from swampstore.sync.staged_cache import StagedCache
+from tests.support.gcs_server import GcsServer
+from tests.support.machines import contents
+from tests.support.remotes import BUCKET
+from tests.support.servers import AZURITE_ACCOUNT, AZURITE_KEY, S3_KEY, S3Server
+
+MODEL = "aws/ec2/i-1"
+STATE = "data/aws/ec2/i-1/state"
+LARGE = b"0123456789abcdef" * (280 << 10)  # more than is sent in one piece
+OUTPUT = "outputs/aws/run.yaml"
+
+
+def _believe(store: Store, *, racers: int = 0) -> ProbeReport:
+    """Spare the proofs, which cost more than all the rest, and have tests of their own."""
+    return ProbeReport(store.identity, ())
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "SWAMPSTORE_FSYNC": "off",
+        "AWS_ACCESS_KEY_ID": S3_KEY["accessKeyId"],
+        "AWS_SECRET_ACCESS_KEY": S3_KEY["secretAccessKey"],
+        "AZURE_STORAGE_ACCOUNT_NAME": AZURITE_ACCOUNT,
+        "AZURE_STORAGE_ACCOUNT_KEY": AZURITE_KEY,
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(setting_up, "probe", _believe)
+
+
+# Places ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[str], Address]:
+    """Return a new, empty place of a kind."""
+
+    def made(kind: str) -> Address:
+        name = uuid.uuid4().hex
+        match kind:
+            case "default":
+                return Address("filesystem")
+            case "path":
+                return Address("filesystem", path=f"{tmp_path}/{name}")
+            case "file":
+                (tmp_path / name).mkdir()
+                return Address(f"file://{tmp_path}/{name}")
+            case "s3":
+                s3: S3Server = request.getfixturevalue("s3_server")
+                return Address(f"s3://{BUCKET}/{name}?endpoint={s3.url}&region=eu-central-1")
+            case "gcs":
+                gcs: GcsServer = request.getfixturevalue("gcs_server")
+                return Address("gcs", {"bucket": BUCKET, "prefix": name, "apiEndpoint": gcs.url})
+            case _:
+                azure = request.getfixturevalue("azure_server")
+                return Address(f"az://{BUCKET}/{name}?endpoint={azure}")
+
+    return made
+
+
+class Desk:
+    """A machine with a repository on it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.repo_dir = directory / "repo"
+        self.environ = {"SWAMP_HOME": str(directory / "home"), "SWAMPSTORE_FSYNC": "off"}
+        init_repo(self.repo_dir).close()
+
+    def open(self) -> Repo:
+        return open_repo(self.repo_dir, environ=self.environ)
+
+    def move(self, address: Address, **options: Any) -> SetupReport:
+        with self.open() as repo:
+            return set_up_datastore(repo, address, environ=self.environ, **options)
+
+    def save(self, name: str, *contents: str) -> None:
+        with self.open() as repo:
+            for content in contents:
+                repo.artifacts.save(MODEL, name, content)
+
+    def texts(self, name: str) -> list[str]:
+        with self.open() as repo:
+            return contents(repo, MODEL, name)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = read_marker(str(self.repo_dir)).get("datastore") or {}
+        return found
+
+    @property
+    def cache(self) -> Path:
+        with self.open() as repo:
+            return Path(repo.config.base)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Callable[[str], Desk]:
+    return lambda name: Desk(tmp_path / name)
+
+
+@pytest.fixture
+def ana(desk: Callable[[str], Desk]) -> Desk:
+    return desk("ana")
+
+
+@pytest.fixture
+def bob(desk: Callable[[str], Desk]) -> Desk:
+    return desk("bob")
+
+
+# Data -----------------------------------------------------------------------------------------
+
+
+class Version(NamedTuple):
+    """What must be the same wherever the data is."""
+
+    address: str
+    version: int
+    id: str
+    sha256: str
+
+
+def fill(repo: Repo) -> None:
+    for number in (1, 2):
+        repo.artifacts.save(MODEL, "state", {"n": number})
+    repo.artifacts.save(MODEL, "größe", b"")
+    repo.artifacts.save("@acme/probe/p-1", "207333", LARGE)
+    output = Path(repo.config.datastore_dir, OUTPUT)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text("status: ok\n")
+
+
+def everything(repo: Repo) -> set[Version]:
+    """Read every version, content included."""
+    found = set()
+    for one in repo.query("version > 0", limit=1000):
+        artifact = repo.version(one.model, one.name, one.version)
+        sha256 = hashlib.sha256(artifact.bytes()).hexdigest()
+        found.add(Version(f"{one.model} {one.name}", one.version, artifact.metadata.id, sha256))
+    return found
+
+
+# From anywhere to anywhere --------------------------------------------------------------------
+
+KINDS = ("default", "path", "file", "s3", "gcs", "azure")
+REMOTE = KINDS[2:]
+PAIRS = [(one, other) for one in KINDS for other in KINDS if one != other]
+PAIRS += [(kind, kind) for kind in ("path", "file", "s3")]
+
+
+class Case(NamedTuple):
+    """A move; the switches are spread over the pairs so that each meets each kind."""
+
+    source: str
+    target: str
+    namespace: str | None
+    sharded: bool
+    lazy: bool
+
+    def __str__(self) -> str:
+        switches = [name for name in ("namespace", "sharded", "lazy") if getattr(self, name)]
+        return "-".join([self.source, self.target, *switches])
+
+
+CASES = [
+    Case(
+        source,
+        target,
+        namespace="infra" if number % 2 else None,
+        sharded=number // 2 % 2 == 1,
+        lazy=source in REMOTE and number % 3 != 0,
+    )
+    for number, (source, target) in enumerate(PAIRS)
+]
+
+
+def test_the_switches_meet_every_kind() -> None:
+    for kind in REMOTE:
+        for name in ("namespace", "sharded", "lazy"):
+            assert {bool(getattr(case, name)) for case in CASES if case.source == kind} == {
+                *(False, True)
+            }, (kind, name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_everything_arrives_as_it_was(
+    case: Case, ana: Desk, bob: Desk, place: Callable[[str], Address]
+) -> None:
+    source, target = place(case.source), place(case.target)
+    with ana.open() as repo:
+        fill(repo)
+        expected = everything(repo)
+    (ana.repo_dir / ".swamp/secrets").mkdir()
+    (ana.repo_dir / ".swamp/secrets/key").write_text("mine")
+    if case.source != "default":
+        ana.move(source)
+    mover = ana
+    if case.lazy:
+        mover = bob
+        bob.move(source, hydration="lazy")
+    mover.save("late", "saved and never pushed")
+    index = "sharded" if case.sharded and target.is_remote else None
+    mover.move(target, namespace=case.namespace, index=index)
+    with mover.open() as repo:
+        (late,) = (one for one in everything(repo) if one.address == f"{MODEL} late")
+        expected.add(late)
+        assert everything(repo) == expected
+        cache = Path(repo.config.base)
+    if target.is_remote:
+        # All of it is on the remote, not only in the cache.
+        shutil.rmtree(cache)
+    with mover.open() as repo:
+        if target.is_remote:
+            repo.sync.pull()
+            assert repo.sync.status().index_version == (2 if case.sharded else 1)
+        assert everything(repo) == expected
+        assert Path(repo.config.datastore_dir, OUTPUT).read_text() == "status: ok\n"
+    assert (ana.repo_dir / ".swamp/secrets/key").read_text() == "mine"
+    if case.target != "default":
+        assert not list((mover.repo_dir / ".swamp").rglob("raw"))
+
+
+# Nothing is given up before it was read back --------------------------------------------------
+
+
+def spoil(patch: pytest.MonkeyPatch, how: str) -> None:
+    """Let a store, once, keep another content than it was sent for one object, or none at all."""
+    real = DirectoryStore.put_if_absent
+    spoilt: list[str] = []
+
+    def spoiling(self: DirectoryStore, key: str, data: bytes) -> Written:
+        is_meant = key.endswith(f"{STATE}/2/raw") and not spoilt
+        if is_meant:
+            spoilt.append(key)
+        written = real(self, key, b"spoiled" if is_meant and how == "corrupted" else data)
+        if is_meant and how == "lost":
+            self.delete(key)
+        return written
+
+    patch.setattr(DirectoryStore, "put_if_absent", spoiling)
+
+
+@pytest.mark.parametrize("how", ["corrupted", "lost"])
+@pytest.mark.parametrize("source", ["default", "file"])
+def test_an_object_that_is_not_what_was_sent_stops_the_move(
+    ana: Desk,
+    place: Callable[[str], Address],
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    how: str,
+) -> None:
+    ana.save("state", "one", "two")
+    ana.move(place(source))
+    before, settings, target = files(ana.repo_dir / ".swamp"), ana.settings, place("file")
+    with monkeypatch.context() as patch, pytest.raises(CorruptObjectError) as told:
+        spoil(patch, how)
+        ana.move(target)
+    assert f"{STATE}/2/raw" in told.value.message
+    assert ana.settings == settings
+    assert files(ana.repo_dir / ".swamp") == before
+    assert ana.texts("state") == ["one", "two"]
+    # What it has lost or spoiled was sent anew.
+    ana.move(target)
+    assert Path(target.target.removeprefix("file://"), f"{STATE}/2/raw").read_text() == "two"
+    assert ana.texts("state") == ["one", "two"]
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Return the payload below a directory."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes() for path in found if "swampstore." not in str(path)}
+
+
+def test_a_copy_that_is_not_what_was_copied_stops_the_move(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", "one", "two")
+    before, target = files(ana.repo_dir / ".swamp"), place("path")
+    real = relocation._copy
+
+    def spoiling(source: str, target: str) -> int:
+        size = real(source, target)
+        if source.endswith("/2/raw"):
+            Path(target).write_text("spoiled")
+        return size
+
+    with monkeypatch.context() as patch, pytest.raises(DiskError) as told:
+        patch.setattr(relocation, "_copy", spoiling)
+        ana.move(target)
+    assert f"{STATE}/2/raw" in told.value.message
+    assert (ana.settings, files(ana.repo_dir / ".swamp")) == ({}, before)
+
+
+def test_the_settings_are_written_when_everything_is_there_and_nothing_removed(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", "one", "two")
+    before, target = files(ana.repo_dir / ".swamp"), place("file")
+    bucket = Path(target.target.removeprefix("file://"))
+    calls: list[bool] = []
+
+    def looking(repo_dir: str, changes: dict[str, Any]) -> None:
+        calls.append(files(ana.repo_dir / ".swamp") == before)
+        calls.append((bucket / f"{STATE}/2/raw").read_text() == "two")
+        update_marker(repo_dir, changes)
+
+    monkeypatch.setattr(new_settings, "update_marker", looking)
+    ana.move(target)
+    assert calls == [True, True]
+
+
+# In one and the same directory ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["filesystem:", "file://"])
+def test_data_is_not_moved_to_where_it_is_already(ana: Desk, tmp_path: Path, kind: str) -> None:
+    ana.save("state", "one")
+    alias = tmp_path / "alias"
+    alias.symlink_to(ana.repo_dir / ".swamp")
+    with pytest.raises(ValidationError, match="already"):
+        ana.move(Address.parse(f"{kind}{alias}", "test"))
+    assert ana.settings == {}
+    assert ana.texts("state") == ["one"]
+
+
+def test_a_shared_directory_can_become_a_bucket_and_the_other_way_round(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    share = place("path")
+    ana.save("state", "one")
+    ana.move(share)
+    ana.move(Address(f"file://{share.path}"))
+    assert ana.texts("state") == ["one"]
+    ana.save("state", "two")
+    ana.move(share)
+    assert ana.texts("state") == ["one", "two"]
+
+
+@pytest.mark.parametrize("before", [None, "infra"])
+def test_data_gets_another_namespace_on_the_same_remote(
+    ana: Desk, bob: Desk, place: Callable[[str], Address], before: str | None
+) -> None:
+    remote = place("file")
+    ana.save("state", "one", "two")
+    ana.move(remote, namespace=before)
+    if before is None:
+        bob.move(remote, hydration="lazy")
+        ana = bob
+    ana.save("state", "never pushed")
+    ana.move(remote, namespace="web")
+    assert ana.texts("state") == ["one", "two", "never pushed"]
+    bucket = Path(remote.target.removeprefix("file://"), "web")
+    assert (bucket / f"{STATE}/3/raw").read_text() == "never pushed"
+    assert not (ana.cache / "data").exists()
+
+
+# Leaving a remote -----------------------------------------------------------------------------
+
+
+def test_a_remote_that_is_out_of_reach_can_only_be_left_without_its_data(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    old, new = place("file"), place("file")
+    ana.move(old)
+    ana.save("state", "never pushed")
+    bucket = Path(old.target.removeprefix("file://"))
+    bucket.rename(bucket.with_name("unmounted"))
+    settings = ana.settings
+    with pytest.raises(StoreMissingError) as told:
+        ana.move(new)
+    assert "--skip-migration" in (told.value.hint or "")
+    assert ana.settings == settings
+    report = ana.move(new, migrate=False)
+    assert ana.settings["url"] == new.target
+    assert any("1 changed path(s)" in warning for warning in report.warnings)
+    # What was never pushed is in the cache of then, and goes nowhere.
+    with ana.open() as repo:
+        repo.sync.push()
+    assert not list(Path(new.target.removeprefix("file://")).rglob("raw"))
+    (warning,) = [text for text in report.warnings if "in use until now" in text]
+    old_cache = Path(warning.rpartition(" ")[2])
+    assert (old_cache / f"{STATE}/1/raw").read_text() == "never pushed"
+
+
+def test_what_others_pushed_and_what_was_never_pushed_is_both_taken_along(
+    ana: Desk, bob: Desk, place: Callable[[str], Address]
+) -> None:
+    shared = place("file")
+    ana.save("state", "one")
+    ana.move(shared)
+    bob.move(shared)
+    bob.save("state", "of bob")
+    with bob.open() as repo:
+        repo.sync.push()
+    ana.save("state", "of ana")
+    ana.move(Address("filesystem"))
+    assert ana.texts("state") == ["one", "of bob", "of ana"]
+
+
+def test_what_is_left_in_the_cache_of_an_earlier_remote_does_not_come_back(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    second = place("file")
+    ana.save("state", "one")
+    ana.save("gone", "soon deleted")
+    ana.move(place("file"))
+    ana.move(Address("filesystem"))
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "gone")
+    ana.move(second)
+    bucket = Path(second.target.removeprefix("file://"))
+    assert [path.parent.parent.name for path in bucket.rglob("raw")] == ["state"]
+    assert (ana.texts("state"), ana.texts("gone")) == (["one"], [])
+
+
+def test_unfinished_versions_and_links_are_told_of_once(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    ana.save("state", "one")
+    half = ana.repo_dir / f".swamp/{STATE}/2"
+    half.mkdir()
+    (half / "raw").write_text("half")
+    (ana.repo_dir / f".swamp/{OUTPUT}").parent.mkdir(parents=True)
+    (ana.repo_dir / f".swamp/{OUTPUT}").symlink_to("/etc/hostname")
+    os.mkfifo(ana.repo_dir / f".swamp/{OUTPUT}.fifo")
+    report = ana.move(place("file"))
+    told = dict(warning.split(": ", 1) for warning in report.warnings)
+    assert told.keys() == {f"{STATE}/2", OUTPUT, f"{OUTPUT}.fifo"}
+    assert told[OUTPUT].startswith("a link")
+    assert told[f"{OUTPUT}.fifo"].startswith("no regular file")
+    assert (half / "raw").exists()
+
+
+def test_a_cache_with_unpushed_work_of_another_program_is_not_set_aside(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    there = place("file")
+    ana.save("state", "one")
+    ana.move(there)
+    cache = ana.cache
+    ana.move(Address("filesystem"))
+    (cache / "_catalog.db-base").unlink()
+    marks = {"localDirty": True, "dirtyPaths": [f"{STATE}/1"], "bulkInvalidated": False}
+    sidecar = {"version": 2, "remoteIndexETag": "", "lastVerifiedAt": "", **marks}
+    (cache / SIDECAR).write_text(json.dumps(sidecar))
+    with pytest.raises(AlreadyExistsError, match=f"{STATE}/1"):
+        ana.move(there)
+    assert ana.texts("state") == ["one"]
+    (cache / SIDECAR).write_text(json.dumps({**sidecar, "localDirty": False, "dirtyPaths": []}))
+    ana.move(there)
+    assert ana.texts("state") == ["one"]
+
+
+@pytest.mark.parametrize("target", ["path", "file"])
+def test_versions_without_content_stay_behind_and_are_named(
+    ana: Desk, place: Callable[[str], Address], tmp_path: Path, target: str
+) -> None:
+    ana.save("state", "one", "two", "three")
+    home = ana.repo_dir / f".swamp/{STATE}"
+    (home / "2/raw").unlink()
+    (home / "3/raw").rename(tmp_path / "elsewhere")
+    (home / "3/raw").symlink_to(tmp_path / "elsewhere")
+    report = ana.move(place(target))
+    told = [one for one in report.warnings if "content is not here" in one]
+    assert [one.partition(":")[0] for one in told] == [f"{STATE}/2", f"{STATE}/3"]
+    assert ana.texts("state") == ["one"]
+    assert (home / "3/metadata.yaml").exists()
+
+
+# Stopped on the way from one remote to another --------------------------------------------------
+
+
+def stop(*_arguments: object, **_options: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def between(ana: Desk, bob: Desk, place: Callable[[str], Address]) -> tuple[Address, Address]:
+    """Two remotes: ana has data on the first, bob other data of the same name on the second."""
+    first, second = place("file"), place("file")
+    ana.save("state", "one", "two")
+    ana.move(first)
+    bob.save("state", "of bob")
+    bob.move(second)
+    return first, second
+
+
+def test_a_move_that_was_stopped_leaves_the_old_remote_as_it_was(
+    ana: Desk, between: tuple[Address, Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = between
+    old = Path(first.target.removeprefix("file://"))
+    before = set(old.rglob("raw"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(new_settings, "update_marker", stop)
+        ana.move(second)
+    with ana.open() as repo:
+        repo.sync.pull()
+        repo.sync.push(full=True)
+    assert set(old.rglob("raw")) == before
+    assert ana.texts("state") == ["one", "two"]
+    ana.move(second)
+    assert ana.texts("state") == ["of bob", "one", "two"]
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_a_move_that_was_stopped_before_the_caches_changed_places_goes_on(
+    ana: Desk,
+    bob: Desk,
+    between: tuple[Address, Address],
+    monkeypatch: pytest.MonkeyPatch,
+    synced: bool,
+) -> None:
+    _, second = between
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StagedCache, "put_in_place", stop)
+        ana.move(second)
+    assert ana.settings["url"] == second.target
+    assert ana.texts("state") == ["one", "two"]
+    ana.save("meanwhile", "saved")
+    if not synced:
+        ana.move(second)
+        assert ana.texts("state") == ["of bob", "one", "two"]
+    else:
+        # Without the setup being finished, some of it is there twice; nothing is lost.
+        with ana.open() as repo:
+            repo.sync.push()
+            repo.sync.pull()
+        ana.move(second)
+        assert set(ana.texts("state")) == {"of bob", "one", "two"}
+    assert ana.texts("meanwhile") == ["saved"]
+    assert not list(ana.cache.parent.glob("*.setup"))
+    with bob.open() as repo:
+        repo.sync.pull()
+        assert contents(repo, MODEL, "meanwhile") == ["saved"]
+
+
+def test_an_old_remote_with_broken_settings_says_so(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    ana.move(place("file"))
+    marker = ana.repo_dir / ".swamp.yaml"
+    marker.write_text(
+        marker.read_text().replace("type: file", "type: mongo").replace("url: file", "url: mongo")
+    )
+    with pytest.raises(SwampstoreError, match="mongo") as told:
+        ana.move(Address("filesystem"))
+    assert "--skip-migration" in (told.value.hint or "")
+    ana.move(Address("filesystem"), migrate=False)
+    assert ana.settings["type"] == "filesystem"

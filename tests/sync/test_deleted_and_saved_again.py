@@ -1,0 +1,145 @@
+"""A deletion stays, also if the same name is saved again before anybody heard of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.index import RemoteIndex
+from tests.support.broken_store import Killed
+from tests.support.machines import Machine
+
+MODEL = "aws/ec2/i-1"
+HOME = "data/aws/ec2/i-1/state"
+
+
+def synced(machine: Machine, *options: str) -> dict[str, Any]:
+    outcome = machine("sync", *options, "--json")
+    assert outcome.status == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def versions(machine: Machine) -> dict[int, str]:
+    with machine.open() as repo:
+        return {found.version: found.text() for found in repo.versions(MODEL, "state")}
+
+
+def delete(machine: Machine, version: int | None = None) -> None:
+    """Delete without a session, as somebody without a network does."""
+    with machine.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=version)
+
+
+@pytest.fixture
+def both(ana: Machine, bob: Machine, bucket: Path) -> tuple[Machine, Machine]:
+    """Two machines that share three versions; ana has their content only where she read it."""
+    ana.use(bucket, hydrationStrategy=None)
+    for content in ("one", "two", "three"):
+        bob.put(MODEL, "state", content)
+    synced(bob)
+    synced(ana)
+    assert ana.get(MODEL, "state", "--version", "2") == "two"
+    return ana, bob
+
+
+def test_a_name_that_was_deleted_and_saved_again_has_the_new_content_alone(
+    both: tuple[Machine, Machine],
+) -> None:
+    ana, bob = both
+    delete(ana)
+    ana.put(MODEL, "state", "new")
+    done = synced(ana)
+    assert [one["outcome"] for one in done["conflicts"]] == [
+        "it was deleted here and saved again, under the next free number: 1 is 4 now"
+    ]
+    synced(bob)
+    synced(ana, "--full")
+    assert versions(ana) == versions(bob) == {4: "new"}
+    assert synced(ana)["conflicts"] == synced(bob)["skipped"] == []
+
+
+def test_the_highest_version_stays_deleted_when_its_number_is_used_again(
+    both: tuple[Machine, Machine],
+) -> None:
+    ana, bob = both
+    delete(ana, 3)
+    for content in ("new", "newer"):
+        ana.put(MODEL, "state", content)
+    synced(ana)
+    synced(bob)
+    assert versions(ana) == versions(bob) == {1: "one", 2: "two", 4: "new", 5: "newer"}
+
+
+def test_what_another_machine_saved_meanwhile_stays(both: tuple[Machine, Machine]) -> None:
+    ana, bob = both
+    delete(ana)
+    ana.put(MODEL, "state", "new")
+    bob.put(MODEL, "state", "of bob")
+    synced(bob)
+    synced(ana)
+    synced(bob)
+    synced(ana)
+    assert versions(ana) == versions(bob) == {4: "of bob", 5: "new"}
+
+
+def test_what_another_machine_deleted_and_saved_again_as_well_stays(
+    both: tuple[Machine, Machine],
+) -> None:
+    ana, bob = both
+    for machine, content in ((bob, "of bob"), (ana, "of ana")):
+        delete(machine)
+        machine.put(MODEL, "state", content)
+    for machine in (bob, ana, bob, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {4: "of bob", 5: "of ana"}
+
+
+def test_a_version_that_another_machine_changed_meanwhile_comes_back_as_a_whole(
+    ana: Machine, bob: Machine
+) -> None:
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "line\n", streaming=True)
+    synced(bob)
+    synced(ana)
+    delete(ana)
+    ana.put(MODEL, "state", "new")
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", "more\n")
+    for machine in (bob, ana, bob, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {1: "line\nmore\n", 2: "new"}
+
+
+def test_a_push_that_dies_after_it_gave_new_numbers_forgets_no_deletion(
+    both: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana, bob = both
+    delete(ana)
+    ana.put(MODEL, "state", "new")
+
+    def die(*_arguments: object, **_options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, ana.open() as repo, pytest.raises(Killed):
+        patch.setattr(RemoteIndex, "commit", die)
+        repo.sync.push()
+    synced(ana)
+    synced(bob)
+    assert versions(ana) == versions(bob) == {4: "new"}
+
+
+def test_saving_where_somebody_removed_a_part_of_the_cache_deletes_nothing(
+    both: tuple[Machine, Machine],
+) -> None:
+    ana, bob = both
+    shutil.rmtree(ana.cache / HOME)
+    ana.put(MODEL, "state", "new")
+    synced(ana)
+    synced(ana, "--full")
+    synced(bob)
+    assert versions(ana) == versions(bob) == {1: "one", 2: "two", 3: "three", 4: "new"}

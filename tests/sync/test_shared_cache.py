@@ -1,0 +1,249 @@
+"""One cache, several programs: what others do to its files is seen by whoever looks next."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore import Repo
+from swampstore.files import change_log
+from swampstore.files.change_log import EVERYTHING, ChangeLog, Seen
+from swampstore.layout import DataRef, ModelRef
+from tests.support.machines import Machine
+from tests.support.old_client import SIDECAR
+
+MODEL = "aws/ec2/i-1"
+HOME = "data/aws/ec2/i-1/state"
+REF = DataRef(ModelRef("aws/ec2", "i-1"), "state")
+
+
+def synced(machine: Machine, *options: str) -> dict[str, Any]:
+    outcome = machine("sync", *options, "--json")
+    assert outcome.status == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+@pytest.fixture
+def twin(ana: Machine, tmp_path: Path, capsysbinary: Any, monkeypatch: Any) -> Machine:
+    """Another checkout of ana's repository under the same home; both share one cache."""
+    made = Machine(tmp_path / "twin", capsysbinary, monkeypatch)
+    shutil.copy(ana.repo_dir / ".swamp.yaml", made.repo_dir / ".swamp.yaml")
+    made.home = ana.home
+    assert made.cache == ana.cache
+    return made
+
+
+def names(machine: Machine) -> list[str]:
+    with machine.open() as repo:
+        return sorted(found.name for found in repo.query("version > 0"))
+
+
+def save_as_another_program(cache: Path, version: int, content: bytes) -> None:
+    """Do what other clients do: mark it in the sidecar, then write, metadata before the marker."""
+    home = cache / HOME
+    sidecar = {
+        "version": 2,
+        "remoteIndexETag": "",
+        "lastVerifiedAt": "",
+        "localDirty": True,
+        "dirtyPaths": [HOME],
+        "bulkInvalidated": False,
+    }
+    (cache / SIDECAR).write_text(json.dumps(sidecar))
+    shutil.copytree(home / str(version - 1), home / str(version))
+    (home / str(version) / "raw").write_bytes(content)
+    metadata = home / str(version) / "metadata.yaml"
+    text = metadata.read_text().splitlines()
+    kept = [line for line in text if not line.startswith(("checksum:", "size:", "version:"))]
+    metadata.write_text("\n".join([*kept, f"version: {version}", f"size: {len(content)}", ""]))
+    (home / "latest").write_text(str(version))
+
+
+# Two checkouts ---------------------------------------------------------------------------------
+
+
+def test_a_lookup_sees_what_another_checkout_saved(ana: Machine, twin: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    with twin.open() as repo:
+        assert repo.latest(MODEL, "state").text() == "one"
+        ana.put(MODEL, "state", "two")
+        assert repo.latest(MODEL, "state").text() == "two"
+        assert repo.list_versions(MODEL, "state") == [1, 2]
+        assert repo.version(MODEL, "state", 2).text() == "two"
+        twin.put(MODEL, "state", "three")
+    with ana.open() as repo:
+        assert repo.latest(MODEL, "state").text() == "three"
+
+
+def test_lists_and_queries_see_what_another_checkout_did(ana: Machine, twin: Machine) -> None:
+    for name in ("state", "size"):
+        ana.put(MODEL, name, "one")
+    with twin.open() as repo:
+        assert [found.name for found in repo.list_data(MODEL)] == ["size", "state"]
+        with ana.open() as other:
+            other.artifacts.delete(MODEL, "size")
+            other.artifacts.save(MODEL, "new", "one")
+        assert [found.name for found in repo.list_data(MODEL)] == ["new", "state"]
+        assert repo.latest(MODEL, "size", default=None) is None
+    assert names(twin) == names(ana) == ["new", "state"]
+
+
+def test_what_another_checkout_appended_is_known(ana: Machine, twin: Machine) -> None:
+    with ana.open() as repo, twin.open() as other:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+        assert other.latest(MODEL, "log").size == 4
+        repo.artifacts.append(MODEL, "log", "two\n")
+        assert other.latest(MODEL, "log").size == 8
+
+
+def test_what_another_checkout_pulled_is_known(ana: Machine, twin: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    assert names(twin) == ["state"]
+    bob.put(MODEL, "state", "two")
+    bob.put(MODEL, "new", "one")
+    synced(bob)
+    synced(ana)
+    assert names(twin) == ["new", "state", "state"]
+    assert twin.get(MODEL, "state") == "two"
+
+
+def test_to_learn_that_nothing_is_new_takes_no_walk(ana: Machine, twin: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    with twin.open() as repo, pytest.MonkeyPatch.context() as monkeypatch:
+        repo.query("name == 'state'")
+
+        def refuse(*_arguments: object) -> None:
+            raise AssertionError
+
+        for name in ("scandir", "listdir", "walk"):
+            monkeypatch.setattr(os, name, refuse)
+        monkeypatch.setattr(Repo, "refresh", refuse)
+        assert repo.latest(MODEL, "state").version == 1
+        assert len(repo.query("name == 'state'")) == 1
+
+
+# Other programs ----------------------------------------------------------------------------------
+
+
+def test_a_lookup_sees_what_another_program_saved(ana: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    save_as_another_program(ana.cache, 2, b"two")
+    assert ana.get(MODEL, "state") == "two"
+    synced(ana)
+    synced(bob)
+    assert ana.get(MODEL, "state") == bob.get(MODEL, "state") == "two"
+
+
+def test_a_query_sees_what_another_program_saved(ana: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    assert names(ana) == ["state"]
+    save_as_another_program(ana.cache, 2, b"two")
+    assert names(ana) == ["state", "state"]
+    ana.put(MODEL, "other", "one")  # from now on the sidecar is ours again
+    shutil.rmtree(ana.cache / HOME / "2")
+    (ana.cache / HOME / "latest").write_text("1")
+    ana("data", "versions", MODEL, "state")
+    assert names(ana) == ["other", "state"]
+
+
+def test_a_sync_tells_the_catalog_what_it_finds(ana: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    assert names(ana) == ["state"]
+    save_as_another_program(ana.cache, 2, b"two")
+    (ana.cache / SIDECAR).unlink()  # all that is left is the file
+    synced(ana)
+    with ana.open() as repo:
+        assert repo.catalog.version_numbers(REF) == [1, 2]
+
+
+def test_a_pull_tells_the_catalog_what_another_program_brought(ana: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    assert names(bob) == ["state"]
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    for rel in ("2/raw", "2/metadata.yaml", "latest"):
+        (bob.cache / HOME / rel).parent.mkdir(exist_ok=True)
+        shutil.copy(ana.cache / HOME / rel, bob.cache / HOME / rel)
+    synced(bob)
+    with bob.open() as repo:
+        assert repo.catalog.version_numbers(REF) == [1, 2]
+
+
+# The log -----------------------------------------------------------------------------------------
+
+
+def test_the_log_tells_what_others_changed_once(tmp_path: Path) -> None:
+    log = ChangeLog(str(tmp_path))
+    assert log.news("a", Seen()) is None
+    log.note("a", ["x"])
+    log.note("b", ["y", "z\n"])
+    news = log.news("a", Seen())
+    assert news is not None
+    assert news.rels == {"y", "z\n"}
+    assert log.news("a", news.seen) is None
+    log.note("a", ["own"])
+    later = log.news("a", news.seen)
+    assert later is not None
+    assert later.rels == set()
+
+
+def test_a_log_that_grows_too_large_says_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change_log, "_LARGEST", 400)
+    log = ChangeLog(str(tmp_path))
+    seen = Seen()
+    for _ in range(100):
+        log.note("b", ["x", "y"])
+    news = log.news("a", seen)
+    assert news is not None
+    assert news.rels == {"x", "y"}
+    log.note("b", [f"name {number}" for number in range(100)])
+    news = log.news("a", news.seen)
+    assert news is not None
+    assert news.rels == {EVERYTHING}
+    own = log.news("b", seen)
+    assert own is not None
+    assert own.rels == set()
+
+
+def test_half_a_line_stands_for_everything(tmp_path: Path) -> None:
+    log = ChangeLog(str(tmp_path))
+    log.note("b", ["x"])
+    with (tmp_path / change_log.CHANGE_LOG).open("ab") as file:
+        file.write(b'["b", "da')
+    news = log.news("a", Seen())
+    assert news is not None
+    assert news.rels == {"x", EVERYTHING}
+
+
+def test_many_may_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "_LARGEST", 4000)
+    log = ChangeLog(str(tmp_path))
+
+    def write(by: str) -> None:
+        for number in range(50):
+            log.note(by, [f"{by} {number % 10}"])
+
+    threads = [threading.Thread(target=write, args=(by,)) for by in "bcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    news = log.news("a", Seen())
+    assert news is not None
+    assert news.rels == {f"{by} {number}" for by in "bcd" for number in range(10)}

@@ -1,0 +1,177 @@
+"""What is published is complete: no metadata without the content that it speaks of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.sync.uploads import Uploader, Vanished
+from tests.support.machines import Machine, contents
+from tests.support.remotes import Remote
+from tests.support.sync_harness import Machine as Host
+from tests.support.sync_harness import remote_index
+
+MODEL = "aws/ec2/i-1"
+HOME = "data/aws/ec2/i-1/state"
+
+
+def synced(machine: Machine, *options: str) -> dict[str, Any]:
+    outcome = machine("sync", *options, "--json")
+    assert outcome.status == 0, outcome.err
+    found: dict[str, Any] = json.loads(outcome.out)
+    return found
+
+
+def named(machine: Machine) -> set[str]:
+    """Return what the index of the remote names below the data name of these tests."""
+    with machine.open() as repo:
+        entries = remote_index(repo.connection.store).entries
+    return {rel.removeprefix(f"{HOME}/") for rel in entries if rel.startswith(HOME)}
+
+
+def lose_base(machine: Machine) -> None:
+    (machine.cache / "_catalog.db-base").unlink()
+
+
+def test_metadata_whose_content_was_deleted_elsewhere_is_not_published_again(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    for content in ("one", "two"):
+        ana.put(MODEL, "state", content)
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+    synced(ana)
+    lose_base(bob)
+    done = synced(bob, "--full")
+    assert named(bob) == {"2/raw", "2/metadata.yaml", "latest"}
+    assert [one["path"] for one in done["skipped"]] == [f"{HOME}/1"]
+    assert "data delete aws/ec2/i-1 state --version 1" in done["skipped"][0]["reason"]
+    synced(ana)
+    with ana.open() as repo:
+        assert contents(repo, MODEL, "state") == ["two"]
+    # It is told of until somebody does something about it, and keeps nothing else waiting.
+    bob.put(MODEL, "state", "three")
+    assert [one["path"] for one in synced(bob)["skipped"]] == [f"{HOME}/1"]
+    assert ana.get(MODEL, "state") == "two"
+    synced(ana)
+    assert ana.get(MODEL, "state") == "three"
+    assert bob("data", "delete", MODEL, "state", "--version", "1", "--yes").status == 0
+    assert synced(bob)["skipped"] == []
+
+
+def test_metadata_without_content_never_becomes_the_latest(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    for content in ("one", "two"):
+        ana.put(MODEL, "state", content)
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=2)
+    synced(ana)
+    lose_base(bob)
+    synced(bob, "--full")
+    assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
+    assert (bucket / HOME / "latest").read_bytes() == b"1"
+    synced(ana)
+    assert ana.get(MODEL, "state") == "one"
+
+
+def test_a_version_whose_content_is_a_link_is_not_published(
+    ana: Machine, bob: Machine, tmp_path: Path
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    ana.put(MODEL, "state", "two")
+    raw = ana.cache / HOME / "2/raw"
+    raw.rename(tmp_path / "elsewhere")
+    raw.symlink_to(tmp_path / "elsewhere")
+    ana.put(MODEL, "other", "content")
+    done = synced(ana)
+    assert f"{HOME}/2" in [one["path"] for one in done["skipped"]]
+    assert named(ana) == {"1/raw", "1/metadata.yaml", "latest"}
+    synced(bob)
+    assert bob.get(MODEL, "state") == "one"
+    assert bob.get(MODEL, "other") == "content"
+    raw.unlink()
+    (tmp_path / "elsewhere").rename(raw)
+    synced(ana)
+    synced(bob)
+    assert bob.get(MODEL, "state") == "two"
+
+
+def test_content_that_vanishes_while_it_is_pushed_takes_its_metadata_along(
+    ana: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.put(MODEL, "state", "one")
+    put = Uploader.put
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Uploader,
+            "put",
+            lambda self, one: Vanished(one.rel) if one.rel.endswith("/raw") else put(self, one),
+        )
+        synced(ana)
+        assert named(ana) == set()
+    synced(ana)
+    assert named(ana) == {"1/raw", "1/metadata.yaml", "latest"}
+
+
+def test_a_clashing_version_without_content_gets_no_new_number(ana: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "theirs")
+    synced(ana)
+    bob.put(MODEL, "state", "ours")
+    (bob.cache / HOME / "1/raw").unlink()
+    done = synced(bob)
+    assert f"{HOME}/1" in [one["path"] for one in done["skipped"]]
+    assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
+    assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["1", "latest"]
+
+
+def a_version(number: int, content: bytes) -> dict[str, bytes]:
+    """Return the files of a version."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    now = "2026-06-01T10:00:00.000Z"
+    metadata = Draft().checked().metadata("state", number, Owner(), now, len(content), sha256)
+    return {f"{HOME}/{number}/raw": content, f"{HOME}/{number}/metadata.yaml": encode(metadata)}
+
+
+@pytest.mark.parametrize("other", [b"as long as one", b"longer than the first one"])
+def test_an_index_that_is_made_from_objects_joins_no_halves_of_two_versions(
+    memory_remote: Remote, tmp_path: Path, other: bytes
+) -> None:
+    """Two machines were stopped while they uploaded version 2; each has left one file."""
+    store = memory_remote.open()
+    whole = {**a_version(1, b"one"), f"{HOME}/latest": b"1"}
+    ours, theirs = a_version(2, b"as long as two"), a_version(2, other)
+    stored = {**whole, **ours, f"{HOME}/2/raw": theirs[f"{HOME}/2/raw"]}
+    for rel, data in stored.items():
+        store.put(rel, data)
+    with Host(tmp_path / "host", memory_remote.open()) as host:
+        host.pull()
+        assert host.files() == whole
+
+
+def test_an_index_that_is_made_from_objects_leaves_half_a_version_out(
+    memory_remote: Remote, tmp_path: Path
+) -> None:
+    store = memory_remote.open()
+    for rel in ("1/raw", "1/metadata.yaml", "2/metadata.yaml", "latest"):
+        store.put(f"{HOME}/{rel}", b"1")
+    with Host(tmp_path / "host", memory_remote.open()) as host:
+        host.pull()
+        assert sorted(host.files()) == [
+            f"{HOME}/{rel}" for rel in ("1/metadata.yaml", "1/raw", "latest")
+        ]
+        host.write("files/notes", b"x")
+        host.push()
+        assert f"{HOME}/2/metadata.yaml" not in remote_index(store).entries
