@@ -400,16 +400,16 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryFile": "content that is only hashed",
     },
     "relocate/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "sync/eviction.py": {"os.rename": "content that goes, whose absence is noted before"},
-    "sync/foreign/content.py": {
+    "sync/evict.py": {"os.rename": "content that goes, whose absence is noted before"},
+    "sync/other_namespaces/content.py": {
         "tempfile.TemporaryFile": "content of others, which is never kept",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/foreign/publishing.py": {
+    "sync/other_namespaces/publishing.py": {
         "tempfile.TemporaryFile": "the published export, to be read",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/foreign/pulling.py": {
+    "sync/other_namespaces/pulling.py": {
         "tempfile.TemporaryFile": "exports of others, which are never kept",
         "tempfile.gettempdir": "the name of its directory",
     },
@@ -459,7 +459,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "open": "/dev/null",
         "tempfile.TemporaryFile": "content on its way",
     },
-    "pipeline/editing.py": {"tempfile.TemporaryDirectory": "a base that lasts for one edit"},
+    "pipeline/index_writer.py": {"tempfile.TemporaryDirectory": "a base that lasts for one edit"},
     "pipeline/findings.py": {
         "open": "the findings that --findings keeps",
         "replacing": "the same",

@@ -16,7 +16,7 @@ from swampstore.index.repair import Recovery
 from swampstore.locks import lock
 from swampstore.locks.lock import StoreLock
 from swampstore.sync import merge, scan
-from swampstore.sync.eviction import Eviction
+from swampstore.sync.evict import Eviction
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import Push
 from swampstore.sync.push_plan import Planner

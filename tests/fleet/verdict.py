@@ -11,7 +11,7 @@ import msgspec
 
 from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.evidence.gathering import Claims, seen_as
-from swampstore.pipeline.evidence.index_state import Ground, look
+from swampstore.pipeline.evidence.index_state import IndexState, look
 from swampstore.pipeline.evidence.rows import Claim, Item, Path, Summary, decoded_sum
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import listed, pieces
@@ -58,7 +58,7 @@ def _claims(place: Place, store: FleetStore) -> tuple[dict[str, Path], list[Summ
     return paths, sums
 
 
-def _of_units(paths: dict[str, Path], ground: Ground) -> Iterator[Found]:
+def _of_units(paths: dict[str, Path], ground: IndexState) -> Iterator[Found]:
     units: dict[str, list[Path]] = {}
     for rel, path in sorted(paths.items()):
         units.setdefault(unit_of(rel), []).append(path)
@@ -66,7 +66,7 @@ def _of_units(paths: dict[str, Path], ground: Ground) -> Iterator[Found]:
         yield from examined(unit, some, ground.outlook(_GRACE))[1]
 
 
-def _stale(paths: dict[str, Path], ground: Ground) -> Counter[str]:
+def _stale(paths: dict[str, Path], ground: IndexState) -> Counter[str]:
     if ground.version != 1 or ground.is_monolith_lost:
         return Counter()
     readable = set(readable_shards(ground))

@@ -37,7 +37,7 @@ from swampstore.pipeline.copy.outcomes import (
     Refused,
     Wanted,
 )
-from swampstore.pipeline.editing import committer
+from swampstore.pipeline.index_writer import committer
 from swampstore.stores.bodies import payload as payload_of
 from swampstore.stores.directory import DirectoryStore
 from tests.support.copying import (

@@ -52,10 +52,10 @@ from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import Tally
 from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download, Fetched, Staging
 from swampstore.sync.install import LandingError, PlainLanding
-from swampstore.sync.parts import Parts
-from swampstore.sync.transfer import THREADS, Carrier
+from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.uploads import Upload, Uploaded
 from tests.support.machines import Machine as Repository
 from tests.support.remotes import BUCKET
@@ -405,7 +405,7 @@ PLAIN = ("files/notes", "outputs/aws/ec2/start/run.yaml", "audit/day", "definiti
 class Story:
     """What two machines do, the same every time for a seed, and a third one that comes later."""
 
-    def __init__(self, directory: Path, config: StoreConfig, carrier: Carrier, seed: int) -> None:
+    def __init__(self, directory: Path, config: StoreConfig, carrier: Transport, seed: int) -> None:
         self._directory = directory
         self._config = config
         self._carrier = carrier
@@ -480,7 +480,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         for path in Path(self._tree.path(name_rel)).rglob("*"):
             os.utime(path, (LONG_AGO, LONG_AGO))
 
-    def kept(parts: Parts, rel: str, sha256: str) -> str:
+    def kept(parts: SyncContext, rel: str, sha256: str) -> str:
         copy = keep_copy(parts, rel, sha256)
         os.utime(parts.names.local(copy), (LONG_AGO, LONG_AGO))
         return copy

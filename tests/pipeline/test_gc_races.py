@@ -18,7 +18,6 @@ from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.locks.record import LockLostError, global_key, model_key
-from swampstore.pipeline.editing import Editor, committer
 from swampstore.pipeline.gc import job
 from swampstore.pipeline.gc import sweep as sweeping
 from swampstore.pipeline.gc.candidates import Candidate
@@ -26,6 +25,7 @@ from swampstore.pipeline.gc.job import Collection
 from swampstore.pipeline.gc.marks import Marks, marks_of
 from swampstore.pipeline.gc.recheck import Due, Verdict, judge
 from swampstore.pipeline.gc.sweep import remover_of
+from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.retention.rules import Removal
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
@@ -96,7 +96,7 @@ def test_a_collection_that_is_killed_is_finished_by_the_next(
 
     def collect() -> None:
         if moment == "before the commit":
-            monkeypatch.setattr(Editor, "commit", kill)
+            monkeypatch.setattr(IndexWriter, "commit", kill)
         elif moment == "after it":
             monkeypatch.setattr(Remover, "carry_out", kill)
         else:
@@ -334,10 +334,10 @@ def test_what_others_change_without_the_lock_stays(
     save(ana, "other", "1", "2", garbage_collection=1)
     if sharded:
         assert ana("datastore", "migrate-index").status == 0
-    commit = Editor.commit
+    commit = IndexWriter.commit
 
-    def after_another(self: Editor, *args: Any, **options: Any) -> None:
-        monkeypatch.setattr(Editor, "commit", commit)
+    def after_another(self: IndexWriter, *args: Any, **options: Any) -> None:
+        monkeypatch.setattr(IndexWriter, "commit", commit)
         with monkeypatch.context() as patched:
             patched.setattr(LockManager, "committing", without_lock)
             save(bob, "state", "2", lifetime="1h")
@@ -345,7 +345,7 @@ def test_what_others_change_without_the_lock_stays(
 
     with bob.open() as repo:
         repo.sync.pull()
-    monkeypatch.setattr(Editor, "commit", after_another)
+    monkeypatch.setattr(IndexWriter, "commit", after_another)
     clock = Clock(bucket)
     assert kinds(clock.collect(grace=AT_ONCE)) == {"state": "kept", "other/1": "kept"}
     assert records(bucket) == []

@@ -14,8 +14,8 @@ from typing import Any, Self
 import pytest
 
 from swampstore.index.changes import index_moved
-from swampstore.pipeline.editing import Editor, editing
 from swampstore.pipeline.errors import RepairStoppedError
+from swampstore.pipeline.index_writer import IndexWriter, editing
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.mending import Wanted
@@ -293,7 +293,7 @@ def test_an_index_that_does_not_take_the_commit_costs_nothing(
         raise index_moved("others keep committing", ())
 
     with monkeypatch.context() as patch:
-        patch.setattr("swampstore.pipeline.editing.Editor.commit", refuse)
+        patch.setattr("swampstore.pipeline.index_writer.IndexWriter.commit", refuse)
         with pytest.raises(RepairStoppedError, match="others keep committing"):
             site.repair()
     assert there <= site.contents()
@@ -365,13 +365,13 @@ def test_an_object_that_somebody_writes_just_before_the_repair_removes_it_stays(
 ) -> None:
     theirs = rel("two", 1)
     site.bucket.put(theirs, b"damaged")
-    check = Editor.check
+    check = IndexWriter.check
 
-    def slow(self: Editor) -> None:
+    def slow(self: IndexWriter) -> None:
         site.bucket.put(theirs, b"theirs")
         check(self)
 
-    monkeypatch.setattr(Editor, "check", slow)
+    monkeypatch.setattr(IndexWriter, "check", slow)
     mended = site.repair()
     assert mended.left.keys() == {theirs}
     assert [one for one, _ in mended.lost] == [f"data/{MODEL}/two/1"]

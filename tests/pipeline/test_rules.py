@@ -20,9 +20,9 @@ from swampstore.index.removals import Note, Notes, Removal
 from swampstore.pipeline.evidence.rows import (
     Claim,
     Item,
-    Outlook,
     Seen,
     Total,
+    TrustRules,
     believed,
     rows_in,
     rows_of,
@@ -40,7 +40,7 @@ from tests.support.staging import metadata_of
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD = NOW - timedelta(days=1)
-SHARDED = Outlook(
+SHARDED = TrustRules(
     2, is_assumed=False, damaged=frozenset(), shards=None, since=NOW - timedelta(hours=1)
 )
 MONOLITHIC = SHARDED._replace(version=1)
@@ -92,7 +92,7 @@ class Store:
         there = seen(content.bytes, content, at=at)
         self.paths[rel] = evidence(path, claim(path, content.bytes, content.sha256), there)
 
-    def found(self, outlook: Outlook = SHARDED) -> set[tuple[str, str]]:
+    def found(self, outlook: TrustRules = SHARDED) -> set[tuple[str, str]]:
         _, found = examined(NAME, self.paths.values(), outlook)
         return {(one.kind, one.rel.removeprefix(f"{NAME}/")) for one in found}
 
@@ -405,7 +405,7 @@ RAW = f"{NAME}/1/raw"
 ENTRY = b'{"key":"data/t/u/m/n/1/raw","size":7,"lastModified":"2026-01-01T00:00:00.000Z","mark":1}'
 
 
-def plan(place: Place, outlook: Outlook = SHARDED, **members: bool) -> Plan:
+def plan(place: Place, outlook: TrustRules = SHARDED, **members: bool) -> Plan:
     made = Plan(place, LOOK, outlook, frozenset({"hidden"}), 42, adopts=True, rehash=False)
     return replace(made, **members)  # type: ignore[arg-type]
 

@@ -22,9 +22,9 @@ from swampstore.index.report import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
 from swampstore.pipeline import load, places_of
-from swampstore.pipeline.editing import committer, editing
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.findings import write_findings
+from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks

@@ -14,7 +14,7 @@ from swampstore.pipeline.copy.commits import Commits
 from swampstore.pipeline.copy.comparison import Totals
 from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copy.units import CopyTask, copy_units, units_of
-from swampstore.pipeline.editing import committer
+from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
 from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore

@@ -21,8 +21,8 @@ VERSIONS = (1, 2, 3, 4)
 TARGET = 200
 TRACED = sources(
     *(
-        "sync/eviction.py",
-        "sync/uses.py",
+        "sync/evict.py",
+        "sync/access_times.py",
         "index/base.py",
         "index/base_file.py",
         "sync/downloads.py",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from swampstore.pipeline.evidence.gathering import Budget, Claims, Listing
-from swampstore.pipeline.evidence.index_state import Ground, survey
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in
@@ -28,7 +28,7 @@ class Looked(NamedTuple):
     """The evidence about a place, as one Spark job after the other would gather it."""
 
     units: dict[str, dict[str, Evidence]]
-    ground: Ground
+    ground: IndexState
 
     def examined(self) -> Iterator[tuple[str, list[File], list[Found]]]:
         for unit, paths in self.units.items():

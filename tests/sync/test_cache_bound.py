@@ -16,8 +16,8 @@ import pytest
 
 from swampstore.layout import DEFERRED, LANDING
 from swampstore.stores.config import Limits
-from swampstore.sync import eviction
-from swampstore.sync.uses import Uses
+from swampstore.sync import evict as eviction
+from swampstore.sync.access_times import Uses
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote, Remote
 from tests.support.sync_harness import Machine as Host

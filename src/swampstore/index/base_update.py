@@ -20,7 +20,7 @@ from swampstore.index.state import (
     PARTIAL,
     Agreements,
     Committed,
-    Sighting,
+    MetaSnapshot,
     from_monolith,
     same,
 )
@@ -127,7 +127,7 @@ def _key(scope: Scope | None) -> str:
     return scope.key if scope else ""
 
 
-def _seen(base: Base, sighting: Sighting) -> Facts:
+def _seen(base: Base, sighting: MetaSnapshot) -> Facts:
     assert sighting.meta is not None
     assert sighting.text is not None
     assert sighting.etag is not None

@@ -24,7 +24,7 @@ from swampstore.index.format import (
     encode_monolith,
 )
 from swampstore.index.repair import Recovery
-from swampstore.index.state import Sighting, View, document
+from swampstore.index.state import MetaSnapshot, View, document
 from swampstore.index.version2 import ShardCommit
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
@@ -75,12 +75,12 @@ class Fence:
                 View(sighting, shards=self._recovery.shards((), sighting)), NO_CHANGE
             )
 
-    def _seen(self, fetched: Fetched | None) -> Sighting:
+    def _seen(self, fetched: Fetched | None) -> MetaSnapshot:
         info = fetched.info if fetched else None
         try:
             return self._recovery.without_meta(info and info.etag, info and info.token)
         except IndexDamagedError:
-            return Sighting(1)
+            return MetaSnapshot(1)
 
     def _rewrite_meta(self, meta: Meta, fetched: Fetched) -> None:
         data = encode_meta(meta, new_write_id())
@@ -112,7 +112,7 @@ class Fence:
         """
         meta = Meta(version=1, partitions=(), origin=new_write_id())
         self._documents.put_meta(encode_meta(meta, new_write_id()), None, commits=False)
-        found = self._recovery.discover(Sighting(1)).discovered
+        found = self._recovery.discover(MetaSnapshot(1)).discovered
         self._put_monolith(document(found or Found()), None)
 
     def _put_monolith(self, doc: Document, token: str | None) -> str:

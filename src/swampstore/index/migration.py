@@ -27,7 +27,7 @@ from swampstore.index.format import (
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import partition_of
 from swampstore.index.repair import Recovery
-from swampstore.index.state import Agreements, Migrated, Sighting, View, document, grouped, same
+from swampstore.index.state import Agreements, MetaSnapshot, Migrated, View, document, grouped, same
 from swampstore.index.version2 import ShardCommit
 from swampstore.index.watch import Watch, meta_facts
 from swampstore.stores.errors import PreconditionFailedError
@@ -66,7 +66,7 @@ class Migration:
 
     # From version 1 ----------------------------------------------------------------------------
 
-    def _migrate(self, sighting: Sighting) -> Migrated | None:
+    def _migrate(self, sighting: MetaSnapshot) -> Migrated | None:
         """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
         found = sighting.discovered or self._copy.fetch()
         if found.doc is None:
@@ -90,7 +90,7 @@ class Migration:
             written = self._documents.put_meta(data, sighting.token, commits=True)
         except PreconditionFailedError:
             return None
-        done = Sighting(2, meta, data.decode(), written.etag, written.token)
+        done = MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
         self._touch_monolith(doc, touched.token, is_frozen=True)
         self._remember(done, None if found.is_recovered else found.etag)
         return Migrated(2, len(groups), len(doc.entries), 1, already=False)
@@ -118,7 +118,7 @@ class Migration:
         except PreconditionFailedError:
             return None
 
-    def _remember(self, done: Sighting, monolith: str | None) -> None:
+    def _remember(self, done: MetaSnapshot, monolith: str | None) -> None:
         assert done.meta is not None
         assert done.etag is not None
         facts = meta_facts(self._base, done.meta, done.text or "", done.etag, done.token)
@@ -132,7 +132,7 @@ class Migration:
 
     # On version 2 ------------------------------------------------------------------------------
 
-    def _heal(self, sighting: Sighting) -> Migrated:
+    def _heal(self, sighting: MetaSnapshot) -> Migrated:
         """Read every shard and put right what is not; the monolith is never looked at."""
         assert sighting.meta is not None
         partitions = {*sighting.meta.partitions, *self._documents.listed_shards()}

@@ -19,7 +19,7 @@ from swampstore.index.state import (
     PARTIAL,
     Agreements,
     Fingerprint,
-    Sighting,
+    MetaSnapshot,
     Slice,
     document,
     from_monolith,
@@ -69,7 +69,7 @@ class Reader:
             facts |= {MONOLITH_ETAG: self._seen.monolith, MONOLITH_CHECKED: to_iso(clock())}
         return facts
 
-    def read(self, sighting: Sighting) -> Iterator[Slice]:
+    def read(self, sighting: MetaSnapshot) -> Iterator[Slice]:
         """Yield the slices that the base does not agree with.
 
         From an index that was made anew no deletion follows.
@@ -80,7 +80,7 @@ class Reader:
         if self._watch.is_another:
             self._seen = None
 
-    def _read(self, sighting: Sighting) -> Iterator[Slice]:
+    def _read(self, sighting: MetaSnapshot) -> Iterator[Slice]:
         if sighting.discovered is not None:
             yield from self._discovered(sighting)
         elif not sighting.exists:
@@ -90,7 +90,7 @@ class Reader:
         else:
             yield from self._monolithic(sighting)
 
-    def _discovered(self, sighting: Sighting) -> Iterator[Slice]:
+    def _discovered(self, sighting: MetaSnapshot) -> Iterator[Slice]:
         entries_there = document(sighting.discovered or Found()).entries
         for partition, entries in grouped(entries_there).items():
             covered = self._covered(entries)
@@ -99,7 +99,7 @@ class Reader:
 
     # Version 2 ---------------------------------------------------------------------------------
 
-    def _sharded(self, sighting: Sighting) -> Iterator[Slice]:
+    def _sharded(self, sighting: MetaSnapshot) -> Iterator[Slice]:
         assert sighting.meta is not None
         current = self._etags(sighting.meta)
         outdated = self._outdated(current)
@@ -114,7 +114,7 @@ class Reader:
             yield from self._gone(current)
         self._seen = sighting.fingerprint(None) if is_whole else None
 
-    def _shard_slice(self, partition: str, found: Found, sighting: Sighting) -> Slice:
+    def _shard_slice(self, partition: str, found: Found, sighting: MetaSnapshot) -> Slice:
         if found.doc is None:
             if self._was_dropped(partition, sighting):
                 return Slice(partition, {}, GONE, complete=True)
@@ -137,14 +137,14 @@ class Reader:
         etag = found.etag if is_complete else None
         return Slice(partition, self._covered(placed), etag, complete=is_complete)
 
-    def _was_dropped(self, partition: str, sighting: Sighting) -> bool:
+    def _was_dropped(self, partition: str, sighting: MetaSnapshot) -> bool:
         """Whether a shard is missing because its last entry was removed while we were reading."""
         meta = self._watch.look_again().meta if sighting.is_sound else None
         return meta is not None and meta.version == 2 and partition not in meta.partitions
 
     # Version 1 ---------------------------------------------------------------------------------
 
-    def _monolithic(self, sighting: Sighting) -> Iterator[Slice]:
+    def _monolithic(self, sighting: MetaSnapshot) -> Iterator[Slice]:
         for _ in range(_ROUNDS):
             info = self._watch.monolith_info()
             if info is None:
@@ -167,7 +167,7 @@ class Reader:
                 break
         yield from self._whole(sighting)
 
-    def _is_agreed(self, sighting: Sighting, monolith: str) -> bool:
+    def _is_agreed(self, sighting: MetaSnapshot, monolith: str) -> bool:
         """Whether the base holds what this monolith says, though `_meta.json` changed."""
         if self._everything:
             return False
@@ -177,7 +177,7 @@ class Reader:
             self._base.apply(shards=_recorded(sighting.meta.shards))
         return True
 
-    def _trusted(self, sighting: Sighting, monolith: str) -> Generator[Slice, None, bool]:
+    def _trusted(self, sighting: MetaSnapshot, monolith: str) -> Generator[Slice, None, bool]:
         """Read the changed shards of the monolith that they agree with.
 
         The result of the generator is False if a shard turned out to be another one.
@@ -200,7 +200,7 @@ class Reader:
         return True
 
     def _whole(
-        self, sighting: Sighting, current: Mapping[str, str] | None = None
+        self, sighting: MetaSnapshot, current: Mapping[str, str] | None = None
     ) -> Iterator[Slice]:
         """Read everything from the monolith; `current` are the ETags of shards that agree."""
         found = self._copy.monolith()

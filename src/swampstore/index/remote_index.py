@@ -26,9 +26,9 @@ from swampstore.index.state import (
     PARTIAL,
     Agreements,
     Committed,
+    MetaSnapshot,
     Migrated,
     Proof,
-    Sighting,
     Slice,
     State,
     View,
@@ -55,7 +55,7 @@ class RemoteIndex:
         self._copy = LocalCopy(names.cache_dir, base, self._documents)
         self._recovery = Recovery(self._documents, names, base, self._copy)
         self._watch = Watch(self._documents, self._recovery, base, clock)
-        self._sighting: Sighting | None = None
+        self._sighting: MetaSnapshot | None = None
         self._reader: Reader | None = None
         # Shards that may be there though nobody tells of them.
         self._doubtful: set[str] = set()
@@ -123,7 +123,7 @@ class RemoteIndex:
         self._base.apply(shards={(partition, ""): PARTIAL for partition in partitions})
         Agreements(self._base).revoke()
 
-    def _look(self) -> Sighting:
+    def _look(self) -> MetaSnapshot:
         sighting, self._sighting = self._sighting, None
         self._documents.damage = []
         return sighting or self._watch.look()
@@ -148,7 +148,7 @@ class RemoteIndex:
             sighting = self._recovery.discover(sighting)
         return View(sighting, monolith=sighting.discovered or Found(Document({})))
 
-    def _refuse_newer_copies(self, sighting: Sighting, partitions: set[str]) -> None:
+    def _refuse_newer_copies(self, sighting: MetaSnapshot, partitions: set[str]) -> None:
         """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
         if sighting.meta is None:
             return  # whoever writes shards then reads all of them
@@ -158,7 +158,7 @@ class RemoteIndex:
         self._documents.refuse_newer({one: seen.get(one) for one in there})
 
     def _shards(
-        self, sighting: Sighting, partitions: set[str], additions: set[str]
+        self, sighting: MetaSnapshot, partitions: set[str], additions: set[str]
     ) -> dict[str, Found]:
         assert sighting.meta is not None
         assumed: set[str] = set()

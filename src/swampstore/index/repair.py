@@ -31,7 +31,7 @@ from swampstore.index.state import (
     COMMIT_SEQ,
     INDEX_VERSION,
     META,
-    Sighting,
+    MetaSnapshot,
     document,
     grouped,
     with_uncommitted,
@@ -55,7 +55,7 @@ class Recovery:
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
-    def without_meta(self, etag: str | None, token: str | None) -> Sighting:
+    def without_meta(self, etag: str | None, token: str | None) -> MetaSnapshot:
         """Find out what a remote is whose `_meta.json` is missing, or damaged with this token.
 
         Nothing that anybody committed is left out, whichever of its documents was the truth.
@@ -67,7 +67,7 @@ class Recovery:
         found = dict(self._documents.shards(shards))
         if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
-        sighting = Sighting(1, etag=etag, token=token)
+        sighting = MetaSnapshot(1, etag=etag, token=token)
         monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
         if monolith.doc is None:
             return self.discover(sighting)
@@ -77,11 +77,11 @@ class Recovery:
 
     def _believed(
         self,
-        sighting: Sighting,
+        sighting: MetaSnapshot,
         monolith: Found,
         listed: Mapping[str, ObjectInfo],
         shards: Mapping[str, Found],
-    ) -> Sighting:
+    ) -> MetaSnapshot:
         """Return a version 1 remote as its monolith shows it, if that names all versions there are.
 
         Otherwise it may be one that others made version 2, and whose shards are lost: what has
@@ -93,7 +93,7 @@ class Recovery:
         entries = self._entries(files, self._told(files, listed, shards, monolith))
         return replace(sighting, discovered=_made_of(entries, monolith))
 
-    def discover(self, sighting: Sighting) -> Sighting:
+    def discover(self, sighting: MetaSnapshot) -> MetaSnapshot:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.
 
         The files there are, each as its shard tells of it if that can be believed.
@@ -112,16 +112,16 @@ class Recovery:
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
-    ) -> Sighting:
+    ) -> MetaSnapshot:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
         last = self._last_meta()
         if last is not None and dict(last.shards) == {one: shards[one].etag for one in shards}:
-            return Sighting(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
+            return MetaSnapshot(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
         # With it, shards may have been lost.
         files = self._payload(self._listed(""))
         partitions = {*shards, *(partition_of(rel) for rel in files)}
         if not partitions and etag is None:
-            return Sighting(1, exists=False)
+            return MetaSnapshot(1, exists=False)
         known_seq = self._base.fact(COMMIT_SEQ)
         meta = Meta(
             version=2,
@@ -132,9 +132,9 @@ class Recovery:
         versions: dict[str, dict[str, ObjectInfo]] = {}
         for rel, info in _versions(files).items():
             versions.setdefault(partition_of(rel), {})[rel] = info
-        return Sighting(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
+        return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
-    def completed(self, partition: str, found: Found, sighting: Sighting) -> Found:
+    def completed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
         unnamed = self._unnamed(sighting.versions.get(partition, {}), doc)
@@ -163,7 +163,7 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def shards(self, partitions: Collection[str], sighting: Sighting) -> dict[str, Found]:
+    def shards(self, partitions: Collection[str], sighting: MetaSnapshot) -> dict[str, Found]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
@@ -173,7 +173,7 @@ class Recovery:
         found = self._documents.all(self._documents.shard, chosen)
         return {one: self._healed(one, shard, sighting) for one, shard in found.items()}
 
-    def _healed(self, partition: str, found: Found, sighting: Sighting) -> Found:
+    def _healed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
         assert sighting.meta is not None
         is_lost = found.etag is not None or partition in sighting.meta.partitions
         if found.doc is None and is_lost:

@@ -154,7 +154,7 @@ def _name(scope: Scope | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class MetaSnapshot:
     """One look at a remote.
 
     `etag` and `token` are those of the `_meta.json` object (None: there is none), also of one that
@@ -218,7 +218,7 @@ class View:
 
     def __init__(
         self,
-        sighting: Sighting,
+        sighting: MetaSnapshot,
         *,
         monolith: Found | None = None,
         shards: Mapping[str, Found] | None = None,
@@ -288,7 +288,7 @@ class View:
         return sorted(rel for one in found for rel in document(one).entries)
 
 
-def with_uncommitted(partition: str, found: Found, sighting: Sighting) -> Found:
+def with_uncommitted(partition: str, found: Found, sighting: MetaSnapshot) -> Found:
     """Return a shard with what a commit took out of it that did not come to its end."""
     if found.doc is None or not found.doc.removed or sighting.tells_of(partition, found):
         return found

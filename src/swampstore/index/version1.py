@@ -25,7 +25,7 @@ from swampstore.index.format import (
     encode_shard,
 )
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.state import Sighting, View, document, grouped, slices_of
+from swampstore.index.state import MetaSnapshot, View, document, grouped, slices_of
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
 
@@ -39,8 +39,8 @@ class MonolithCommitted:
     one it was built on; `touched` are the partitions of the change.
     """
 
-    sighting: Sighting | None
-    onto: Sighting
+    sighting: MetaSnapshot | None
+    onto: MetaSnapshot
     monolith_before: str | None
     monolith: str | None
     touched: frozenset[str]
@@ -53,7 +53,7 @@ class _Written:
     before: Found
     doc: Document
     etag: str
-    ground: Sighting
+    ground: MetaSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class MonolithCommit:
 
     # The monolith ------------------------------------------------------------------------------
 
-    def _write_monolith(self, ground: Sighting, found: Found, change: Change) -> _Written:
+    def _write_monolith(self, ground: MetaSnapshot, found: Found, change: Change) -> _Written:
         for _ in attempts(change.rels):
             merged = change.onto(document(found))
             data = encode_monolith(merged, to_iso(self._clock()), new_write_id())
@@ -140,7 +140,9 @@ class MonolithCommit:
 
     # Shards ------------------------------------------------------------------------------------
 
-    def _write_shards(self, ground: Sighting, mono: _Written, touched: Collection[str]) -> _Shards:
+    def _write_shards(
+        self, ground: MetaSnapshot, mono: _Written, touched: Collection[str]
+    ) -> _Shards:
         if ground.meta is None or not ground.agrees_with(mono.before.etag):
             return self._restore_shards(ground, mono, touched)
         slices = slices_of(mono.doc.entries, touched)
@@ -150,7 +152,7 @@ class MonolithCommit:
         return _shards_of((one for one in partitions if slices.get(one, True)), etags, failed)
 
     def _restore_shards(
-        self, ground: Sighting, mono: _Written, touched: Collection[str]
+        self, ground: MetaSnapshot, mono: _Written, touched: Collection[str]
     ) -> _Shards:
         """Write every shard that may not be the one of this monolith.
 
@@ -199,7 +201,9 @@ class MonolithCommit:
 
     # _meta.json --------------------------------------------------------------------------------
 
-    def _write_meta(self, ground: Sighting, shards: _Shards, mono: _Written) -> Sighting | None:
+    def _write_meta(
+        self, ground: MetaSnapshot, shards: _Shards, mono: _Written
+    ) -> MetaSnapshot | None:
         meta = Meta(
             version=1,
             partitions=shards.partitions,
@@ -215,9 +219,9 @@ class MonolithCommit:
             return None
         if shards.is_whole:
             self._copy.agrees(mono.etag, data.decode())
-        return Sighting(1, meta, data.decode(), written.etag, written.token)
+        return MetaSnapshot(1, meta, data.decode(), written.etag, written.token)
 
-    def _origin(self, ground: Sighting, mono: _Written) -> str | None:
+    def _origin(self, ground: MetaSnapshot, mono: _Written) -> str | None:
         if mono.before.is_guess and ground.meta is None:
             return new_write_id()  # nobody may take what is missing for deleted
         return self._watch.origin(ground.meta)

@@ -30,7 +30,7 @@ from swampstore.index.documents import Documents, Found
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.partitions import shard_key
 from swampstore.index.repair import Recovery
-from swampstore.index.state import Sighting, View, document, with_uncommitted
+from swampstore.index.state import MetaSnapshot, View, document, with_uncommitted
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 
@@ -54,8 +54,8 @@ class ShardsCommitted:
     partition, None: no entries), `etags` what they are now (None: no entries left).
     """
 
-    sighting: Sighting
-    onto: Sighting
+    sighting: MetaSnapshot
+    onto: MetaSnapshot
     etags_before: Mapping[str, str | None]
     etags: Mapping[str, str | None]
 
@@ -124,7 +124,7 @@ class ShardCommit:
         view: View,
         change: Change,
         parts: Mapping[str, Change],
-        ground: Sighting,
+        ground: MetaSnapshot,
         shards: dict[str, _Shard],
     ) -> ShardsCommitted:
         """Commit; `shards` are those that were written, by partition, at any time."""
@@ -166,7 +166,7 @@ class ShardCommit:
             )
         raise AssertionError  # attempts() ends with an error
 
-    def _last_seq(self, ground: Sighting) -> int:
+    def _last_seq(self, ground: MetaSnapshot) -> int:
         assert ground.meta is not None
         if ground.is_healed:
             return self._recovery.last_commit_seq(ground.meta)
@@ -243,17 +243,17 @@ class ShardCommit:
     # _meta.json --------------------------------------------------------------------------------
 
     def _write_meta(
-        self, ground: Sighting, shards: Mapping[str, _Shard], seq: int
-    ) -> Sighting | None:
+        self, ground: MetaSnapshot, shards: Mapping[str, _Shard], seq: int
+    ) -> MetaSnapshot | None:
         meta = replace(self._next_meta(ground, shards), commit_seq=seq)
         data = encode_meta(meta, new_write_id())
         try:
             written = self._documents.put_meta(data, ground.token, commits=True)
         except PreconditionFailedError:
             return None
-        return Sighting(2, meta, data.decode(), written.etag, written.token)
+        return MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
 
-    def _next_meta(self, ground: Sighting, shards: Mapping[str, _Shard]) -> Meta:
+    def _next_meta(self, ground: MetaSnapshot, shards: Mapping[str, _Shard]) -> Meta:
         meta = ground.meta
         assert meta is not None
         origin = self._watch.origin(meta)
@@ -281,7 +281,7 @@ class ShardCommit:
 
 
 def _committed_after_all(
-    view: View, shards: Mapping[str, _Shard], ground: Sighting
+    view: View, shards: Mapping[str, _Shard], ground: MetaSnapshot
 ) -> dict[str, _Shard]:
     """Return the shards into which entries were put back whose removal counts by now."""
     again: dict[str, _Shard] = {}

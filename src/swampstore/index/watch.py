@@ -32,7 +32,7 @@ from swampstore.index.state import (
     ORIGIN,
     Agreements,
     Fingerprint,
-    Sighting,
+    MetaSnapshot,
     same,
 )
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
@@ -113,7 +113,7 @@ class Watch:
 
     # Looking -----------------------------------------------------------------------------------
 
-    def look(self) -> Sighting:
+    def look(self) -> MetaSnapshot:
         """Find out what the remote is, from what a probe just saw or by asking."""
         answer, self._answer = self._answer, None
         answer = answer or self._ask(self._base.fact(META_ETAG))
@@ -121,7 +121,7 @@ class Watch:
             text, etag, token = self._base.facts(META, META_ETAG, META_TOKEN)
             meta = _decode((text or "").encode())
             if meta is not None:
-                return Sighting(meta.version, meta, text, etag, token)
+                return MetaSnapshot(meta.version, meta, text, etag, token)
             answer = self._ask(None)
         return self._interpret(answer)
 
@@ -134,7 +134,7 @@ class Watch:
         known = (meta and meta.origin) or self._base.fact(ORIGIN)
         return known or (new_write_id() if meta is None else None)
 
-    def begin_anew(self, sighting: Sighting) -> Sighting:
+    def begin_anew(self, sighting: MetaSnapshot) -> MetaSnapshot:
         """Give the remote another origin, before an index that had to be guessed is written.
 
         By that, everybody knows that what is missing from now on was not deleted. Raises
@@ -152,12 +152,12 @@ class Watch:
             sighting, meta=meta, text=data.decode(), etag=written.etag, token=written.token
         )
 
-    def look_again(self) -> Sighting:
+    def look_again(self) -> MetaSnapshot:
         """Find out what the remote is now, after somebody else was faster."""
         self._answer = self._monolith = None
         return self._interpret(self._ask(None))
 
-    def is_same(self, sighting: Sighting) -> bool:
+    def is_same(self, sighting: MetaSnapshot) -> bool:
         """Whether `_meta.json` still is the one that was seen."""
         answer = self._ask(sighting.etag)
         return answer.is_unchanged if sighting.etag else answer.fetched is None
@@ -171,7 +171,7 @@ class Watch:
             return _Answer()
         return _Answer(fetched, is_unchanged=fetched is None)
 
-    def _interpret(self, answer: _Answer) -> Sighting:
+    def _interpret(self, answer: _Answer) -> MetaSnapshot:
         if answer.fetched is None:
             self._forget()
             return self._known_version(self._recovery.without_meta(None, None))
@@ -184,14 +184,14 @@ class Watch:
         known = self._base.fact(ORIGIN)
         self.is_another = None not in (meta.origin, known) and meta.origin != known
         self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token))
-        return Sighting(meta.version, meta, text, info.etag, info.token)
+        return MetaSnapshot(meta.version, meta, text, info.etag, info.token)
 
     def _forget(self) -> None:
         """Forget that the last `_meta.json` is there, but not what it said."""
         if self._base.fact(META_ETAG) is not None:
             self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
 
-    def _known_version(self, sighting: Sighting) -> Sighting:
+    def _known_version(self, sighting: MetaSnapshot) -> MetaSnapshot:
         if sighting.exists and self._base.fact(INDEX_VERSION) != str(sighting.version):
             self._base.apply(facts={INDEX_VERSION: str(sighting.version)})
         return sighting

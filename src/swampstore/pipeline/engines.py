@@ -24,15 +24,15 @@ from swampstore.pipeline.errors import (
 )
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
 from swampstore.pipeline.spark.cluster import is_local
-from swampstore.sync.transfer import THREADS, Carrier
+from swampstore.sync.transfer import THREADS, Transport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from swampstore.index.workers import Deadline, Done
     from swampstore.repo import Repo
+    from swampstore.sync.context import SyncContext
     from swampstore.sync.downloads import Brought, Download, Staging
-    from swampstore.sync.parts import Parts
     from swampstore.sync.uploads import Placed, Upload
 
 Job = Literal["push", "pull", "catalog"]
@@ -150,20 +150,28 @@ class EngineCarrier:
             self._progress(step)
 
     def upload(
-        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+        self,
+        parts: SyncContext,
+        uploads: Sequence[Upload],
+        sizes: Mapping[str, int],
+        deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         carrier = self._carrier("push", len(uploads))
         return carrier.upload(parts, uploads, sizes, deadline)
 
     def download(
-        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+        self,
+        parts: SyncContext,
+        downloads: Sequence[Download],
+        staging: Staging,
+        deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
         carrier = self._carrier("pull", len(downloads))
         return carrier.download(parts, downloads, staging, deadline)
 
-    def _carrier(self, job: Job, files: int) -> Carrier:
+    def _carrier(self, job: Job, files: int) -> Transport:
         if choose(self._engine, files=files, settings=self._settings, job=job) == "local":
             return THREADS
         strict = self._engine == "spark"

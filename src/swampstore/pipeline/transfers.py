@@ -29,8 +29,8 @@ from swampstore.stores.config import StoreConfig
 from swampstore.stores.protocol import Store
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Tally
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Brought, Download, Downloader, Staging, fetch_all
-from swampstore.sync.parts import Parts
 from swampstore.sync.transfer import THREADS
 from swampstore.sync.uploads import Placed, Upload, Uploaded, Uploader, put_all
 
@@ -115,7 +115,11 @@ class SparkTasks:
         self._blind: set[Unseen] = set()
 
     def upload(
-        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+        self,
+        parts: SyncContext,
+        uploads: Sequence[Upload],
+        sizes: Mapping[str, int],
+        deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         cargo = Cargo("push", uploads, lambda one: sizes[one.rel])
@@ -128,7 +132,11 @@ class SparkTasks:
         yield from THREADS.upload(parts, left, sizes, deadline)
 
     def download(
-        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+        self,
+        parts: SyncContext,
+        downloads: Sequence[Download],
+        staging: Staging,
+        deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
         cargo = Cargo("pull", downloads, lambda one: one.entry.size)
@@ -137,7 +145,7 @@ class SparkTasks:
         yield from self._carried(site.download, cargo, deadline, left, site)
         yield from THREADS.download(parts, left, staging, deadline)
 
-    def _site(self, parts: Parts, concurrency: int, staging: Staging) -> Site:
+    def _site(self, parts: SyncContext, concurrency: int, staging: Staging) -> Site:
         each = max(1, concurrency // parallelism(self._spark))
         return Site(self._config, parts.names, parts.clock, each, staging.path)
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from swampstore.repo.results import Results
     from swampstore.repo.saving import Artifacts
     from swampstore.repo.session import Session
-    from swampstore.sync.foreign.namespace import ForeignNamespace
-    from swampstore.sync.foreign.pulling import PulledCatalogs
-    from swampstore.sync.hydration import Hydrated
+    from swampstore.sync.hydrate import Hydrated
+    from swampstore.sync.other_namespaces.namespace import ForeignNamespace
+    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
 
 T = TypeVar("T")
 MAX_RENAME_HOPS = 5

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from swampstore.catalog.keeping_up import KeepingUp
     from swampstore.locks.manager import LockManager
     from swampstore.repo.session import Session
+    from swampstore.sync.access_times import Uses
     from swampstore.sync.dirty import DirtyTracker
-    from swampstore.sync.foreign.others import Others
     from swampstore.sync.opening import Connection
+    from swampstore.sync.other_namespaces.others import Others
     from swampstore.sync.service import SyncService
-    from swampstore.sync.uses import Uses
 
 T = TypeVar("T")
 CATALOG = "swampstore.db"
@@ -244,7 +244,7 @@ class OpenDatastore:
     @cached_property
     def others(self) -> Others:
         """The other namespaces of the datastore, as far as their catalogs were pulled."""
-        from swampstore.sync.foreign.others import open_others
+        from swampstore.sync.other_namespaces.others import open_others
 
         return open_others(self)
 
@@ -253,13 +253,13 @@ class OpenDatastore:
 
         With `force` it is always due, and what goes wrong is raised instead of noted.
         """
-        from swampstore.sync.foreign.publishing import export_catalog
+        from swampstore.sync.other_namespaces.publishing import export_catalog
 
         return export_catalog(self, force=force)
 
     def _hydrate(self, rel: str) -> bool:
         from swampstore.stores.errors import StoreError
-        from swampstore.sync.hydration import out_of_reach
+        from swampstore.sync.hydrate import out_of_reach
 
         try:
             return self.sync.hydrate(rel)
@@ -268,7 +268,7 @@ class OpenDatastore:
 
     @cached_property
     def _uses(self) -> Uses:
-        from swampstore.sync.uses import Uses
+        from swampstore.sync.access_times import Uses
 
         return Uses(self.config.base)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from swampstore.index.report import Progress
     from swampstore.layout import ModelRef
     from swampstore.repo import Repo
-    from swampstore.sync.hydration import Hydrated
+    from swampstore.sync.hydrate import Hydrated
 
 # How many contents are fetched together: few at first, in case they are all that is needed.
 _FIRST_PAGE = 64
@@ -143,7 +143,7 @@ def hydrate_found(
 ) -> Hydrated:
     """Fetch the content of what a predicate finds; see `Repo.hydrate`."""
     from swampstore.index.report import no_progress
-    from swampstore.sync.hydration import Hydrated
+    from swampstore.sync.hydrate import Hydrated
 
     query = Query(_narrowed(predicate, model, all_versions=all_versions))
     if query.needs_content:

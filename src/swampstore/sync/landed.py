@@ -11,11 +11,11 @@ from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import METADATA
+from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.parts import Parts
 
 
-def remember_landed(parts: Parts) -> None:
+def remember_landed(parts: SyncContext) -> None:
     """Let the base know what has landed. Whoever does this holds the lock of the cache.
 
     Else it would count as new here, and be shared again after others deleted it.
@@ -29,7 +29,7 @@ def remember_landed(parts: Parts) -> None:
     parts.base.apply(known=known, facts={ARRIVING: None})
 
 
-def _held(parts: Parts, one: Known) -> Signature | None:
+def _held(parts: SyncContext, one: Known) -> Signature | None:
     """Return the looks of a file that is what was about to land, None if there is no such file.
 
     Of a version that is not whole nothing counts: the next pull looks at all of it.

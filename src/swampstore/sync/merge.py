@@ -20,7 +20,7 @@ from swampstore.index.path_kinds import conflict_copy, version_file
 from swampstore.index.report import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.parts import Parts
+from swampstore.sync.context import SyncContext
 from swampstore.sync.scan import Links, is_covered
 from swampstore.sync.whole import is_complete, is_content_here
 
@@ -120,7 +120,7 @@ def _rules(known: Known | None, entry: Entry | None) -> dict[Local, Decision]:
     return _NEVER_HYDRATED if known.held is None else _AS_IT_WAS_ON_REMOTE
 
 
-def local_versions(parts: Parts, name_rel: str) -> list[int]:
+def local_versions(parts: SyncContext, name_rel: str) -> list[int]:
     """Return the version directories of a data name in the cache, ascending."""
     path = parts.names.local(name_rel)
     with disk_errors(path):
@@ -150,7 +150,7 @@ def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) ->
 
 
 def renumber(
-    parts: Parts,
+    parts: SyncContext,
     name_rel: str,
     clashing: set[int],
     taken: Iterable[int],
@@ -189,7 +189,7 @@ def renumber(
     return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
 
 
-def was_deleted(parts: Parts, version_rel: str, removals: Container[str]) -> bool:
+def was_deleted(parts: SyncContext, version_rel: str, removals: Container[str]) -> bool:
     """Whether the version that the base knows was deleted here, whatever has its number now.
 
     `removals` are the paths below which something was removed: without one of them, somebody
@@ -201,12 +201,12 @@ def was_deleted(parts: Parts, version_rel: str, removals: Container[str]) -> boo
     return known is not None and known.held is not None
 
 
-def _is_finished(parts: Parts, version_rel: str) -> bool:
+def _is_finished(parts: SyncContext, version_rel: str) -> bool:
     """Whether a version is there as a whole, so that it can move; others are being written."""
     return _is_committed(parts, version_rel) and is_content_here(parts.names, version_rel)
 
 
-def remote_marker(parts: Parts, rel: str) -> int:
+def remote_marker(parts: SyncContext, rel: str) -> int:
     """Return the version that a `latest` marker on the remote names, 0 if it names none."""
     try:
         data = parts.store.get(parts.names.remote(rel)).data
@@ -215,7 +215,7 @@ def remote_marker(parts: Parts, rel: str) -> int:
     return parse_marker(data) or 0
 
 
-def remote_sha256(parts: Parts, rel: str) -> str | None:
+def remote_sha256(parts: SyncContext, rel: str) -> str | None:
     """Return the hash of an object, None if there is none. Reads all of it."""
     found = remote_content(parts, rel)
     return None if found is None else found.sha256
@@ -228,7 +228,7 @@ class Content(NamedTuple):
     token: str | None
 
 
-def remote_content(parts: Parts, rel: str) -> Content | None:
+def remote_content(parts: SyncContext, rel: str) -> Content | None:
     """Read an object, without holding a large one in memory; None if there is none."""
     with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
         try:
@@ -239,7 +239,7 @@ def remote_content(parts: Parts, rel: str) -> Content | None:
         return Content(hashlib.file_digest(file, "sha256").hexdigest(), info.token)
 
 
-def has_object(parts: Parts, rel: str) -> bool:
+def has_object(parts: SyncContext, rel: str) -> bool:
     """Whether there is anything at all where the index says that there is."""
     try:
         parts.store.head(parts.names.remote(rel))
@@ -248,7 +248,7 @@ def has_object(parts: Parts, rel: str) -> bool:
     return True
 
 
-def describe_one_artifact(parts: Parts, rel: str) -> bool:
+def describe_one_artifact(parts: SyncContext, rel: str) -> bool:
     """Whether our `metadata.yaml` and the remote's of the same path have the same id.
 
     True also if one of the two cannot be read: then nothing says that they differ.
@@ -263,14 +263,14 @@ def describe_one_artifact(parts: Parts, rel: str) -> bool:
     return ours.id == theirs.id
 
 
-def local_marker(parts: Parts, rel: str) -> int:
+def local_marker(parts: SyncContext, rel: str) -> int:
     """Return the version that a `latest` marker in the cache names, 0 if it names none."""
     path = parts.names.local(rel)
     with disk_errors(path):
         return marker_at(path) or 0
 
 
-def repair_marker(parts: Parts, name_rel: str) -> None:
+def repair_marker(parts: SyncContext, name_rel: str) -> None:
     """Let the `latest` marker of a data name in the cache name its highest complete version."""
     versions = local_versions(parts, name_rel)
     newest = latest_of(versions, lambda one: _may_be_latest(parts, f"{name_rel}/{one}"))
@@ -278,7 +278,7 @@ def repair_marker(parts: Parts, name_rel: str) -> None:
         parts.landing.repoint(name_rel, {one for one in versions if one > newest})
 
 
-def _may_be_latest(parts: Parts, version_rel: str) -> bool:
+def _may_be_latest(parts: SyncContext, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
     if not _is_committed(parts, version_rel):
         return False
@@ -287,13 +287,13 @@ def _may_be_latest(parts: Parts, version_rel: str) -> bool:
     return is_complete(parts, version_rel, entry)
 
 
-def _is_committed(parts: Parts, version_rel: str) -> bool:
+def _is_committed(parts: SyncContext, version_rel: str) -> bool:
     """Whether a version is complete; somebody may still be writing one that is not."""
     is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
     return not is_deferred and os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
 
 
-def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
+def keep_copy(parts: SyncContext, rel: str, sha256: str) -> str:
     """Keep our content of a path under another one, marked to be pushed; return that one."""
     copy = conflict_copy(rel, sha256)
     source, target = parts.names.local(rel), parts.names.local(copy)
@@ -306,7 +306,7 @@ def keep_copy(parts: Parts, rel: str, sha256: str) -> str:
     return copy
 
 
-def stored_versions(parts: Parts, name_rel: str) -> set[int]:
+def stored_versions(parts: SyncContext, name_rel: str) -> set[int]:
     """Return the versions of a data name that have objects, whether or not an index names them."""
     root = parts.names.remote("")
     listed = parts.store.list(parts.names.remote(f"{name_rel}/"))

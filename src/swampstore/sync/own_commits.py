@@ -15,14 +15,14 @@ from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import METADATA
+from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.parts import Parts
 from swampstore.sync.scan import is_covered
 
 _UNKNOWN = Signature(0, 0, 0, 0)
 
 
-def learn_own_commits(parts: Parts) -> None:
+def learn_own_commits(parts: SyncContext) -> None:
     """Tell the base of uploads that the index names, and whose files were removed here since.
 
     Asks the remote only if there are such files.
@@ -65,7 +65,7 @@ def _is_ours(rel: str, entries: Mapping[str, Entry | None], noted: Mapping[str, 
     return True
 
 
-def _is_still_here(parts: Parts, rel: str, sha256: str) -> bool:
+def _is_still_here(parts: SyncContext, rel: str, sha256: str) -> bool:
     try:
         return hash_file(parts.names.local(rel))[0] == sha256
     except FileNotFoundError:

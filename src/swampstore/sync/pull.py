@@ -19,12 +19,12 @@ from swampstore.index.report import Progress, Pulled
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
 from swampstore.sync.install import Arrival
 from swampstore.sync.landed import remember_landed
-from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
-from swampstore.sync.transfer import Carrier, Transfer
+from swampstore.sync.transfer import Transfer, Transport
 
 
 class Pull:
@@ -32,12 +32,12 @@ class Pull:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SyncContext,
         planner: PullPlanner,
         *,
         deadline: Deadline,
         tell: Progress,
-        carrier: Carrier,
+        carrier: Transport,
     ) -> None:
         self.content_bytes = 0
         self._parts = parts
@@ -119,7 +119,7 @@ class Pull:
         self._parts.base.apply(shards=shards, facts=facts)
 
 
-def rescue_content(parts: Parts) -> None:
+def rescue_content(parts: SyncContext) -> None:
     """Fetch content that is only on the remote, and that its index has lost.
 
     Without a base it is new here then, and the next push tells of it.
@@ -136,7 +136,7 @@ def rescue_content(parts: Parts) -> None:
             take_remote(parts, rel, entry, None)
 
 
-def take_remote(parts: Parts, rel: str, entry: Entry, expected: Signature | None) -> bool:
+def take_remote(parts: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
     """Put the remote's content of one path in place of ours; False if the remote has none.
 
     Raises SyncError if our file is not the expected one any more.

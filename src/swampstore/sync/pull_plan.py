@@ -30,10 +30,10 @@ from swampstore.layout import METADATA, RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.parts import Parts
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 from swampstore.sync.whole import speaks_of
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import msgspec
 
 
-def not_deleted(parts: Parts, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
+def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
     """Return those of the paths that left the index though nobody deleted them.
 
     Costs a request for each; more only if some of their objects are there.
@@ -76,7 +76,7 @@ def _is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str])
 
 
 def _stored(
-    parts: Parts, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
+    parts: SyncContext, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
 ) -> dict[str, ObjectInfo]:
     """Return the objects of these paths that are those which the base knows."""
 
@@ -137,7 +137,7 @@ class PullPlanner:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SyncContext,
         scope: Scope | None,
         *,
         metadata_only: bool,

@@ -34,12 +34,12 @@ from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.landed import remember_landed
-from swampstore.sync.parts import Parts
+from swampstore.sync.pending_deletes import Deletions
 from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
-from swampstore.sync.removal import Deletions
 from swampstore.sync.scan import (
     Changed,
     LocalScan,
@@ -50,7 +50,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
-from swampstore.sync.transfer import Carrier
+from swampstore.sync.transfer import Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
 # How often others may get in between before we give up; each time is a lost race.
@@ -91,13 +91,13 @@ class Push:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SyncContext,
         scope: Scope | None,
         *,
         full: bool,
         deadline: Deadline,
         tell: Progress,
-        carrier: Carrier,
+        carrier: Transport,
     ) -> None:
         self._parts = parts
         self._scope = scope

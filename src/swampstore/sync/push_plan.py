@@ -16,9 +16,9 @@ from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_
 from swampstore.index.report import Conflict
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.parts import Parts
 from swampstore.sync.scan import Changed
 from swampstore.sync.uploads import Upload
 from swampstore.sync.whole import is_complete, is_content_here, why_withheld
@@ -56,7 +56,7 @@ class Planner:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SyncContext,
         view: View,
         began_ns: int,
         removals: Container[str] = frozenset(),
@@ -296,7 +296,7 @@ def partitions_of(rels: Iterable[str]) -> set[str]:
     return {partition_of(rel) for rel in chosen | versions}
 
 
-def hashed(parts: Parts, change: Changed) -> Changed:
+def hashed(parts: SyncContext, change: Changed) -> Changed:
     """Return a change with the hash of its file; raise SyncError if that does not hold still."""
     if change.sha256 is not None:
         return change

@@ -16,7 +16,7 @@ from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.stores.errors import StoreError, StoreUnreachableError
 from swampstore.sync.opening import OpenRepo
-from swampstore.sync.transfer import THREADS, Carrier
+from swampstore.sync.transfer import THREADS, Transport
 
 
 class SyncRun:
@@ -36,7 +36,7 @@ class SyncRun:
         metadata_only: bool | None = None,
         timeout: float | None = None,
         progress: Progress = no_progress,
-        carrier: Carrier = THREADS,
+        carrier: Transport = THREADS,
         carrier_errors: tuple[type[SwampstoreError], ...] = (),
     ) -> None:
         self.pulled: Pulled | None = None

@@ -27,8 +27,8 @@ from swampstore.layout import (
     is_internal,
     is_temp,
 )
+from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.parts import Parts
 
 
 class Links:
@@ -362,14 +362,14 @@ def with_parents(rel: str) -> Iterator[str]:
         rel = rel.rpartition("/")[0]
 
 
-def stored_paths(parts: Parts) -> frozenset[str]:
+def stored_paths(parts: SyncContext) -> frozenset[str]:
     """Return the paths that have an object; costs a listing of everything."""
     root = parts.names.remote("")
     return frozenset(info.key.removeprefix(root) for info in parts.store.list(root))
 
 
 def files_without_object(
-    parts: Parts, stored: Container[str], scope: Scope | None
+    parts: SyncContext, stored: Container[str], scope: Scope | None
 ) -> Iterator[Changed]:
     """Yield files that are what the base says, and whose objects are gone. Others are damaged."""
     for known in parts.base.below(""):

@@ -34,19 +34,19 @@ from swampstore.index.workers import Deadline
 from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store
 from swampstore.sync.cache_lock import CacheLock
+from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
-from swampstore.sync.eviction import CacheBound, Evicted
-from swampstore.sync.hydration import Hydrated, Hydration
+from swampstore.sync.evict import CacheBound, Evicted
+from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.install import Landing
 from swampstore.sync.own_commits import learn_own_commits
-from swampstore.sync.parts import Parts
+from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.previewing import preview
 from swampstore.sync.pull import Pull, rescue_content, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
-from swampstore.sync.removal import remove_from_remote
-from swampstore.sync.transfer import THREADS, Carrier
+from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of
@@ -88,7 +88,7 @@ class SyncService:
         self.lazy = False
         self._store = AttentiveStore(store)
         index = RemoteIndex(self._store, names, base, clock=clock)
-        self._parts = Parts(self._store, names, base, tracker, landing, index, limits, clock)
+        self._parts = SyncContext(self._store, names, base, tracker, landing, index, limits, clock)
         self._cache_lock = CacheLock(names.cache_dir, lock_timeout)
         self._commit_lock = commit_lock
         self._bound = CacheBound(self._parts)
@@ -126,7 +126,7 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
-        carrier: Carrier = THREADS,
+        carrier: Transport = THREADS,
     ) -> Pushed:
         """Bring what changed here to the remote: what was marked, or with `full` everything.
 
@@ -194,7 +194,7 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
-        carrier: Carrier = THREADS,
+        carrier: Transport = THREADS,
     ) -> Pulled:
         """Bring what changed elsewhere into the cache; local work is never overwritten.
 
@@ -372,7 +372,7 @@ class SyncService:
         *,
         full: bool,
         progress: Progress,
-        carrier: Carrier = THREADS,
+        carrier: Transport = THREADS,
     ) -> Push:
         return Push(
             self._parts,

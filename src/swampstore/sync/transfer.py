@@ -15,6 +15,7 @@ from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_fil
 from swampstore.index.report import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import (
     BATCH,
     Brought,
@@ -26,12 +27,11 @@ from swampstore.sync.downloads import (
     fetch_all,
 )
 from swampstore.sync.install import Arrival, Landed, LandingError
-from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork, known_of
 from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Carries files one by one, in no order. Each of them comes back once, done or failed.
 
     Leaving the iteration early ends it. Whatever was carried by then is harmless: the next push
@@ -39,12 +39,20 @@ class Carrier(Protocol):
     """
 
     def upload(
-        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+        self,
+        parts: SyncContext,
+        uploads: Sequence[Upload],
+        sizes: Mapping[str, int],
+        deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store; `sizes` says, by path, how much each is."""
 
     def download(
-        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+        self,
+        parts: SyncContext,
+        downloads: Sequence[Download],
+        staging: Staging,
+        deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
 
@@ -53,7 +61,11 @@ class Threads:
     """Carries with as many threads as the store allows."""
 
     def upload(
-        self, parts: Parts, uploads: Sequence[Upload], sizes: Mapping[str, int], deadline: Deadline
+        self,
+        parts: SyncContext,
+        uploads: Sequence[Upload],
+        sizes: Mapping[str, int],
+        deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         del sizes
@@ -61,7 +73,11 @@ class Threads:
         return put_all(uploader, uploads, parts.limits.push_concurrency, deadline)
 
     def download(
-        self, parts: Parts, downloads: Sequence[Download], staging: Staging, deadline: Deadline
+        self,
+        parts: SyncContext,
+        downloads: Sequence[Download],
+        staging: Staging,
+        deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
         downloader = Downloader(parts.store, parts.names, staging)
@@ -86,14 +102,14 @@ class Transfer:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: SyncContext,
         work: PullWork,
         *,
         phase: str,
         deadline: Deadline,
         tell: Progress,
         give_up_after: int | None = None,
-        carrier: Carrier = THREADS,
+        carrier: Transport = THREADS,
     ) -> None:
         self.files = self.bytes = self.content_bytes = 0
         self._parts = parts

@@ -15,7 +15,7 @@ from swampstore.index.path_kinds import version_file
 from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW, ref_of
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.sync.parts import Parts
+from swampstore.sync.context import SyncContext
 
 
 def is_content_here(names: Names, version_rel: str) -> bool:
@@ -38,7 +38,7 @@ def speaks_of(names: Names, version_rel: str, entry: Entry) -> bool:
 
 
 def is_complete(
-    parts: Parts, version_rel: str, entry: Entry | None, *, proven: bool = False
+    parts: SyncContext, version_rel: str, entry: Entry | None, *, proven: bool = False
 ) -> bool:
     """Whether the content of a version is here, or is what the remote's `entry` of it says.
 
@@ -78,7 +78,7 @@ def why_withheld(version_rel: str) -> str:
     )
 
 
-def _has_object(parts: Parts, rel: str, entry: Entry) -> bool:
+def _has_object(parts: SyncContext, rel: str, entry: Entry) -> bool:
     try:
         return parts.store.head(parts.names.remote(rel)).size == entry.size
     except ObjectNotFoundError:

@@ -26,7 +26,7 @@ from swampstore.cli.session import Session, write_output
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
-    from swampstore.sync.hydration import Hydrated
+    from swampstore.sync.hydrate import Hydrated
 
 _CHUNK = 1 << 20
 STDOUT = "-"

@@ -16,7 +16,7 @@ from swampstore.errors import EXIT_ERROR, MoveInterruptedError
 
 if TYPE_CHECKING:
     from swampstore.namespaces import Manifest, Migration, NamespaceSet, NamespaceUnset
-    from swampstore.sync.foreign.pulling import PulledCatalogs
+    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
 
 confirm_option = click.option(
     "-y", "--confirm", is_flag=True, help="Do it. Without this, only show what would move."

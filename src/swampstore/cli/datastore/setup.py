@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from swampstore.relocate.setup import IndexKind, SetupReport
     from swampstore.repo import Repo
     from swampstore.stores.probe import Health, ProbeReport
-    from swampstore.sync.eviction import Evicted
+    from swampstore.sync.evict import Evicted
 
 
 @command(
@@ -307,7 +307,7 @@ def _evicted_text(evicted: Evicted, *, dry_run: bool) -> str:
     amount = f"{counted(evicted.files, 'file')}, {size_text(evicted.bytes)}"
     lines.append(f"{verb} {amount}; {size_text(evicted.held)} of content stay here.")
     if evicted.unproven:
-        from swampstore.sync.eviction import why_it_stays
+        from swampstore.sync.evict import why_it_stays
 
         lines.append(printable(why_it_stays(evicted.unproven)))
     return "\n".join(lines)

@@ -12,7 +12,7 @@ from swampstore.index.path_kinds import unit_of, version_file
 from swampstore.layout import METADATA
 from swampstore.pipeline.copy.outcomes import OVERTAKEN, Placed, Refused, entry_there
 from swampstore.pipeline.copy.units import Unit
-from swampstore.pipeline.editing import Editor
+from swampstore.pipeline.index_writer import IndexWriter
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import documents, read_meta
@@ -26,7 +26,7 @@ _TOLD = "others changed it, or something of the same data name, meanwhile"
 class Commits:
     """The commits of one copy; `count` is how many there were."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: IndexWriter) -> None:
         self._editor = editor
         self.count = 0
 

@@ -34,7 +34,7 @@ from swampstore.pipeline.copy.outcomes import (
     is_known_conflict,
 )
 from swampstore.pipeline.copy.units import CopyTask, Unit, copy_units, stages_of, units_of
-from swampstore.pipeline.editing import committer
+from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, tasks_for
 from swampstore.pipeline.running import run_tasks

@@ -11,9 +11,9 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.removals import Notes, read_notes
-from swampstore.pipeline.editing import version_without_meta
 from swampstore.pipeline.evidence.gathering import Places
-from swampstore.pipeline.evidence.rows import Outlook, Summary, Total
+from swampstore.pipeline.evidence.rows import Summary, Total, TrustRules
+from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import ObjectInfo, Store
 
@@ -21,7 +21,7 @@ _CONCURRENCY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class IndexState:
     """The index documents of one place, as they are before anybody does something about them.
 
     `version` is 0 if there is no index: in a directory that is used in place, and where nothing
@@ -87,11 +87,11 @@ class Ground:
         """Whether nothing but the listing tells what belongs to the place."""
         return self.version == 0 or self.is_monolith_lost
 
-    def outlook(self, grace: timedelta) -> Outlook:
+    def outlook(self, grace: timedelta) -> TrustRules:
         """Return how evidence is to be understood; what is younger may be of a push."""
         there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
         since = self.now - grace
-        return Outlook(self.version, self.is_assumed, self.damaged, there, since, self.notes)
+        return TrustRules(self.version, self.is_assumed, self.damaged, there, since, self.notes)
 
     @property
     def expected(self) -> Total:
@@ -108,20 +108,20 @@ class Ground:
         return max([known, *(max(one.highest, one.written) for one in shards)])
 
 
-def look(place: Place, store: Store) -> Ground:
+def look(place: Place, store: Store) -> IndexState:
     """Look at the documents of a place; entries are not read, except to tell its version.
 
     Raises NewerFormatError, IndexDamagedError if a note of a deletion cannot be understood.
     """
     if not place.indexed:
-        return Ground(place, store.clock())
+        return IndexState(place, store.clock())
     documents = Documents(store, place.names(), _CONCURRENCY)
     fetched = documents.meta()
     meta = _decoded(fetched.data) if fetched else None
     shards = tuple(sorted(documents.listed_shards().items()))
     monolith = documents.monolith_info()
     version = meta.version if meta else version_without_meta(place, store)
-    return Ground(
+    return IndexState(
         place,
         store.clock(),
         max(version, 1) if fetched else version,
@@ -142,7 +142,7 @@ def _decoded(data: bytes) -> Meta | None:
         return None
 
 
-def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, Ground]:
+def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, IndexState]:
     """Look at the documents of places, whose entries were read just now."""
     grounds = {}
     for number, place in places.items():

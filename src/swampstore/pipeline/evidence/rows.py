@@ -193,7 +193,7 @@ def paths_in(
     return found
 
 
-class Outlook(NamedTuple):
+class TrustRules(NamedTuple):
     """How the evidence of a place is to be understood, as far as a task must know.
 
     `version` is that of the index. Whatever is there belongs to the place if it `is_assumed`, else
@@ -249,7 +249,7 @@ class Entry(NamedTuple):
         return self.claim.partition in self.strays
 
 
-def believed(path: Path, outlook: Outlook) -> Entry | None:
+def believed(path: Path, outlook: TrustRules) -> Entry | None:
     """Return the entry of a path, None if it has none; entries that may not be are not believed.
 
     If it belongs to a document which nobody can read, the entry is made up from the listing.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.report import Progress, Step, no_progress
-from swampstore.pipeline.editing import Editor, committer
 from swampstore.pipeline.gc.candidates import Candidate, plan_places
 from swampstore.pipeline.gc.marks import (
     Marked,
@@ -26,6 +25,7 @@ from swampstore.pipeline.gc.marks import (
 )
 from swampstore.pipeline.gc.recheck import Due
 from swampstore.pipeline.gc.sweep import Sweeper, batches, finish_pending_deletes
+from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.pipeline.places import Place
 
 if TYPE_CHECKING:
@@ -230,7 +230,9 @@ class Collection:
             if ripe:
                 yield Due(one, ripe)
 
-    def _sweep(self, editor: Editor, due: Sequence[Due], tell: Progress) -> set[tuple[str, int]]:
+    def _sweep(
+        self, editor: IndexWriter, due: Sequence[Due], tell: Progress
+    ) -> set[tuple[str, int]]:
         """Remove what is due; return what of it was."""
         sweeper = Sweeper(editor, self._now, self._grace)
         swept: set[tuple[str, int]] = set()

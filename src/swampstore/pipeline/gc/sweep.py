@@ -12,9 +12,9 @@ from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 from swampstore.layout import METADATA
-from swampstore.pipeline.editing import Editor
 from swampstore.pipeline.gc.candidates import files_of_name
 from swampstore.pipeline.gc.recheck import CHANGED, Due, NameState, Verdict, judge
+from swampstore.pipeline.index_writer import IndexWriter
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import is_there
 from swampstore.retention.plan import record_rel
@@ -40,7 +40,7 @@ class Sweeper:
     `failures` tell which objects could not be removed; the next collection does that.
     """
 
-    def __init__(self, editor: Editor, now: datetime, grace: timedelta) -> None:
+    def __init__(self, editor: IndexWriter, now: datetime, grace: timedelta) -> None:
         self.failures: list[str] = []
         self._editor = editor
         self._now = now
@@ -200,14 +200,14 @@ def _all_stay(due: Due, reason: str) -> Verdict:
 # Deleting objects --------------------------------------------------------------------------------
 
 
-def remover_of(editor: Editor) -> Remover:
+def remover_of(editor: IndexWriter) -> Remover:
     """Return what removes objects for as long as the global lock is held."""
     limit = editor.place.config.limits.push_concurrency
     return Remover(editor.store, editor.names, limit, check=editor.locks.check)
 
 
 def pending_delete(
-    editor: Editor, rel: str, info: ObjectInfo, entry: Entry | None
+    editor: IndexWriter, rel: str, info: ObjectInfo, entry: Entry | None
 ) -> Removal | None:
     """Return an object that was listed as one to be removed, None if it is another one by now."""
     token = info.token
@@ -222,7 +222,7 @@ def pending_delete(
     return Removal(rel, info.size, entry.sha256 if entry else None, token)
 
 
-def finish_pending_deletes(editor: Editor) -> tuple[int, list[str]]:
+def finish_pending_deletes(editor: IndexWriter) -> tuple[int, list[str]]:
     """Finish removals that were stopped, by anybody; return how many objects went, and failures."""
     root = editor.names.remote("")
     count, failures = 0, []
@@ -240,6 +240,6 @@ def finish_pending_deletes(editor: Editor) -> tuple[int, list[str]]:
     return count, failures
 
 
-def _finish(editor: Editor, rel: str) -> Removed:
+def _finish(editor: IndexWriter, rel: str) -> Removed:
     note = read_note(editor.store, editor.names, rel)
     return Removed() if note is None else remover_of(editor).finish(note, editor.index)

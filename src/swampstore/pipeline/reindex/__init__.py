@@ -85,7 +85,7 @@ def reindex(
     no entry names are adopted when they are older than `grace`. Raises IndexMovedError if
     somebody commits in spite of the lock, LockTimeoutError.
     """
-    from swampstore.pipeline.editing import editing
+    from swampstore.pipeline.index_writer import editing
     from swampstore.pipeline.reindex.rebuilding import Rebuilding
 
     started = monotonic()

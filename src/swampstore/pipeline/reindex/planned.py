@@ -19,7 +19,7 @@ from swampstore.index.format import Entry as IndexEntry
 from swampstore.index.format import encode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed, readable_content
-from swampstore.pipeline.evidence.rows import Entry, Outlook, Path, Seen, believed, paths_in
+from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.stores.protocol import Store
@@ -59,7 +59,7 @@ class Planned(NamedTuple):
 class Assumed:
     """Chooses the paths whose entries nobody can tell, and which therefore have to be hashed."""
 
-    outlook: Outlook
+    outlook: TrustRules
 
     def __call__(self, rel: str) -> bool:
         """Whether a path is one of them."""
@@ -77,7 +77,7 @@ class Plan:
 
     place: Place
     look: int
-    outlook: Outlook
+    outlook: TrustRules
     hidden: frozenset[str]
     commit_seq: int | None
     adopts: bool

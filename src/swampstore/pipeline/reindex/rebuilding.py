@@ -35,7 +35,7 @@ from swampstore.pipeline.evidence.gathering import (
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.index_state import Ground, survey
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.index.report import Progress
-    from swampstore.pipeline.editing import Editor
+    from swampstore.pipeline.index_writer import IndexWriter
 
 
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
@@ -198,7 +198,7 @@ class Rebuilding:
         self,
         spark: SparkSession,
         place: Place,
-        editor: Editor | None,
+        editor: IndexWriter | None,
         *,
         rehash: bool,
         grace: timedelta,
@@ -230,13 +230,13 @@ class Rebuilding:
         claims.unpersist()
         return done
 
-    def _reads(self, ground: Ground) -> Chosen:
+    def _reads(self, ground: IndexState) -> Chosen:
         """Return what is read while it is listed; what else is needed is read later."""
         if self._rehash:
             return everything
         return Assumed(ground.outlook(self._grace))
 
-    def _rebuilt(self, ground: Ground, look: Look, evidence: DataFrame) -> Reindexed:
+    def _rebuilt(self, ground: IndexState, look: Look, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
         plan = self._plan(ground, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
@@ -254,7 +254,7 @@ class Rebuilding:
         rows.unpersist()
         return done
 
-    def _plan(self, ground: Ground, look: int) -> Plan:
+    def _plan(self, ground: IndexState, look: int) -> Plan:
         return Plan(
             self._place,
             look,
@@ -293,7 +293,7 @@ class Writing:
     """Writes the documents of one place as its rows say."""
 
     def __init__(
-        self, ground: Ground, documents: Documents, rows: DataFrame, tell: Progress
+        self, ground: IndexState, documents: Documents, rows: DataFrame, tell: Progress
     ) -> None:
         self._ground = ground
         self._place = ground.place

@@ -17,9 +17,9 @@ from swampstore.index.format import (
     decode_shard,
 )
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.index.state import Sighting, document, with_uncommitted
+from swampstore.index.state import MetaSnapshot, document, with_uncommitted
 from swampstore.pipeline import schemas
-from swampstore.pipeline.editing import version_without_meta
+from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
 from swampstore.pipeline.source.scan import Whole
@@ -152,7 +152,7 @@ def read_document(place: Place, store: Store, rel: str) -> Document | str:
         if partition is None or not found.removed:
             return found
         meta, _ = read_meta(place, store)
-        sighting = Sighting(version=meta.version if meta else 0, meta=meta)
+        sighting = MetaSnapshot(version=meta.version if meta else 0, meta=meta)
         return document(with_uncommitted(partition, Found(found, info.etag), sighting))
     except ObjectNotFoundError:
         return "it is missing"

@@ -26,8 +26,8 @@ from swampstore.pipeline.verify.examination import Selection
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from swampstore.pipeline.editing import Editor
     from swampstore.pipeline.evidence.reading import Copy, Reading
+    from swampstore.pipeline.index_writer import IndexWriter
     from swampstore.pipeline.verify.examination import Examined
     from swampstore.pipeline.verify.repair import Mended
 
@@ -272,13 +272,13 @@ class _Job:
         return outcome._replace(actions=actions, quarantine=tuple(kept))
 
     def _repair(self, number: int, place: Place, seen: Examined, *, dry_run: bool) -> Mended:
-        from swampstore.pipeline.editing import editing
+        from swampstore.pipeline.index_writer import editing
         from swampstore.pipeline.verify.repair import Repair
 
         def having(hashes: Iterable[str]) -> Iterable[tuple[str, Copy]]:
             return self._reading.having(hashes, place.identity)
 
-        def run(looked: Examined, editor: Editor | None) -> Mended:
+        def run(looked: Examined, editor: IndexWriter | None) -> Mended:
             units = looked.units(place)
             return Repair(place, units, having, editor, gives_up=self._selection.is_all).run()
 
@@ -294,7 +294,7 @@ class _Job:
             notice("%s was left as it is: %s", rel, why)
         return mended
 
-    def _rebuild(self, place: Place, seen: Examined, editor: Editor) -> int:
+    def _rebuild(self, place: Place, seen: Examined, editor: IndexWriter) -> int:
         """Make the index whole, if it is not; return how many documents were written."""
         from swampstore.pipeline.reindex.rebuilding import Rebuilding
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema
-from swampstore.pipeline.evidence.index_state import Ground
+from swampstore.pipeline.evidence.index_state import IndexState
 from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.verify import kinds
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STALE = "place int, partition string, count bigint"
 
 
-def of_documents(ground: Ground, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
+def of_documents(ground: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
     """Yield what is wrong; `stale` counts the entries by which shards differ from the monolith."""
     if ground.version == 0:
         return
@@ -44,7 +44,7 @@ def of_documents(ground: Ground, grace: timedelta, stale: Mapping[str, int]) -> 
         yield _unless_young(found, _latest(ground, times[partition]), since)
 
 
-def _of_meta(ground: Ground) -> Iterator[Found]:
+def _of_meta(ground: IndexState) -> Iterator[Found]:
     if ground.is_damaged:
         yield Found(kinds.UNDECODABLE_META, META_KEY)
     elif ground.meta is None and ground.shards:
@@ -52,7 +52,7 @@ def _of_meta(ground: Ground) -> Iterator[Found]:
         yield Found(kinds.MISSING_META, META_KEY)
 
 
-def _of_monolith(ground: Ground) -> Iterator[Found]:
+def _of_monolith(ground: IndexState) -> Iterator[Found]:
     if ground.monolith is None:
         yield Found(kinds.MISSING_MONOLITH, MONOLITH_KEY)
     for one in ground.summaries:
@@ -60,7 +60,7 @@ def _of_monolith(ground: Ground) -> Iterator[Found]:
             yield Found(kinds.UNDECODABLE_MONOLITH, MONOLITH_KEY, one.problem)
 
 
-def _of_shard(ground: Ground, one: Summary, partition: str) -> Found | None:
+def _of_shard(ground: IndexState, one: Summary, partition: str) -> Found | None:
     if one.problem:
         return Found(kinds.UNDECODABLE_SHARD, one.document, one.problem)
     if ground.meta is None:
@@ -77,7 +77,7 @@ def _of_shard(ground: Ground, one: Summary, partition: str) -> Found | None:
     return None
 
 
-def _latest(ground: Ground, moment: datetime) -> datetime:
+def _latest(ground: IndexState, moment: datetime) -> datetime:
     return max(moment, ground.monolith.last_modified) if ground.monolith else moment
 
 
@@ -87,7 +87,9 @@ def _unless_young(found: Found, written: datetime, since: datetime) -> Found:
     return Found(kinds.IN_FLIGHT, found.rel, found.detail)
 
 
-def stale_shards(entries: DataFrame, grounds: Mapping[int, Ground]) -> dict[int, dict[str, int]]:
+def stale_shards(
+    entries: DataFrame, grounds: Mapping[int, IndexState]
+) -> dict[int, dict[str, int]]:
     """Return by how many entries shards of version 1 differ from the monolith, if they do."""
     shards = {
         number: frozenset(readable_shards(one))
@@ -141,7 +143,7 @@ def stale_in(path: Path) -> Iterator[str]:
             yield partition
 
 
-def readable_shards(ground: Ground) -> list[str]:
+def readable_shards(ground: IndexState) -> list[str]:
     """Return the partitions of the shards that are there and can be understood."""
     unreadable = {one.partition for one in ground.summaries if one.problem}
     return [partition for partition, _ in ground.shards if partition not in unreadable]

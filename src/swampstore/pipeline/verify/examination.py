@@ -21,9 +21,9 @@ from swampstore.pipeline.evidence.gathering import (
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.index_state import Ground, look, survey
+from swampstore.pipeline.evidence.index_state import IndexState, look, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
-from swampstore.pipeline.evidence.rows import Outlook, Total, paths_in
+from swampstore.pipeline.evidence.rows import Total, TrustRules, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
@@ -93,7 +93,7 @@ _NOT_MENDED = frozenset(
 class Examined:
     """What was found, and in what; Spark keeps it until `forget`."""
 
-    grounds: Mapping[int, Ground]
+    grounds: Mapping[int, IndexState]
     total: Total
     counts: Mapping[str, int]
     found: DataFrame
@@ -152,7 +152,7 @@ def examine(
     return Examined(grounds, look.total, counts, found, judged)
 
 
-def _judge(places: Places, outlooks: Mapping[int, Outlook], look: int) -> Task:
+def _judge(places: Places, outlooks: Mapping[int, TrustRules], look: int) -> Task:
     """Return what a task does with all the evidence about some units."""
     schema = arrow_schema(_WITH_FILES)
 
@@ -186,7 +186,7 @@ def finding_of(place: Place, found: Found) -> tuple[Any, ...]:
 
 
 def _of_documents(
-    entries: DataFrame, grounds: Mapping[int, Ground], look: Look, selection: Selection
+    entries: DataFrame, grounds: Mapping[int, IndexState], look: Look, selection: Selection
 ) -> Iterator[tuple[Any, ...]]:
     stale = stale_shards(entries, grounds)
     for number, one in grounds.items():

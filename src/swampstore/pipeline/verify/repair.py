@@ -45,7 +45,7 @@ from swampstore.stores.errors import (
 from swampstore.stores.protocol import ObjectInfo, Store
 
 if TYPE_CHECKING:
-    from swampstore.pipeline.editing import Editor
+    from swampstore.pipeline.index_writer import IndexWriter
 
 
 _CONCURRENCY = 8
@@ -85,7 +85,7 @@ class Applying:
 
     def __init__(
         self,
-        editor: Editor,
+        editor: IndexWriter,
         files: Mapping[str, File],
         sources: Sources,
         quarantine: Quarantine,
@@ -341,7 +341,13 @@ class Repair:
     """
 
     def __init__(
-        self, place: Place, units: Units, having: Having, editor: Editor | None, *, gives_up: bool
+        self,
+        place: Place,
+        units: Units,
+        having: Having,
+        editor: IndexWriter | None,
+        *,
+        gives_up: bool,
     ) -> None:
         self._place = place
         self._units = units
@@ -410,7 +416,7 @@ class Repair:
                 yield from wanted_by_file(file)
 
     @staticmethod
-    def _removed(editor: Editor) -> int:
+    def _removed(editor: IndexWriter) -> int:
         """Remove what deletions have left behind; return how many objects that were."""
         count, failures = finish_pending_deletes(editor)
         for failure in failures:

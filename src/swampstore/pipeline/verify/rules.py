@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts.latest import MarkerProblem, latest_of, marker_problem
 from swampstore.layout import LATEST, METADATA, RAW
-from swampstore.pipeline.evidence.rows import Outlook, Path, believed, why_forbidden
+from swampstore.pipeline.evidence.rows import Path, TrustRules, believed, why_forbidden
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
 
@@ -82,7 +82,7 @@ def sorted_out(name: str, files: Iterable[File]) -> Name:
     return Name(versions, latest, others)
 
 
-def file_of(path: Path, outlook: Outlook) -> File | None:
+def file_of(path: Path, outlook: TrustRules) -> File | None:
     """Return what the evidence makes of a path, None if that is only bookkeeping."""
     entry, seen = believed(path, outlook), path.seen
     if entry is None and (seen is None or seen.internal):
@@ -175,7 +175,9 @@ class Found(NamedTuple):
     is_there: bool = True
 
 
-def examined(unit: str, paths: Iterable[Path], outlook: Outlook) -> tuple[list[File], list[Found]]:
+def examined(
+    unit: str, paths: Iterable[Path], outlook: TrustRules
+) -> tuple[list[File], list[Found]]:
     """Return the files of a data name, or a single other file, and all that is wrong with them."""
     files: list[File] = []
     found: list[Found] = []
@@ -222,7 +224,7 @@ def _is_of_push(latest: File, versions: Mapping[int, Mapping[str, File]]) -> boo
     return latest.is_young and any(file.kind == kinds.IN_FLIGHT for file in files)
 
 
-def of_forbidden(path: Path, outlook: Outlook) -> Iterator[Found]:
+def of_forbidden(path: Path, outlook: TrustRules) -> Iterator[Found]:
     """Yield entries that no index may have."""
     why = why_forbidden(path.rel)
     if why is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SyncContext:
     """One cache, its remote, and what is known about both."""
 
     store: Store

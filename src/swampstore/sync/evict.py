@@ -30,12 +30,12 @@ from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import DEFERRED, LANDING, METADATA
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.access_times import Uses
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import remote_content
-from swampstore.sync.parts import Parts
 from swampstore.sync.scan import Links
-from swampstore.sync.uses import Uses
 
 # Files whose locks are held and whose notes are written together.
 _BATCH = 128
@@ -67,7 +67,7 @@ class _Candidate(NamedTuple):
 class CacheBound:
     """How much content a cache may hold; a `limit` of None: as much as there is."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: SyncContext) -> None:
         self.limit: int | None = None
         self._parts = parts
         self._uses = Uses(parts.names.cache_dir)
@@ -121,7 +121,7 @@ class CacheBound:
 class Eviction:
     """One eviction from one cache, which nobody else syncs meanwhile."""
 
-    def __init__(self, parts: Parts, uses: Uses, keep: Container[str] = frozenset()) -> None:
+    def __init__(self, parts: SyncContext, uses: Uses, keep: Container[str] = frozenset()) -> None:
         self._unproven: list[str] = []
         self._parts = parts
         self._uses = uses

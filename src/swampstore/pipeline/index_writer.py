@@ -19,7 +19,7 @@ from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
 
 
-class Editor:
+class IndexWriter:
     """The index of one place, and its locks. Use it from one thread."""
 
     def __init__(self, place: Place, store: Store, directory: str, clock: Clock) -> None:
@@ -74,9 +74,9 @@ class Editor:
 
 
 @contextlib.contextmanager
-def _opened(place: Place, store: Store, clock: Clock) -> Iterator[Editor]:
+def _opened(place: Place, store: Store, clock: Clock) -> Iterator[IndexWriter]:
     with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
-        editor = Editor(place, store, directory, clock)
+        editor = IndexWriter(place, store, directory, clock)
         try:
             yield editor
         finally:
@@ -84,7 +84,7 @@ def _opened(place: Place, store: Store, clock: Clock) -> Iterator[Editor]:
 
 
 @contextlib.contextmanager
-def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
+def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
     """Yield an editor that takes the global lock for the time of each commit, as a push does."""
     if not place.indexed:
         raise ValidationError(
@@ -96,7 +96,7 @@ def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
 
 
 @contextlib.contextmanager
-def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[Editor]:
+def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
     """Yield an editor that works alone: no session of others begins until this one ends."""
     with committer(place, clock=clock) as editor, editor.locks.everything():
         yield editor

@@ -12,13 +12,13 @@ from swampstore.index.removals import REMOVALS, Note, Removal, Removed, Remover,
 from swampstore.index.report import Skipped
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
-from swampstore.sync.parts import Parts
+from swampstore.sync.context import SyncContext
 
 
 class Deletions:
     """The removals of one cache: noted on the remote, and in the base, until they are done."""
 
-    def __init__(self, parts: Parts, deadline: Deadline) -> None:
+    def __init__(self, parts: SyncContext, deadline: Deadline) -> None:
         self._parts = parts
         limit = parts.limits.push_concurrency
         self._remover = Remover(parts.store, parts.names, limit, deadline)
@@ -86,7 +86,9 @@ class Deletions:
         self._parts.base.undoom([note.rel, *(one.rel for one in note.objects)])
 
 
-def remove_from_remote(parts: Parts, tokens: Mapping[str, str | None], deadline: Deadline) -> None:
+def remove_from_remote(
+    parts: SyncContext, tokens: Mapping[str, str | None], deadline: Deadline
+) -> None:
     """Take paths out of the index, then remove their objects. Files in the cache stay.
 
     An object with another token than the given one (None: that of an earlier upload of ours, if
@@ -113,7 +115,7 @@ def remove_from_remote(parts: Parts, tokens: Mapping[str, str | None], deadline:
             raise error
 
 
-def _meant(parts: Parts, tokens: Mapping[str, str | None]) -> tuple[list[Removal], list[str]]:
+def _meant(parts: SyncContext, tokens: Mapping[str, str | None]) -> tuple[list[Removal], list[str]]:
     """Return the objects that are still those that were meant, and the paths without any other."""
     noted = parts.base.noted_uploads(tokens)
     wanted: list[Removal] = []

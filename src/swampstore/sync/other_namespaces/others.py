@@ -16,18 +16,18 @@ from swampstore.datastore_address import without_secrets
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.layout import check_namespace
 from swampstore.stores.protocol import Store
-from swampstore.sync.foreign.content import (
+from swampstore.sync.other_namespaces.content import (
     ContentMemory,
     ForeignContent,
     ForeignStore,
     wanted_of,
 )
-from swampstore.sync.foreign.namespace import ForeignNamespace
+from swampstore.sync.other_namespaces.namespace import ForeignNamespace
 
 if TYPE_CHECKING:
     from swampstore.catalog.select import LoadContent, Query
-    from swampstore.sync.foreign.pulling import PulledCatalogs
     from swampstore.sync.opening import OpenRepo
+    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
 
 _PAGE = 256
 
@@ -81,7 +81,7 @@ class Others:
 
     def pull(self, namespaces: Iterable[str] | None, *, clock: Clock) -> PulledCatalogs:
         """Pull the catalogs of these namespaces, None: of all others."""
-        from swampstore.sync.foreign.pulling import CatalogPull
+        from swampstore.sync.other_namespaces.pulling import CatalogPull
 
         base = None if self._config.remote else self._config.base
         own = self._config.namespace

@@ -7,7 +7,7 @@ from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.errors import ModelNotFoundError, NotFoundError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_segment
-from swampstore.sync.foreign.content import ForeignContent
+from swampstore.sync.other_namespaces.content import ForeignContent
 
 _LISTED = 12
 _PULL = "Run `swampstore datastore catalog pull` to see what is new."

@@ -13,8 +13,8 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.report import Progress
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreError
+from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
-from swampstore.sync.parts import Parts
 from swampstore.sync.pull_plan import PullWork
 from swampstore.sync.transfer import Transfer
 from swampstore.sync.whole import speaks_of
@@ -32,7 +32,7 @@ class Hydrated:
 class Hydration:
     """Brings paths of one cache that are not here; what is here costs no request."""
 
-    def __init__(self, parts: Parts, *, deadline: Deadline, tell: Progress) -> None:
+    def __init__(self, parts: SyncContext, *, deadline: Deadline, tell: Progress) -> None:
         self._parts = parts
         self._deadline = deadline
         self._tell = tell
