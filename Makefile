@@ -7,7 +7,7 @@ SEED ?=
 JOBS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format stress bench model lock clean
+.PHONY: help demo quick test check format stress bench model lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,9 @@ $(STAMP): requirements/dev.txt pyproject.toml
 
 demo: $(STAMP)  ## run the main job end to end on embedded defaults, with an account of it
 	@$(BIN)/python demo/demo.py
+
+quick: $(STAMP)  ## run the tests that need neither a server nor a JVM, and do not take long
+	@$(BIN)/pytest -n 2 --dist worksteal -q -m "not server and not spark and not slow"
 
 test: $(STAMP)  ## run the whole test suite
 	@$(BIN)/pytest -n 2 --dist worksteal -q

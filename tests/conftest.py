@@ -35,6 +35,7 @@ pytest_plugins = [
     "tests.support.members",
     "tests.support.machines",
     "tests.support.spark_testing",
+    "tests.support.marking",
 ]
 
 
