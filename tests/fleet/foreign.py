@@ -142,11 +142,31 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
         if fleet.oracle.is_index_lost:
             # It takes a document that is lost for an empty one, and asks for no conditions.
             replaced = fleet.bucket.objects.get(f"{where}{number}/metadata.yaml")
-            fleet.oracle.overwritten(replaced.data if replaced else b"")
+            is_kept = _is_surely_kept(fleet, model, f"{where}{number}/", {*entries, *files})
+            fleet.oracle.overwritten(replaced.data if replaced else b"", is_kept=is_kept)
         _push(peer, index, files, old=bool(args.get("old")))
         fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)
 
     _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> bool:
+    """Whether all who can tell by the rest of a model that the index was lost have this version.
+
+    Whoever of them comes first moves it out of the way. Where nothing else is left out, or by
+    somebody else alone, it looks as if the version had been deleted, and its number used again.
+    """
+    objects = fleet.bucket.objects
+    left_out = [key for key in objects if key.startswith(f"data/{model}/") and key not in named]
+    own = [key for key in objects if key.startswith(version)]
+    caches = {machine.home / "repos" / REPO_ID for machine in fleet.machines}
+
+    def has(cache: Path, key: str) -> bool:
+        path = cache / key
+        return path.is_file() and path.read_bytes() == objects[key].data
+
+    witnesses = [cache for cache in caches if any(has(cache, key) for key in left_out)]
+    return bool(witnesses) and all(has(cache, key) for cache in witnesses for key in own)
 
 
 def _sha256(content: bytes) -> str:

@@ -226,12 +226,15 @@ class Oracle:
             if machine is None or one.deleted_by == machine or one.id in held:
                 one.state = State.UNSURE
 
-    def overwritten(self, metadata: bytes) -> None:
+    def overwritten(self, metadata: bytes, *, is_kept: bool) -> None:
         """A client that lost the index has put another version in the place of this one.
 
-        Until whoever has them names them again, others do not see what it left out.
+        Until whoever has them names them again, others do not see what it left out. If `is_kept`,
+        the one that was replaced has to come back, too.
         """
         self.sessions.clear()
+        if is_kept:
+            return
         for one in self.versions.values():
             if one.id.encode() in metadata and one.state is State.THERE:
                 one.state = State.UNSURE

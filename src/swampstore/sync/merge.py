@@ -170,7 +170,7 @@ def renumber(
     }
     here = set(local_versions(parts, name_rel))
     shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in adopted}
-    unfinished = {one for one in here if not _is_finished(parts, f"{name_rel}/{one}")}
+    unfinished = {one for one in here if not is_finished(parts, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
     parts.landing.renumber(name_rel, moves)
@@ -201,7 +201,7 @@ def was_deleted(parts: SyncContext, version_rel: str, removals: Container[str]) 
     return known is not None and known.held is not None
 
 
-def _is_finished(parts: SyncContext, version_rel: str) -> bool:
+def is_finished(parts: SyncContext, version_rel: str) -> bool:
     """Whether a version is there as a whole, so that it can move; others are being written."""
     return _is_committed(parts, version_rel) and is_content_here(parts.names, version_rel)
 

@@ -11,12 +11,14 @@ import contextlib
 import time
 from dataclasses import replace
 
+from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.files.signature import Signature
 from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import unit_of
-from swampstore.index.report import Progress, Pulled
+from swampstore.index.report import Progress, Pulled, Skipped
 from swampstore.index.workers import Deadline
+from swampstore.layout import LATEST
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
@@ -24,6 +26,7 @@ from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Sta
 from swampstore.sync.install import Arrival
 from swampstore.sync.landed import remember_landed
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
+from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.transfer import Transfer, Transport
 
 
@@ -49,7 +52,7 @@ class Pull:
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
         remember_landed(self._parts)
-        work = self._planner.plan()
+        work = self._plan()
         self._parts.base.drop_shards(work.undone)
         self._parts.base.apply(known=work.known, forgotten=work.forgotten)
         # Others may have brought it here, or removed it: the base was told, the catalog was not.
@@ -79,6 +82,27 @@ class Pull:
             tuple(work.conflicts),
             tuple(work.skipped),
         )
+
+    def _plan(self) -> PullWork:
+        """Plan, after versions of ours have moved out of the way of those that took their numbers.
+
+        One that cannot move now stays as it is, and so does the remote's; the next pull tries.
+        """
+        work = self._planner.plan()
+        if not work.clashes:
+            return work
+        told = [self._make_way(*clash) for clash in work.clashes.items()]
+        work = self._planner.plan()
+        work.skipped.extend(told)
+        return work
+
+    def _make_way(self, name_rel: str, clashing: set[int]) -> Skipped:
+        view = self._parts.index.view(partitions_of([f"{name_rel}/{LATEST}"]))
+        taken = merge.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+        try:
+            return Skipped(*merge.renumber(self._parts, name_rel, clashing, taken))
+        except (ValidationError, MetadataError, DiskError) as error:
+            return Skipped(name_rel, error.message)
 
     def _remove(self, work: PullWork, transfer: Transfer) -> int:
         rels = sorted(work.removals)

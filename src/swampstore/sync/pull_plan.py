@@ -1,16 +1,10 @@
-"""Telling entries that were deleted from such that somebody has lost with a part of the index.
-
-A deletion of ours is noted before the entries go, and the note goes after the objects. Other
-clients remove the object first and its entry afterwards. So whatever has left the index while its
-object is there, and no note tells of it, was not deleted by anybody: a client that takes a lost
-document for an empty one has written it with its own entries alone.
-"""
+"""Deciding what a pull does about each path, against slices of the index. Changes nothing."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,78 +16,21 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
-from swampstore.index.removals import read_notes
+from swampstore.index.path_kinds import is_lazy, is_marker, version_file
 from swampstore.index.report import Conflict, Skipped
-from swampstore.index.workers import Deadline, in_parallel
+from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
+from swampstore.sync.lost_entries import not_deleted, overwritten
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 from swampstore.sync.whole import speaks_of
 
 if TYPE_CHECKING:
     import msgspec
-
-
-def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
-    """Return those of the paths that left the index though nobody deleted them.
-
-    Costs a request for each; more only if some of their objects are there.
-    """
-    found = _stored(parts, vanished, vanished, deadline)
-    if not found:
-        return set()
-    notes = read_notes(parts.store, parts.names)
-    unnoted = [
-        rel for rel, info in found.items() if not notes.name(rel, info, vanished[rel].sha256)
-    ]
-    # A note goes after its objects: what is there without one now is there to stay.
-    found = _stored(parts, vanished, unnoted, deadline)
-    return {rel for rel in found if _is_vouched_for(rel, found, vanished)}
-
-
-def _is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
-    """Whether a file is not just equal to what somebody is saving anew under the same name.
-
-    Content and markers may be; metadata has an id of its own.
-    """
-    if version_file(rel):
-        metadata = f"{rel.rpartition('/')[0]}/{METADATA}"
-        return metadata in found or metadata not in vanished
-    if is_marker(rel):
-        name_rel = unit_of(rel)
-        return any(
-            one.endswith(f"/{METADATA}") and unit_of(one) == name_rel and version_file(one)
-            for one in found
-        )
-    return True
-
-
-def _stored(
-    parts: SyncContext, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
-) -> dict[str, ObjectInfo]:
-    """Return the objects of these paths that are those which the base knows."""
-
-    def head(rel: str) -> ObjectInfo | None:
-        try:
-            return parts.store.head(parts.names.remote(rel))
-        except ObjectNotFoundError:
-            return None
-
-    found: dict[str, ObjectInfo] = {}
-    for rel, info, error in in_parallel(head, rels, parts.limits.pull_concurrency, deadline):
-        if error is not None:
-            raise error
-        known = vanished[rel]
-        if info is not None and info.size == known.size and known.etag in (None, info.token):
-            found[rel] = info
-    return found
 
 
 @dataclass(slots=True)
@@ -130,6 +67,8 @@ class PullWork:
     # What left the index, and of that what nobody deleted: the next push names it again.
     vanished: dict[str, Known] = field(default_factory=dict)
     rescued: set[str] = field(default_factory=set)
+    # Versions of ours, by data name, whose numbers others have used again without having seen them.
+    clashes: Mapping[str, set[int]] = field(default_factory=dict)
 
 
 class PullPlanner:
@@ -167,6 +106,7 @@ class PullPlanner:
             self._compare(one, work)
         work.skipped.extend(self._parts.index.damage)
         self._spare_what_nobody_deleted(work)
+        self._spare_what_others_overwrote(work)
         if not self._metadata_only:
             self._want_content(work)
         self._keep_versions_apart(work)
@@ -203,6 +143,32 @@ class PullPlanner:
                 entry = Entry(known.size, known.modified, known.sha256)
                 work.downloads[rel] = Download(rel, entry)
                 work.expected[rel] = None
+
+    def _spare_what_others_overwrote(self, work: PullWork) -> None:
+        """Replace no whole version of ours by another one if the index was lost in between.
+
+        Who takes a lost document for an empty one begins with number 1 again. Without such a loss,
+        a number is used again after its version was deleted; then that stays deleted.
+        """
+        if not work.rescued:
+            return
+        replaced = [
+            rel
+            for rel in work.downloads
+            if rel.endswith(f"/{METADATA}") and version_file(rel) and work.expected[rel] is not None
+        ]
+        lost = overwritten(self._parts, replaced, self._deadline)
+        work.clashes = merge.taken_versions(lost)
+        for name_rel, versions in work.clashes.items():
+            for version in versions:
+                self._put_off(f"{name_rel}/{version}", work)
+
+    def _put_off(self, version_rel: str, work: PullWork) -> None:
+        reason = "another version has its number since the index was lost; ours gets the next one"
+        work.conflicts.append(Conflict(version_rel, reason))
+        for rel in [rel for rel in work.downloads if rel.startswith(f"{version_rel}/")]:
+            del work.downloads[rel]
+            work.unfinished.add(work.slice_of[rel])
 
     def _compare_entry(
         self,

@@ -1,0 +1,97 @@
+"""Telling entries that were deleted from such that somebody has lost with a part of the index.
+
+A deletion of ours is noted before the entries go, and the note goes after the objects. Other
+clients remove the object first and its entry afterwards. So whatever has left the index while its
+object is there, and no note tells of it, was not deleted by anybody: a client that takes a lost
+document for an empty one has written it with its own entries alone.
+
+Such a client also begins with number 1 again, in the place of versions that it does not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from swampstore.index.base import Known
+from swampstore.index.path_kinds import is_marker, unit_of, version_file
+from swampstore.index.removals import read_notes
+from swampstore.index.workers import Deadline, in_parallel
+from swampstore.layout import METADATA
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import ObjectInfo
+from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
+
+
+def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
+    """Return those of the paths that left the index though nobody deleted them.
+
+    Costs a request for each; more only if some of their objects are there.
+    """
+    found = _stored(parts, vanished, vanished, deadline)
+    if not found:
+        return set()
+    notes = read_notes(parts.store, parts.names)
+    unnoted = [
+        rel for rel, info in found.items() if not notes.name(rel, info, vanished[rel].sha256)
+    ]
+    # A note goes after its objects: what is there without one now is there to stay.
+    found = _stored(parts, vanished, unnoted, deadline)
+    return {rel for rel in found if _is_vouched_for(rel, found, vanished)}
+
+
+def _is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
+    """Whether a file is not just equal to what somebody is saving anew under the same name.
+
+    Content and markers may be; metadata has an id of its own.
+    """
+    if version_file(rel):
+        metadata = f"{rel.rpartition('/')[0]}/{METADATA}"
+        return metadata in found or metadata not in vanished
+    if is_marker(rel):
+        name_rel = unit_of(rel)
+        return any(
+            one.endswith(f"/{METADATA}") and unit_of(one) == name_rel and version_file(one)
+            for one in found
+        )
+    return True
+
+
+def _stored(
+    parts: SyncContext, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
+) -> dict[str, ObjectInfo]:
+    """Return the objects of these paths that are those which the base knows."""
+
+    def head(rel: str) -> ObjectInfo | None:
+        try:
+            return parts.store.head(parts.names.remote(rel))
+        except ObjectNotFoundError:
+            return None
+
+    found: dict[str, ObjectInfo] = {}
+    for rel, info, error in in_parallel(head, rels, parts.limits.pull_concurrency, deadline):
+        if error is not None:
+            raise error
+        known = vanished[rel]
+        if info is not None and info.size == known.size and known.etag in (None, info.token):
+            found[rel] = info
+    return found
+
+
+def overwritten(parts: SyncContext, replaced: Iterable[str], deadline: Deadline) -> list[str]:
+    """Return the metadata of whole versions here in whose place the remote has another id.
+
+    Costs a request for each whole version.
+    """
+    whole = [rel for rel in replaced if merge.is_finished(parts, rel.rpartition("/")[0])]
+
+    def is_same(rel: str) -> bool:
+        return merge.describe_one_artifact(parts, rel)
+
+    found = []
+    for rel, same, error in in_parallel(is_same, whole, parts.limits.pull_concurrency, deadline):
+        if error is not None:
+            raise error
+        if not same:
+            found.append(rel)
+    return found
