@@ -56,6 +56,7 @@ SCHEMA = (
 _COLUMNS = (
     "rel, size, sha256, modified, etag, held_size, held_mtime, held_ctime, held_inode, recorded"
 )
+_INSERT_KNOWN = f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ class Base:
         learnt = [(name, value) for name, value in facts.items() if value is not None]
         unlearnt = [(name,) for name, value in facts.items() if value is None]
         self._write_all(
-            (f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})", rows),
+            (_INSERT_KNOWN, rows),
             ("DELETE FROM known WHERE rel = ?", gone),
             ("DELETE FROM uploads WHERE rel = ?", settled),
             ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
@@ -242,9 +243,10 @@ class Base:
         """Drop the note: the object is removed, or is needed after all."""
         self._write_all(("DELETE FROM doomed WHERE rel = ?", [(rel,) for rel in rels]))
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._file.clear()
+    def clear(self, keep: Iterable[Known] = ()) -> None:
+        """Forget everything but what is to be kept."""
+        rows = [_row(one) for one in keep]
+        self._file.clear(lambda db: db.executemany(_INSERT_KNOWN, rows))
 
     def close(self) -> None:
         """Release the file; using the base again opens it again."""

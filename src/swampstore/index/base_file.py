@@ -68,9 +68,14 @@ class BaseFile(SqliteFile):
         """Run `work` in one transaction: all of it is kept, or nothing."""
         return self._run(lambda db: self._write(db, work))
 
-    def clear(self) -> None:
-        """Drop everything."""
-        self.write(self._start_afresh)
+    def clear(self, then: Work[object] = lambda _: None) -> None:
+        """Drop everything, and run `then` in the same transaction."""
+
+        def work(db: sqlite3.Connection) -> None:
+            self._start_afresh(db)
+            then(db)
+
+        self.write(work)
 
     def close(self) -> None:
         """Release the file."""

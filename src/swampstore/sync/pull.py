@@ -7,7 +7,6 @@ remembered when all of it is.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import replace
 
@@ -19,7 +18,6 @@ from swampstore.index.path_kinds import unit_of
 from swampstore.index.report import Progress, Pulled, Skipped
 from swampstore.index.workers import Deadline
 from swampstore.layout import LATEST
-from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
@@ -141,23 +139,6 @@ class Pull:
         is_complete = not work.unfinished and not work.failures
         facts = self._parts.index.agreed() if is_complete else {}
         self._parts.base.apply(shards=shards, facts=facts)
-
-
-def rescue_content(parts: SyncContext) -> None:
-    """Fetch content that is only on the remote, and that its index has lost.
-
-    Without a base it is new here then, and the next push tells of it.
-    """
-    lost = {known.rel: known for known in parts.base.below("data") if known.held is None}
-    if not lost:
-        return
-    for piece in parts.index.changes(everything=True):
-        for rel in piece.entries:
-            lost.pop(rel, None)
-    for rel, known in lost.items():
-        entry = Entry(known.size, known.modified, known.sha256)
-        with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
-            take_remote(parts, rel, entry, None)
 
 
 def take_remote(parts: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:

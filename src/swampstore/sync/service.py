@@ -43,9 +43,10 @@ from swampstore.sync.install import Landing
 from swampstore.sync.own_commits import learn_own_commits
 from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.previewing import preview
-from swampstore.sync.pull import Pull, rescue_content, take_remote
+from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
+from swampstore.sync.start_over import start_over
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
@@ -410,14 +411,13 @@ class SyncService:
         base = self._parts.base
         before = base.facts("index_version", "commit_seq", "origin")
         state = self._parts.index.refresh()
-        if base.count() and (not state.exists or _is_another(state, *before)):
+        if base.count() and not state.exists:
             self._parts.tracker.mark(None)
-            if state.exists:
-                rescue_content(self._parts)
             base.clear()
-            if state.exists:
-                self._parts.index.refresh()
-            return not state.exists
+            return True
+        if base.count() and _is_another(state, *before):
+            start_over(self._parts)
+            return False
         learn_own_commits(self._parts)
         return False
 

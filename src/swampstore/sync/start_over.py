@@ -1,0 +1,91 @@
+"""Starting over with a remote whose index was made anew: nothing is concluded from the old base.
+
+What is missing in such an index was not deleted by anybody, so everything here counts as new. What
+was deleted here, and not pushed yet, stays deleted: of that the base tells on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from swampstore.index.base import Known
+from swampstore.index.errors import IndexDamagedError, SyncError
+from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
+from swampstore.stores.errors import StoreError
+from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
+from swampstore.sync.pull import take_remote
+from swampstore.sync.scan import LocalScan
+
+
+def start_over(parts: SyncContext) -> None:
+    """Forget what was synced with the index that is gone, except for what was deleted here."""
+    parts.tracker.mark(None)
+    deleted = _deleted_here(parts)
+    _rescue_content(parts, {known.rel for known in deleted})
+    # In one step: whoever is stopped in between would never hear of the deletions again.
+    parts.base.clear(keep=list(_as_named(parts, deleted)))
+    parts.index.refresh()
+
+
+def _deleted_here(parts: SyncContext) -> list[Known]:
+    """Return what was deleted here and is still to be pushed."""
+    marked = parts.tracker.peek()
+    rels, removals = (
+        {rel for mark in marks if (rel := parts.names.rel_of_mark(mark))}
+        for marks in (marked.paths, marked.removals)
+    )
+    if not removals:
+        return []
+    return LocalScan(parts.names, parts.base).paths(rels, removals=removals).deleted
+
+
+def _rescue_content(parts: SyncContext, deleted: Collection[str]) -> None:
+    """Fetch content that is only on the remote, and that its index has lost.
+
+    Without a base it is new here then, and the next push tells of it.
+    """
+    lost = {
+        known.rel: known
+        for known in parts.base.below("data")
+        if known.held is None and known.rel not in deleted
+    }
+    if not lost:
+        return
+    for piece in parts.index.changes(everything=True):
+        for rel in piece.entries:
+            lost.pop(rel, None)
+    for rel, known in lost.items():
+        entry = Entry(known.size, known.modified, known.sha256)
+        with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
+            take_remote(parts, rel, entry, None)
+
+
+def _as_named(parts: SyncContext, deleted: Collection[Known]) -> Iterator[Known]:
+    """Yield what was deleted in the words of the index that is there now.
+
+    What others have put in its place is left out. What the index does not name may have an object.
+    """
+    view = parts.index.view({partition_of(known.rel) for known in deleted}) if deleted else None
+    for known in deleted:
+        assert view is not None
+        try:
+            entry = view.entry(known.rel)
+        except IndexDamagedError:
+            continue
+        if entry is None:
+            yield known
+        elif _is_same(parts, known, entry):
+            yield replace(known, modified=entry.last_modified)
+
+
+def _is_same(parts: SyncContext, known: Known, entry: Entry) -> bool:
+    """Whether the index names what the base knows; where it does not tell, the object does."""
+    if not merge.remote_changed(known, entry):
+        return True
+    if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
+        return False
+    return merge.remote_sha256(parts, known.rel) == known.sha256
