@@ -37,10 +37,10 @@ def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Dea
     ]
     # A note goes after its objects: what is there without one now is there to stay.
     found = _stored(parts, vanished, unnoted, deadline)
-    return {rel for rel in found if _is_vouched_for(rel, found, vanished)}
+    return {rel for rel in found if is_vouched_for(rel, found, vanished)}
 
 
-def _is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
+def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
     """Whether a file is not just equal to what somebody is saving anew under the same name.
 
     Content and markers may be; metadata has an id of its own.

@@ -6,13 +6,27 @@ import contextlib
 from collections.abc import Collection, Mapping
 
 from swampstore.errors import NewerFormatError
+from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.partitions import partition_of
-from swampstore.index.removals import REMOVALS, Note, Removal, Removed, Remover, new_note, read_note
+from swampstore.index.path_kinds import version_file
+from swampstore.index.removals import (
+    REMOVALS,
+    Note,
+    Removal,
+    Removed,
+    Remover,
+    new_note,
+    read_note,
+    removal_of,
+)
 from swampstore.index.report import Skipped
 from swampstore.index.workers import Deadline
+from swampstore.layout import METADATA
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync.context import SyncContext
+from swampstore.sync.lost_entries import is_vouched_for, not_deleted
+from swampstore.sync.merge import remote_content
 
 
 class Deletions:
@@ -20,6 +34,7 @@ class Deletions:
 
     def __init__(self, parts: SyncContext, deadline: Deadline) -> None:
         self._parts = parts
+        self._deadline = deadline
         limit = parts.limits.push_concurrency
         self._remover = Remover(parts.store, parts.names, limit, deadline)
 
@@ -31,6 +46,30 @@ class Deletions:
         # Before it is there: one that is not is forgotten, one that nobody knows of is not found.
         self._parts.base.doom([rel, *(one.rel for one in wanted)])
         return self._remover.note(rel, wanted)
+
+    def note_unnamed(self, gone: Mapping[str, Known]) -> Note | None:
+        """Write down what was deleted here, left the index before, and has its object all the same.
+
+        Nobody deleted it: a part of the index was lost, and whoever makes it anew once more would
+        take the object for data. Costs a request for each path. `finish` removes the objects.
+        """
+        whole = {
+            rel: known
+            for rel, known in gone.items()
+            if not version_file(rel) or f"{rel.rpartition('/')[0]}/{METADATA}" in gone
+        }
+        left = not_deleted(self._parts, whole, self._deadline)
+        found = {rel: one for rel in left if (one := self._proven(whole[rel])) is not None}
+        return self.note([one for rel, one in found.items() if is_vouched_for(rel, found, whole)])
+
+    def _proven(self, known: Known) -> Removal | None:
+        """Return an object that is what the base knows, by its token or else by its content."""
+        if known.etag is not None:
+            return removal_of(known)
+        found = remote_content(self._parts, known.rel)
+        if found is None or found.sha256 != known.sha256:
+            return None
+        return Removal(known.rel, known.size, known.sha256, found.token)
 
     def drop(self, note: Note | None) -> None:
         """Remove the note of a commit that did not happen; one that stays says nothing wrong."""

@@ -222,9 +222,10 @@ class PullPlanner:
             case Decision.DELETE_LOCAL if before is not None:
                 work.removals[rel] = work.vanished[rel] = before
                 work.expected[rel] = state.signature
-            case Decision.FORGET:
+            case Decision.FORGET if state.local is not Local.DELETED:
+                # What was deleted here is for the push: its object may be there all the same.
                 work.forgotten.append(rel)
-                if before is not None and before.held is None and state.local is Local.ABSENT:
+                if before is not None and before.held is None:
                     work.vanished[rel] = before
             case Decision.CONFLICT:
                 work.unfinished.add(token)

@@ -439,6 +439,7 @@ class Push:
         self._check_met(uploaded)
         known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
+        left = self._deletions.note_unnamed({rel: prepared.deleted[rel] for rel in plan.forgotten})
         note: Note | None = None
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
             note = self._deletions.note([removal_of(plan.removals[rel]) for rel in removals])
@@ -468,7 +469,8 @@ class Push:
         if note is not None:
             self._deletions.carry_out(note)
         if prepared.view is not None:
-            prepared.skipped += self._deletions.finish(prepared.unfinished)
+            unfinished = prepared.unfinished | ({left.rel} if left is not None else set())
+            prepared.skipped += self._deletions.finish(unfinished)
         self._settle(prepared)
         if prepared.failures:
             raise IncompleteSyncError("push", prepared.failures)
