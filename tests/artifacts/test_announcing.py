@@ -330,7 +330,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "cli/data/put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
     "files/change_log.py": {"os.open": "its own log, which no client transfers"},
-    "artifacts/name_locks.py": {
+    "artifacts/mutation.py": {
         "os.makedirs": "its own directory, in the local tier",
     },
     "artifacts/rename.py": {"open": "the descriptor that a Change gave out"},
@@ -401,11 +401,11 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "relocate/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/evict.py": {"os.rename": "content that goes, whose absence is noted before"},
-    "sync/other_namespaces/content.py": {
+    "sync/other_namespaces/namespace.py": {
         "tempfile.TemporaryFile": "content of others, which is never kept",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/other_namespaces/publishing.py": {
+    "sync/other_namespaces/others.py": {
         "tempfile.TemporaryFile": "the published export, to be read",
         "tempfile.gettempdir": "the name of its directory",
     },
@@ -455,7 +455,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
-    "pipeline/copy/objects.py": {
+    "pipeline/copy/tasks.py": {
         "open": "/dev/null",
         "tempfile.TemporaryFile": "content on its way",
     },
@@ -505,7 +505,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the directory where a stream remembers what it has delivered",
         "os.unlink": "snapshots that it needs no more",
     },
-    "pipeline/source/saving.py": {
+    "pipeline/source/writer.py": {
         "open": "what tasks staged, brought to the driver",
         "tempfile.TemporaryDirectory": "the same, and the throw-away cache of a Spark job",
     },

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo
-from swampstore.catalog.compact import checkpoint, compact
+from swampstore.catalog.database import checkpoint, compact
 from swampstore.cli.catalog import RebuildProgress
 from swampstore.cli.session import Session
 from tests.support.command_line import CommandLine, run_on_terminal

@@ -300,7 +300,7 @@ def _patch_sqlite() -> None:
 
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
-    from swampstore.artifacts import name_locks
+    from swampstore.artifacts import mutation
     from swampstore.index import workers
     from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs
@@ -329,7 +329,7 @@ def _patch_swampstore() -> None:
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)
     # Names share lock files; few names need few of them for that.
-    _patch(name_locks, STRIPES=4)
+    _patch(mutation, STRIPES=4)
     real_getpid, real_uname = os.getpid, os.uname
     _patch(
         os,

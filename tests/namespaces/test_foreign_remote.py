@@ -15,7 +15,7 @@ from swampstore.config import update_marker
 from swampstore.errors import ValidationError
 from swampstore.stores import Store
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.other_namespaces.content import ContentMemory, ForeignStore, Wanted
+from swampstore.sync.other_namespaces.namespace import ContentMemory, ForeignStore, Wanted
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote, Remote
 

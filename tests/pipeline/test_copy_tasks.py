@@ -14,7 +14,6 @@ from swampstore.errors import NamespaceTakenError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.namespaces.manifests import Registry
 from swampstore.pipeline.copy import copy
-from swampstore.pipeline.copy.commits import Commits
 from swampstore.pipeline.copy.ends import (
     Border,
     Ends,
@@ -23,7 +22,7 @@ from swampstore.pipeline.copy.ends import (
     claim_namespace,
     ends_of,
 )
-from swampstore.pipeline.copy.objects import ObjectCopier
+from swampstore.pipeline.copy.job import Commits
 from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
@@ -37,6 +36,7 @@ from swampstore.pipeline.copy.outcomes import (
     Refused,
     Wanted,
 )
+from swampstore.pipeline.copy.tasks import ObjectCopier
 from swampstore.pipeline.index_writer import committer
 from swampstore.stores.bodies import payload as payload_of
 from swampstore.stores.directory import DirectoryStore

@@ -335,7 +335,7 @@ def test_one_row_that_fails_at_the_commit_takes_all_others_back(place: Path) -> 
 def test_content_in_many_chunks_is_put_together_again(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.pipeline.source.saving._CHUNK", 10)
+    monkeypatch.setattr("swampstore.pipeline.source.writer._CHUNK", 10)
     job = Job(place)
     texts = ["x" * size for size in (4, 25, 0, 9, 1, 10)]
     attempt = job.attempt([row("state", text) for text in texts])

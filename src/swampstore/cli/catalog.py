@@ -140,7 +140,7 @@ class RebuildProgress:
 @pass_session
 def compact(session: Session) -> None:
     """Give the unused space of the catalog back."""
-    from swampstore.catalog.compact import compact as compact_catalog
+    from swampstore.catalog.database import compact as compact_catalog
 
     with session.open_repo() as repo:
         compacted = compact_catalog(repo.catalog.rows)

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from swampstore.artifact import Artifact
 from swampstore.artifacts.content import ContentSource, DiskContent, There
-from swampstore.artifacts.mutation import Mutations
-from swampstore.artifacts.name_locks import NameLocks
+from swampstore.artifacts.mutation import Mutations, NameLocks
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database, MemoryDatabase
 from swampstore.catalog.foreign import FOREIGN_CATALOG
@@ -253,7 +252,7 @@ class OpenDatastore:
 
         With `force` it is always due, and what goes wrong is raised instead of noted.
         """
-        from swampstore.sync.other_namespaces.publishing import export_catalog
+        from swampstore.sync.other_namespaces.others import export_catalog
 
         return export_catalog(self, force=force)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.recovery import sweep
-from swampstore.catalog.compact import Checkpoint, checkpoint
+from swampstore.catalog.database import Checkpoint, checkpoint
 from swampstore.errors import SwampstoreError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore import yaml_dialect
 from swampstore.artifacts import versions as on_disk
-from swampstore.catalog.compact import Checkpoint, checkpoint
+from swampstore.catalog.database import Checkpoint, checkpoint
 from swampstore.config import read_marker
 from swampstore.errors import PruneRefusedError, SwampstoreError
 from swampstore.files import read_file

@@ -22,9 +22,9 @@ from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
 from swampstore.sync.install import Arrival
-from swampstore.sync.landed import remember_landed
 from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
 from swampstore.sync.push_plan import partitions_of
+from swampstore.sync.stopped import remember_landed
 from swampstore.sync.transfer import Transfer, Transport
 
 

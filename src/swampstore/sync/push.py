@@ -36,7 +36,6 @@ from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.landed import remember_landed
 from swampstore.sync.pending_deletes import Deletions
 from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
@@ -50,6 +49,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
+from swampstore.sync.stopped import remember_landed
 from swampstore.sync.transfer import Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 

@@ -40,13 +40,13 @@ from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.install import Landing
-from swampstore.sync.own_commits import learn_own_commits
 from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.previewing import preview
 from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.start_over import start_over
+from swampstore.sync.stopped import learn_own_commits
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore

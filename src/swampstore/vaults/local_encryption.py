@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
-from swampstore.artifacts.name_locks import NameLocks
+from swampstore.artifacts.mutation import NameLocks
 from swampstore.clock import to_iso
 from swampstore.config import expand
 from swampstore.errors import ConfigError
@@ -28,8 +28,8 @@ from swampstore.vaults.errors import (
     VaultUnsupportedError,
 )
 from swampstore.vaults.keys import PRIVATE, create_key, make_private_dir, read_key, ssh_key
+from swampstore.vaults.migration import is_due, new_value
 from swampstore.vaults.provider import LOCAL, Details, Place, Provider
-from swampstore.vaults.refreshing import is_due, new_value
 
 _SUFFIX = ".enc"
 _ANNOTATIONS = ".annotations"

@@ -1,12 +1,9 @@
-"""Vaults whose secrets another program keeps: `pass`, 1Password's `op`, HashiCorp's `vault`.
-
-The configuration has a command for each thing that can be done. `{key}` in one of its words stands
-for the key; no shell sees it. Values go in by standard input and come out of standard output.
-"""
+"""Providers that ask elsewhere for secrets: environment variables, and programs such as `pass`."""
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from typing import Any, Self
@@ -14,6 +11,53 @@ from typing import Any, Self
 from swampstore.errors import ConfigError, ValidationError
 from swampstore.vaults.errors import SecretNotFoundError, VaultProviderError
 from swampstore.vaults.provider import Place, Provider
+
+_PREFIX = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class EnvironmentVault(Provider):
+    """Reads variables of the environment that begin with the vault's prefix."""
+
+    type = "environment"
+    settings = {"prefix": "what the names of the variables begin with"}  # noqa: RUF012
+
+    def __init__(self, place: Place) -> None:
+        prefix = place.config.get("prefix", f"{_variable(place.name)}_")
+        if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+            raise ConfigError(
+                f"the prefix of the vault {place.name} is {prefix!r}",
+                hint="Use letters, digits and underscores, such as OPS_.",
+            )
+        self._prefix = prefix
+        self._environ = place.environ
+
+    @classmethod
+    def open(cls, place: Place) -> Self:
+        """Return the provider of a vault."""
+        return cls(place)
+
+    def get(self, key: str) -> str:
+        """Return the value of a variable; an empty one counts as not set."""
+        name = f"{self._prefix}{_variable(key)}"
+        if value := self._environ.get(name):
+            return value
+        raise SecretNotFoundError(
+            f"there is no secret {key!r}: the variable {name} is not set",
+            hint=f"Set {name} for the process that needs it.",
+        )
+
+    def keys(self) -> list[str]:
+        """Return what follows the prefix, in lower case."""
+        return sorted(
+            name.removeprefix(self._prefix).lower()
+            for name, value in self._environ.items()
+            if value and name.startswith(self._prefix) and name != self._prefix
+        )
+
+
+def _variable(key: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]", "_", key).upper()
+
 
 _KEY = "{key}"
 _SECONDS = 60

@@ -1,15 +1,14 @@
-"""After a push that was stopped between its commit and the note of it: what was ours is known.
-
-Without that, deleting such a version here would say nothing about the one on the remote: it would
-come back with the next pull, as if another machine had made it.
-"""
+"""What a push or a pull that was stopped had done, and could not remember."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from swampstore.files.signature import Signature
-from swampstore.index.base import Known
+from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
@@ -72,3 +71,32 @@ def _is_still_here(parts: SyncContext, rel: str, sha256: str) -> bool:
         return False
     except SyncError:
         return True  # no file, or one that keeps changing: not the moment to decide anything
+
+
+def remember_landed(parts: SyncContext) -> None:
+    """Let the base know what has landed. Whoever does this holds the lock of the cache.
+
+    Else it would count as new here, and be shared again after others deleted it.
+    """
+    noted = parts.base.noted_arrivals()
+    if not noted:
+        return
+    began_ns = time.time_ns()
+    held = {one: _held(parts, one) for one in noted}
+    known = [replace(one, held=now, recorded_ns=began_ns) for one, now in held.items() if now]
+    parts.base.apply(known=known, facts={ARRIVING: None})
+
+
+def _held(parts: SyncContext, one: Known) -> Signature | None:
+    """Return the looks of a file that is what was about to land, None if there is no such file.
+
+    Of a version that is not whole nothing counts: the next pull looks at all of it.
+    """
+    path = parts.names.local(one.rel)
+    if version_file(one.rel) and not os.path.lexists(f"{os.path.dirname(path)}/{METADATA}"):
+        return None
+    try:
+        sha256, now = hash_file(path)
+    except (FileNotFoundError, NotADirectoryError, SyncError):
+        return None
+    return now if sha256 == one.sha256 else None
