@@ -280,7 +280,8 @@ def _escaped(char: str) -> _Ways:
 def _escaped_twice(char: str) -> _Ways:
     once = _escaped(char)
     twice = {way.replace(b"\\", b"\\\\").replace(b'"', b'\\"') for way in once}
-    return tuple(sorted(twice | {*once} if char > "\x7f" else twice))
+    # What the first writer leaves as it is, the second one may escape.
+    return tuple(sorted(twice | {*once} if char >= "\x7f" else twice))
 
 
 def _percent_encoded(byte: int) -> _Ways:

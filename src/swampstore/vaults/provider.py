@@ -21,8 +21,8 @@ GROUP = "swampstore.vaults"
 LOCAL = "local_encryption"
 _BUILT_IN = {
     LOCAL: "local_encryption:LocalEncryption",
-    "environment": "environment:EnvironmentVault",
-    "command": "command:CommandVault",
+    "environment": "providers:EnvironmentVault",
+    "command": "providers:CommandVault",
 }
 
 
