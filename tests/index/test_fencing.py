@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.index import RemoteIndex
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.stores.errors import PreconditionFailedError
 from tests.support.remotes import Remote
 from tests.support.sync_harness import META, MONOLITH, Machine

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from swampstore.clock import Clock, system_clock
-from swampstore.index import Committed, RemoteIndex
 from swampstore.index.base import Base, Known
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key, wire_partition
 from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.state import Committed
 from swampstore.layout import ModelRef, Routing
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swampstore.index import RemoteIndex
+from swampstore.index.remote_index import RemoteIndex
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine
 

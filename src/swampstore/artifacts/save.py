@@ -155,7 +155,8 @@ class ArtifactStore:
     def _beginning(self, rel: str, size: int | None) -> str:
         """Return the hash of the first bytes of a file: others may have added to it already."""
         digest = hashlib.sha256()
-        with disk_errors(self.tree.path(rel)), open(self.tree.path(rel), "rb") as file:
+        path = self.tree.check_inside(rel)
+        with disk_errors(path), open(path, "rb") as file:
             left = sys.maxsize if size is None else size
             while left and (piece := file.read(min(left, _CHUNK))):
                 digest.update(piece)

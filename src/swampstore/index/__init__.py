@@ -4,10 +4,3 @@ Noticing changes, reading them, committing ours, healing what was lost. `remote_
 start reading: it is all that `sync` sees. `version1` and `version2` commit to the two versions of
 the format. It may use `artifacts`, `stores` and `files`, and knows nothing of `sync`.
 """
-
-from __future__ import annotations
-
-from swampstore.index.remote_index import RemoteIndex
-from swampstore.index.state import Committed, Migrated, Slice, State, View
-
-__all__ = ["Committed", "Migrated", "RemoteIndex", "Slice", "State", "View"]

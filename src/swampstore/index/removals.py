@@ -38,7 +38,7 @@ from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedErro
 from swampstore.stores.protocol import ObjectInfo, Store
 
 if TYPE_CHECKING:
-    from swampstore.index import RemoteIndex
+    from swampstore.index.remote_index import RemoteIndex
 
 REMOVALS = "_control/removals/"
 # After so long, what is as old as its note, to the second, is not the upload of a push any more.

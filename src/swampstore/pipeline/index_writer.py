@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Mapping
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
-from swampstore.index import RemoteIndex, View
 from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.state import View
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store

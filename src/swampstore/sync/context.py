@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock
-from swampstore.index import RemoteIndex
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.stores import Store
 from swampstore.sync.dirty import DirtyTracker
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from swampstore.artifacts.latest import wins
 from swampstore.errors import SwampstoreError
 from swampstore.files.signature import Signature, is_surely_unchanged, signature
-from swampstore.index import Slice
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import is_lazy, is_marker, version_file
 from swampstore.index.report import Conflict, Skipped
+from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 
 from swampstore.errors import ContentDamagedError, SwampstoreError
 from swampstore.files.signature import signature
-from swampstore.index import View
 from swampstore.index.base import Known
 from swampstore.index.changes import index_moved
 from swampstore.index.errors import (
@@ -29,6 +28,7 @@ from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of, 
 from swampstore.index.path_map import ways_out
 from swampstore.index.removals import Note, removal_of
 from swampstore.index.report import Conflict, Progress, Pushed, Skipped, Step
+from swampstore.index.state import View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice

@@ -7,13 +7,13 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from swampstore.artifacts.latest import is_right, latest_of
-from swampstore.index import View
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_file
 from swampstore.index.report import Conflict
+from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import Clock, system_clock, to_iso
 from swampstore.files.signature import signature
-from swampstore.index import Migrated, RemoteIndex, State
 from swampstore.index.base import Base
 from swampstore.index.errors import SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.report import (
     Preview,
     Progress,
@@ -30,6 +30,7 @@ from swampstore.index.report import (
     SyncStatus,
     no_progress,
 )
+from swampstore.index.state import Migrated, State
 from swampstore.index.workers import Deadline
 from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
 from swampstore.stores import Store

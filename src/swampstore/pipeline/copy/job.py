@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from swampstore.index import View
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import unit_of, version_file
 from swampstore.index.report import Progress, no_progress
+from swampstore.index.state import View
 from swampstore.layout import METADATA
 from swampstore.pipeline.copy.comparison import Comparison, Trouble
 from swampstore.pipeline.copy.ends import (

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, parse_marker
-from swampstore.index import View
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
+from swampstore.index.state import View
 from swampstore.layout import METADATA
 from swampstore.pipeline.gc.candidates import files_of_name
 from swampstore.pipeline.gc.recheck import CHANGED, Due, NameState, Verdict, judge

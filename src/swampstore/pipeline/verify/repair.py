@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from swampstore.clock import system_clock, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
-from swampstore.index import View
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import unit_of, version_file
+from swampstore.index.state import View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import RAW
 from swampstore.notices import notice
