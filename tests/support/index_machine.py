@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,7 @@ class ForeignClient:
 
     def upload(self, rel: str, content: str) -> None:
         self.store.put(self._prefix + rel, content.encode())
+        time.sleep(0.01)  # more than the clock of any file system needs to go on: documents follow
 
     def meta(self) -> Any:
         return self.read(META_KEY)
