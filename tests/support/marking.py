@@ -9,8 +9,40 @@ import pytest
 _SERVERS = frozenset({"s3_server", "gcs_server", "azure_server"})
 _KINDS = frozenset({"s3", "gcs", "azure"})
 _ROOT = Path(__file__).parents[1]
-# They run processes, kill them, search for long, or follow whole pages.
-_SLOW = frozenset({"fleet", "docs"})
+# They run processes, kill them, search for long, or follow whole pages: rooms, and single files.
+_SLOW = frozenset(
+    {
+        "fleet",
+        "docs",
+        "artifacts/test_dead_writers.py",
+        "artifacts/test_killed.py",
+        "artifacts/test_many_processes.py",
+        "artifacts/test_shareable_names.py",
+        "catalog/test_catalog.py",
+        "catalog/test_query_equivalence.py",
+        "cli/test_datastore.py",
+        "cli/test_start.py",
+        "cli/test_vault.py",
+        "index/test_commit.py",
+        "index/test_hazards_index.py",
+        "index/test_path_map.py",
+        "locks/test_foreign.py",
+        "locks/test_model.py",
+        "locks/test_processes.py",
+        "relocate/test_namespaces_migrating.py",
+        "repo/test_newer_formats.py",
+        "repo/test_sessions.py",
+        "sync/test_bad_input.py",
+        "sync/test_cache_bound.py",
+        "sync/test_conformance.py",
+        "sync/test_costs.py",
+        "sync/test_stateful.py",
+        "test_stress.py",
+        "test_yaml_dialect.py",
+        "vaults/test_killed.py",
+        "vaults/test_redaction.py",
+    }
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -18,16 +50,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test."""
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
-        callspec = getattr(item, "callspec", None)
-        given = (
-            {value for value in callspec.params.values() if isinstance(value, str)}
-            if callspec
-            else set()
-        )
-        if asked & _SERVERS or given & _KINDS:
+        path = item.path.relative_to(_ROOT)
+        if asked & _SERVERS or _given(item) & _KINDS:
             item.add_marker(pytest.mark.server)
-        room = item.path.relative_to(_ROOT).parts[0]
-        if room == "pipeline" or "spark" in asked:
+        if path.parts[0] == "pipeline" or "spark" in asked:
             item.add_marker(pytest.mark.spark)
-        if room in _SLOW:
+        if path.parts[0] in _SLOW or path.as_posix() in _SLOW:
             item.add_marker(pytest.mark.slow)
+
+
+def _given(item: pytest.Item) -> set[str]:
+    """Return the words that a test was parametrised with."""
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec else ()
+    return {value for value in values if isinstance(value, str)}
