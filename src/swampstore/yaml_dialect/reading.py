@@ -9,30 +9,32 @@ from swampstore.errors import YamlError
 from swampstore.yaml_dialect.scalars import KEYWORDS, MAX_DEPTH, type_plain_scalar
 
 # No class here holds an ASCII control character; other unprintables are looked for apart.
+# No group is repeated possessively: Python before 3.11.5, which Debian 12 has, goes on reading at
+# the wrong place after such a group has failed.
 _WORD = r"[^\x00-\x20\x7f:\#]*+"
-_WORDS = rf"{_WORD}(?:(?::|[ ]++)(?=[^\x00-\x20\#:]){_WORD})*+"
+_WORDS = rf"{_WORD}(?:(?::|[ ]++)(?=[^\x00-\x20\#:]){_WORD})*"
 _SINGLE = r"[^\x00-\x1f\x7f']"
 _DOUBLE = r"[^\x00-\x1f\x7f\"\\]"
 _COMMENT = r"\#[^\x00-\x1f\x7f]*+"
 _ROW = re.compile(
-    rf"""^([ ]*+(?:-[ ]++)?+)                       # lead: indentation, and dash if any
+    rf"""^([ ]*+(?:-[ ]++)?)                       # lead: indentation, and dash if any
     (?=[^ \n\#])
     (?:(?:([A-Za-z_$][A-Za-z0-9_./$-]{{0,99}}+)     # key
          |('{_SINGLE}{{0,99}}+'|"{_DOUBLE}{{0,99}}+")  # key in quotes
-       ):(?:[ ]++|(?=\n)))?+
+       ):(?:[ ]++|(?=\n)))?
     (?:((?:[a-eg-mo-su-zA-EG-MO-SU-Z_/$]            # a value that is text: no keyword starts so,
           |[0-9][0-9]*+[a-df-np-wyzA-DF-NP-WYZ_/$-] # and no number
         ){_WORDS})
       |([^\x00-\x20\x7f\-?:,\[\]{{}}\#&*!|>'"%@`]{_WORDS}   # any other value
-       |'{_SINGLE}*+(?:''{_SINGLE}*+)*+'
+       |'{_SINGLE}*+(?:''{_SINGLE}*+)*'
        |"{_DOUBLE}*+"
        |-[0-9.]++
        |\{{\}}|\[\])
       |)
-    (?:\n|[ ]*+(?:(?<=[ ]){_COMMENT})?+\n)""",
+    (?:\n|[ ]*+(?:(?<=[ ]){_COMMENT})?\n)""",
     re.VERBOSE | re.MULTILINE,
 )
-_EMPTY_ROW = re.compile(rf"^[ ]*+(?:{_COMMENT})?+\n", re.VERBOSE | re.MULTILINE)
+_EMPTY_ROW = re.compile(rf"^[ ]*+(?:{_COMMENT})?\n", re.VERBOSE | re.MULTILINE)
 
 _Row = tuple[str, str, str, str, str]
 _Collection = TypeVar("_Collection", dict[str, Any], list[Any])

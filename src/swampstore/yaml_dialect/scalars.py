@@ -33,7 +33,7 @@ _CERTAINLY_TEXT = re.compile(
         (?!0[xXoObB][0-9a-fA-F_]*\Z)
         (?![0-9]{4}-[0-9][0-9]?-)                           # dates and times
         \.?[\w/$][\w/$.@+~=%,()-]*+
-        (?:(?:[ ](?=[\w/$(])|:(?=[\w/]))[\w/$.@+~=%,()-]*+)*+""",
+        (?:(?:[ ](?=[\w/$(])|:(?=[\w/]))[\w/$.@+~=%,()-]*+)*""",
     re.VERBOSE,
 )
 _ESCAPED = re.compile('[\x00-\x1f"\\\\\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]')
