@@ -48,11 +48,11 @@ def _job(job: str, target: str, spark: Any) -> Callable[[], object]:
         case "verify":
             from swampstore.pipeline.verify import verify
 
-            return lambda: verify(spark, places_of(target), tell=no_progress)
+            return lambda: verify(spark, places_of(target), progress=no_progress)
         case "reindex":
             from swampstore.pipeline.reindex import reindex
 
-            return lambda: reindex(spark, places_of(target), rehash=True, tell=no_progress)
+            return lambda: reindex(spark, places_of(target), rehash=True, progress=no_progress)
         case _:
             return lambda: _rebuild(target)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from swampstore.cli import progress as telling
+from swampstore.cli import progress as showing
 from swampstore.cli.progress import ProgressBar, ProgressLines
 from swampstore.cli.rendering import named_lines
 from swampstore.index.report import Pulled, Step
@@ -333,10 +333,10 @@ def test_an_interrupted_sync_leaves_everything_to_the_next_one(ana: Machine, bob
 # Progress ---------------------------------------------------------------------------------------
 
 
-def tell_in_time(teller: type[Any], files: dict[float, int]) -> None:
+def progress_in_time(shown_by: type[Any], files: dict[float, int]) -> None:
     """Tell at each moment that so many files are done."""
     now = [0.0]
-    told = teller(lambda: now[0])
+    told = shown_by(lambda: now[0])
     for moment, number in files.items():
         now[0] = moment
         told(Step("push", number, 9, number * 10, 90))
@@ -346,7 +346,7 @@ def tell_in_time(teller: type[Any], files: dict[float, int]) -> None:
 def test_progress_is_a_line_of_json_per_second_and_one_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tell_in_time(ProgressLines, {8.0: 0, 8.5: 1, 9.1: 2, 9.2: 3, 10.3: 4, 10.4: 5})
+    progress_in_time(ProgressLines, {8.0: 0, 8.5: 1, 9.1: 2, 9.2: 3, 10.3: 4, 10.4: 5})
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [document["files"] for document in told] == [2, 4, 5]
     assert told[0] == {
@@ -358,11 +358,11 @@ def test_progress_is_a_line_of_json_per_second_and_one_at_the_end(
     }
 
 
-@pytest.mark.parametrize("teller", [ProgressLines, ProgressBar])
+@pytest.mark.parametrize("shown_by", [ProgressLines, ProgressBar])
 def test_what_takes_less_than_a_second_is_not_worth_a_word(
-    capsys: pytest.CaptureFixture[str], teller: type[Any]
+    capsys: pytest.CaptureFixture[str], shown_by: type[Any]
 ) -> None:
-    tell_in_time(teller, {8.1: 1, 8.9: 2})
+    progress_in_time(shown_by, {8.1: 1, 8.9: 2})
     assert capsys.readouterr().err == ""
 
 
@@ -372,9 +372,9 @@ def test_progress_on_a_terminal_is_a_bar(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(telling, "PATIENCE", 0.0)
-    with telling.progress_shown() as tell:
-        tell(Step("push", 3, 9, 3 << 20, 9 << 20))
+    monkeypatch.setattr(showing, "PATIENCE", 0.0)
+    with showing.progress_shown() as progress:
+        progress(Step("push", 3, 9, 3 << 20, 9 << 20))
     shown = capsys.readouterr().err
     assert "push" in shown
     assert "3/9 files" in shown
@@ -384,7 +384,7 @@ def test_progress_on_a_terminal_is_a_bar(
 def test_a_sync_that_takes_its_time_tells_how_far_it_is(
     ana: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(telling, "PATIENCE", 0.0)
+    monkeypatch.setattr(showing, "PATIENCE", 0.0)
     ana.put(MODEL, "state", "one")
     started = time.monotonic()
     lines = [json.loads(line) for line in ana("sync").err.splitlines()]

@@ -70,10 +70,10 @@ def run_here(
     waves: Iterable[Sequence[Any]],
     *,
     label: str,
-    tell: object,
+    progress: object,
 ) -> Iterator[Iterator[Any]]:
     """Do what `run_waves` does without Spark, pickling as it does."""
-    del label, tell
+    del label, progress
     for items in waves:
         results = [pickle.dumps(list(pickle.loads(pickle.dumps(work))(item))) for item in items]
         yield (one for result in results for one in pickle.loads(result))
@@ -418,7 +418,7 @@ def test_the_next_wave_runs_while_the_results_of_one_are_looked_at(
         (tmp_path / str(number)).touch()
         yield number
 
-    waves = run_waves(spark, work, iter([[1], [2, 3]]), label="waves", tell=no_progress)
+    waves = run_waves(spark, work, iter([[1], [2, 3]]), label="waves", progress=no_progress)
     first = next(waves)
     wait_for(tmp_path / "3")
     assert list(first) == [1]
@@ -434,7 +434,7 @@ def test_a_wave_that_nobody_waits_for_any_more_is_stopped(
             time.sleep(600)
         yield number
 
-    waves = run_waves(spark, work, iter([[1], [2]]), label="waves", tell=no_progress)
+    waves = run_waves(spark, work, iter([[1], [2]]), label="waves", progress=no_progress)
     next(waves)
     wait_for(tmp_path / "2")
     waves.close()

@@ -78,7 +78,7 @@ def directory_config(path: Path) -> StoreConfig:
 
 
 def carrier_of(spark: SparkSession, config: StoreConfig) -> SparkTasks:
-    return SparkTasks(spark, config, strict=True, tell=no_progress, count=lambda _: None)
+    return SparkTasks(spark, config, strict=True, progress=no_progress, count=lambda _: None)
 
 
 def run_here(
@@ -87,13 +87,13 @@ def run_here(
     items: Sequence[Any],
     *,
     label: str,
-    tell: Callable[[Step], None],
+    progress: Callable[[Step], None],
 ) -> Iterator[Any]:
     """Do what `run_tasks` does without Spark, pickling as it does."""
     for number, item in enumerate(items, 1):
         done, given = pickle.loads(pickle.dumps((work, item)))
         yield from pickle.loads(pickle.dumps(list(done(given))))
-        tell(Step(label, number, len(items), 0, 0))
+        progress(Step(label, number, len(items), 0, 0))
 
 
 @pytest.fixture
@@ -219,11 +219,13 @@ def test_progress_is_told_in_files_and_never_goes_back(
     on_demand: Any = SimpleNamespace(session=lambda **_: without_spark)
     repo: Any = None
     carrier = EngineCarrier(repo, "spark", SparkSettings(), on_demand, steps.append)
-    tasks = SparkTasks(without_spark, config, strict=True, tell=carrier.tell, count=lambda _: None)
+    tasks = SparkTasks(
+        without_spark, config, strict=True, progress=carrier.progress, count=lambda _: None
+    )
     with Machine(tmp_path / "a", RetryingStore(config.open())) as machine:
         for number in range(20):
             machine.write(f"files/{number}", b"12345")
-        machine.service.push(progress=carrier.tell, carrier=tasks)
+        machine.service.push(progress=carrier.progress, carrier=tasks)
     assert [step.phase for step in steps] == ["push"] * len(steps)
     assert {(step.total_files, step.total_bytes) for step in steps} == {(20, 100)}
     done = [step.files for step in steps]
@@ -345,7 +347,7 @@ def test_a_task_that_does_not_see_the_cache_touches_nothing(site: Site) -> None:
 
 
 def blinded(machine: Machine, config: StoreConfig, spark: SparkSession, *, strict: bool) -> object:
-    carrier = SparkTasks(spark, config, strict=strict, tell=no_progress, count=lambda _: None)
+    carrier = SparkTasks(spark, config, strict=strict, progress=no_progress, count=lambda _: None)
     return machine.service.push(carrier=carrier)
 
 
@@ -532,10 +534,10 @@ def test_the_time_that_is_given_ends_the_tasks(spark: SparkSession) -> None:
 
     began = time.monotonic()
     with pytest.raises(SyncTimeoutError), ending(spark, Deadline(3.0)):
-        list(run_tasks(spark, sleep, [1, 2], label="sleep", tell=no_progress))
+        list(run_tasks(spark, sleep, [1, 2], label="sleep", progress=no_progress))
     assert time.monotonic() - began < 30
     # The session is still good for something.
-    assert list(run_tasks(spark, lambda n: [n], [5], label="again", tell=no_progress)) == [5]
+    assert list(run_tasks(spark, lambda n: [n], [5], label="again", progress=no_progress)) == [5]
 
 
 # Commands -----------------------------------------------------------------------------------------

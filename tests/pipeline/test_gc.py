@@ -226,7 +226,7 @@ def planned_here(monkeypatch: pytest.MonkeyPatch) -> datetime:
     now = datetime.now(UTC) + timedelta(hours=2)
 
     def plan(
-        _spark: object, places: Iterable[Place], _now: datetime, _tell: object
+        _spark: object, places: Iterable[Place], _now: datetime, _progress: object
     ) -> tuple[dict[tuple[str, str], list[Candidate]], list[str]]:
         return {(one.identity, one.namespace): garbage_of(one, now) for one in places}, ["a doubt"]
 

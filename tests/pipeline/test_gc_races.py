@@ -473,5 +473,7 @@ def test_only_metadata_that_can_matter_is_read(
     files = {f"data/{MODEL}/{rel}" for rel in version("state", *range(1, 7))}
     entries = dict.fromkeys({*files, f"{base}/latest"}, Entry(1, ""))
     candidate = Candidate(removal, dict.fromkeys(due, ""))
-    found = sweeping._telling(Due(candidate, frozenset(due)), entries, {f"{base}/latest": marker})
+    found = sweeping._decisive_metadata(
+        Due(candidate, frozenset(due)), entries, {f"{base}/latest": marker}
+    )
     assert found == [f"{base}/{one}/metadata.yaml" for one in read]

@@ -357,7 +357,7 @@ def test_a_report_of_a_directory_and_a_bucket_comes_with_its_tables(
         now=datetime.now(UTC) + timedelta(days=1),
         output=str(output),
         tables_dir=str(tables),
-        tell=steps.append,
+        progress=steps.append,
     )
     assert (reported.output, reported.tables_dir) == (str(output), str(tables))
     summary = reported.summary
@@ -417,7 +417,7 @@ def test_without_a_file_there_is_only_the_summary(
 ) -> None:
     save_some(repo)
     before = sorted(tmp_path.rglob("*.html"))
-    reported = report(spark, places_of(repo), now=NOW, output=None, tell=silent)
+    reported = report(spark, places_of(repo), now=NOW, output=None, progress=silent)
     assert (reported.output, reported.summary.totals.versions) == (None, 6)
     assert sorted(tmp_path.rglob("*.html")) == before
 
@@ -430,4 +430,4 @@ def test_a_report_that_has_no_place_is_refused_before_the_work(
 ) -> None:
     nowhere: Any = None  # Spark is not asked for anything
     with pytest.raises(SwampstoreError, match=told):
-        report(nowhere, places_of(repo), now=NOW, output=f"{tmp_path}/{output}", tell=silent)
+        report(nowhere, places_of(repo), now=NOW, output=f"{tmp_path}/{output}", progress=silent)

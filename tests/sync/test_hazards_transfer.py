@@ -496,7 +496,7 @@ def test_h66_one_slow_file_does_not_hold_up_the_others(
     steps: list[tuple[int, float]] = []
     began = time.monotonic()
 
-    def tell(step: Step) -> None:
+    def progress(step: Step) -> None:
         if step.phase == {"PUT": "push", "GET": "pull"}[kind]:
             steps.append((step.files, time.monotonic() - began))
 
@@ -507,10 +507,10 @@ def test_h66_one_slow_file_does_not_hold_up_the_others(
         for rel, data in files.items():
             a.write(rel, data)
         began = time.monotonic()
-        a.service.push(progress=tell)
+        a.service.push(progress=progress)
         if kind == "GET":
             began = time.monotonic()
-        b.service.pull(progress=tell)
+        b.service.pull(progress=progress)
     assert slow.fired == 1
     times = [at for _, at in steps]
     assert len(times) == 20

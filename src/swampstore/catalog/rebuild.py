@@ -141,7 +141,7 @@ def refresh(catalog: Catalog, mutations: Mutations, ref: DataRef) -> None:
     """Make the rows of one name equal to what is on disk."""
     with mutations.holding(ref):
         _, problems = _replace(catalog, mutations.tree, [Reading(ref)])
-    _tell(problems, forget)
+    _note_problems(problems, forget)
 
 
 def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[Reading], note: Note) -> int:
@@ -154,7 +154,7 @@ def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[Reading], n
             count += _store_huge(catalog, mutations, reading.ref, note)
     with mutations.quiet():
         stored, problems = _replace(catalog, mutations.tree, small)
-    _tell(problems, note)
+    _note_problems(problems, note)
     return count + stored
 
 
@@ -177,7 +177,7 @@ def _replace(
     return catalog.change(work)
 
 
-def _tell(problems: Iterable[tuple[DataRef, Problem]], note: Note) -> None:
+def _note_problems(problems: Iterable[tuple[DataRef, Problem]], note: Note) -> None:
     for ref, (version, message) in problems:
         notice("%s", message)
         note(Noted("undecodable-metadata", ref.file_rel(version, METADATA), message))
@@ -188,7 +188,7 @@ def _store_huge(catalog: Catalog, mutations: Mutations, ref: DataRef, note: Note
     count = 0
 
     def complain(version: int, error: MetadataError) -> None:
-        _tell([(ref, Problem(version, error.message))], note)
+        _note_problems([(ref, Problem(version, error.message))], note)
 
     with mutations.holding(ref):
         stored = on_disk.stored_versions(mutations.tree, ref, complain)

@@ -64,11 +64,11 @@ def _examine(session: Session, *, repair: bool, deep: bool) -> Report:
     except (ConfigError, RepoDamagedError) as error:
         return unusable(error)
     with repo, _alone(repo) if repair else nullcontext():
-        return examine(repo, repair=repair, deep=deep, tell=_Telling(session))
+        return examine(repo, repair=repair, deep=deep, progress=_Comparing(session))
 
 
-class _Telling:
-    """Tells now and then how much content was compared, if that takes long."""
+class _Comparing:
+    """Says now and then how much content was compared, if that takes long."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

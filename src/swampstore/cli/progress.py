@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,21 +24,15 @@ if TYPE_CHECKING:
 PATIENCE = 1.0
 
 
-class _Teller(Protocol):
-    def __call__(self, step: Step) -> None: ...
-
-    def end(self) -> None: ...
-
-
 @contextlib.contextmanager
 def progress_shown() -> Iterator[Progress]:
     """Yield what to call with each step of a long operation, from any thread."""
     on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    teller: _Teller = ProgressBar() if on_terminal else ProgressLines()
+    shown = ProgressBar() if on_terminal else ProgressLines()
     try:
-        yield teller
+        yield shown
     finally:
-        teller.end()
+        shown.end()
 
 
 class ProgressLines:
@@ -52,26 +46,26 @@ class ProgressLines:
         self._is_told = False
 
     def __call__(self, step: Step) -> None:
-        """Tell a step, or keep it in mind for the end of its phase."""
+        """Print a step, or keep it in mind for the end of its phase."""
         with self._lock:
             if self._step is None or self._step.phase != step.phase:
                 self._end_phase()
                 self._started = self._told = self._clock()
             self._step, self._is_told = step, False
             if self._clock() - self._told >= PATIENCE:
-                self._tell(step)
+                self._print(step)
 
     def end(self) -> None:
-        """Tell the last step."""
+        """Print the last step."""
         with self._lock:
             self._end_phase()
 
     def _end_phase(self) -> None:
         is_long = self._clock() - self._started >= PATIENCE
         if self._step is not None and not self._is_told and is_long:
-            self._tell(self._step)
+            self._print(self._step)
 
-    def _tell(self, step: Step) -> None:
+    def _print(self, step: Step) -> None:
         self._told = self._clock()
         self._is_told = True
         document = {

@@ -72,14 +72,14 @@ def sync(
             found = SyncRun(repo, scope, full=full, metadata_only=lazy).preview()
             _show_preview(session, found, pull=pull, push=push)
             return
-        with progress_shown() as tell, carrying(repo, engine, tell=tell) as carrier:
+        with progress_shown() as progress, carrying(repo, engine, progress=progress) as carrier:
             run = SyncRun(
                 repo,
                 scope,
                 full=full,
                 metadata_only=lazy,
                 timeout=timeout,
-                progress=carrier.tell,
+                progress=carrier.progress,
                 carrier=carrier,
                 carrier_errors=carrier.errors,
             )

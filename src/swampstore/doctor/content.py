@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 # Is told how many versions, and how many bytes, were compared so far.
-Tell = Callable[[int, int], None]
+ContentProgress = Callable[[int, int], None]
 _KEPT = "_catalog.db-damaged"
 
 
 class ContentChecks:
     """Reads the content of versions; with `repair`, the remote's takes the place of damage."""
 
-    def __init__(self, repo: Repo, *, repair: bool, tell: Tell) -> None:
+    def __init__(self, repo: Repo, *, repair: bool, progress: ContentProgress) -> None:
         self._repo = repo
         self._tree = repo.tree
         self._repair = repair
-        self._tell = tell
+        self._progress = progress
         self._problems = Problems(checks.HASHES)
         self._versions = self._bytes = self._unverified = 0
 
@@ -57,7 +57,7 @@ class ContentChecks:
                 return  # it is on the remote, or told of already
         self._versions += 1
         self._bytes += size
-        self._tell(self._versions, self._bytes)
+        self._progress(self._versions, self._bytes)
         if not vouch(self._tree, ref, version, digest, size, self._repo.known_there):
             self._unverified += 1
 

@@ -27,7 +27,7 @@ from swampstore.repo.open import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog
-    from swampstore.doctor.content import ContentChecks, Tell
+    from swampstore.doctor.content import ContentChecks, ContentProgress
     from swampstore.repo import Repo
 
 # A change that is still announced after so many looks is not being made by a living process.
@@ -35,12 +35,16 @@ _LOOKS = 4
 _PAUSE = 0.1
 
 
-def _tell_nobody(_versions: int, _bytes: int) -> None:
+def _no_progress(_versions: int, _bytes: int) -> None:
     """Compare in silence."""
 
 
 def examine(
-    repo: Repo, *, repair: bool = False, deep: bool = False, tell: Tell = _tell_nobody
+    repo: Repo,
+    *,
+    repair: bool = False,
+    deep: bool = False,
+    progress: ContentProgress = _no_progress,
 ) -> Report:
     """Check a repository; with `repair`, also mend what can be mended without losing anything.
 
@@ -54,7 +58,7 @@ def examine(
     if deep:
         from swampstore.doctor.content import ContentChecks
 
-        examination.contents = ContentChecks(repo, repair=repair, tell=tell)
+        examination.contents = ContentChecks(repo, repair=repair, progress=progress)
     return examination.report(deep=deep)
 
 

@@ -110,7 +110,7 @@ class StoreLock:
             return self._replace(state)
         if self._claim(state, patience):
             return True
-        patience.tell("waiting for the lock %s, held by %s", self.key, state.holder)
+        patience.notice("waiting for the lock %s, held by %s", self.key, state.holder)
         self._obstacle = state
         return False
 
@@ -331,8 +331,8 @@ class Patience:
         """How many seconds have passed."""
         return time.monotonic() - self._began
 
-    def tell(self, message: str, *details: object) -> None:
-        """Tell, once and after a while, what is being waited for."""
+    def notice(self, message: str, *details: object) -> None:
+        """Say, once and after a while, what is being waited for."""
         if not self._is_told and self.waited >= _WORTH_TELLING:
             self._is_told = True
             notice(message, *details)

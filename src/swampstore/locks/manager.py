@@ -174,7 +174,7 @@ class LockManager:
         patience = Patience(deadline)
         state: LockState | None = obstacle
         while state is not None and self._blocks(state):
-            patience.tell("waiting for the lock %s, held by %s", state.key, state.holder)
+            patience.notice("waiting for the lock %s, held by %s", state.key, state.holder)
             if patience.is_over:
                 raise timed_out(state.key, state, patience.waited)
             patience.pause()
@@ -224,7 +224,7 @@ class LockManager:
             first = next(iter(strangers.values()))
             if patience.is_over:
                 raise timed_out(first.key, first, patience.waited)
-            patience.tell("waiting for the work of %s to end", first.holder)
+            patience.notice("waiting for the work of %s to end", first.holder)
             patience.pause()
             strangers = self._strangers(self._registry.registered(strangers))
 

@@ -229,7 +229,7 @@ class EarlyReader:
             cores = parallelism(spark)
             slices = self._waves(refs, _SLICES_PER_CORE * cores, began)
             versions = min(_VERSIONS_PER_CORE * cores, _WAVE_VERSIONS)
-            waves = run_waves(spark, shelf.read, slices, label="catalog", tell=no_progress)
+            waves = run_waves(spark, shelf.read, slices, label="catalog", progress=no_progress)
             stack.enter_context(contextlib.closing(waves))
             for results in waves:
                 yield from self._readings(results, began.popleft(), versions)

@@ -48,7 +48,7 @@ def export(
     *,
     findings: bool = False,
     dry_run: bool = False,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Exported:
     """Write the catalogs of some places as one Parquet directory, in place of what is there.
 
@@ -58,7 +58,7 @@ def export(
     began = time.monotonic()
     with spark_errors():
         artifacts = Tables(spark, places).artifacts()
-        with watched(spark, "catalog", tasks_for(spark), tell):
+        with watched(spark, "catalog", tasks_for(spark), progress):
             if not dry_run:
                 write_findings(artifacts, output)
                 artifacts = spark.read.parquet(os.path.abspath(output))

@@ -120,7 +120,7 @@ class SparkOnDemand:
 class EngineCarrier:
     """A carrier that chooses, knowing how much there is to be carried, who carries it.
 
-    `used` says who it was, so far. Have the push or the pull tell its progress to `tell` as well:
+    `used` says who it was, so far. Give the push or the pull its `progress` as well:
     tasks are told of before their files are. `errors` are those of Spark that end a push or a pull.
     """
 
@@ -142,8 +142,8 @@ class EngineCarrier:
         self._progress = progress
         self._told = ("", 0, 0)
 
-    def tell(self, step: Step) -> None:
-        """Tell a step, unless a later one of the same phase was told before."""
+    def progress(self, step: Step) -> None:
+        """Pass a step on, unless a later one of the same phase was passed on before."""
         told = (step.phase, step.total_files, step.files)
         if told[:2] != self._told[:2] or told > self._told:
             self._told = told
@@ -188,7 +188,7 @@ class EngineCarrier:
             spark,
             store_config(remote.target, remote.config),
             strict=strict,
-            tell=self.tell,
+            progress=self.progress,
             count=self._repo.connection.counting.add,
         )
 
@@ -199,7 +199,7 @@ def carrying(
     engine: Engine | None,
     *,
     settings: SparkSettings | None = None,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Iterator[EngineCarrier]:
     """Yield a carrier for pushes and pulls of a repository.
 
@@ -208,4 +208,4 @@ def carrying(
     """
     settings = settings or settings_of(repo.config)
     with SparkOnDemand(settings) as spark:
-        yield EngineCarrier(repo, engine or settings.engine, settings, spark, tell)
+        yield EngineCarrier(repo, engine or settings.engine, settings, spark, progress)

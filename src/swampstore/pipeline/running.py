@@ -45,7 +45,7 @@ def run_tasks(
     items: Sequence[T],
     *,
     label: str,
-    tell: Progress,
+    progress: Progress,
 ) -> Iterator[R]:
     """Yield what `work` yields for each item, one task per item, when all of them are done.
 
@@ -53,7 +53,7 @@ def run_tasks(
     SparkJobError. Ctrl-C stops the tasks.
     """
     if items:
-        yield from _results_of(_collected(spark, work, items, label, tell))
+        yield from _results_of(_collected(spark, work, items, label, progress))
 
 
 def run_waves(
@@ -62,7 +62,7 @@ def run_waves(
     waves: Iterable[Sequence[T]],
     *,
     label: str,
-    tell: Progress,
+    progress: Progress,
 ) -> Generator[Iterator[R]]:
     """Yield what `run_tasks` yields for one wave of items after the other.
 
@@ -73,7 +73,7 @@ def run_waves(
         try:
             answers: deque[Callable[[], list[Any]]] = deque()
             for items in waves:
-                action = partial(_collected, spark, work, items, label, tell)
+                action = partial(_collected, spark, work, items, label, progress)
                 answers.append(_begun(spark, action))
                 if len(answers) > _WAVES_AHEAD:
                     yield _results_of(answers.popleft()())
@@ -89,7 +89,7 @@ def _collected(
     work: Callable[[T], Iterable[R]],
     items: Sequence[T],
     label: str,
-    tell: Progress,
+    progress: Progress,
 ) -> list[Any]:
     """Return the pickled results of a task per item, as rows of one column."""
     from pyspark import cloudpickle
@@ -97,7 +97,7 @@ def _collected(
     task = _task(work, [cloudpickle.dumps(item) for item in items])
     count = len(items)
     frame = spark.range(0, count, 1, count).mapInArrow(task, _RESULT)
-    with watched(spark, label, count, tell):
+    with watched(spark, label, count, progress):
         return attentively(spark, frame.collect)
 
 
@@ -155,14 +155,14 @@ def _results(work: Callable[[T], Iterable[R]], item: T) -> Iterator[R | Swampsto
 
 
 @contextlib.contextmanager
-def watched(spark: SparkSession, label: str, tasks: int, tell: Progress) -> Iterator[None]:
+def watched(spark: SparkSession, label: str, tasks: int, progress: Progress) -> Iterator[None]:
     """Tell how far the Spark jobs of a block are, and stop them if the block is interrupted."""
     group = f"swampstore-{uuid.uuid4()}"
     with stoppable(spark) as stop:
         try:
-            with _counted(spark, group, label, tasks, tell), spark_errors():
+            with _counted(spark, group, label, tasks, progress), spark_errors():
                 yield
-            tell(Step(label, tasks, tasks, 0, 0))
+            progress(Step(label, tasks, tasks, 0, 0))
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, or somebody wants us to end
                 stop()
@@ -224,7 +224,7 @@ def stoppable(spark: SparkSession) -> Iterator[Callable[[], object]]:
 
 @contextlib.contextmanager
 def _counted(
-    spark: SparkSession, group: str, label: str, tasks: int, tell: Progress
+    spark: SparkSession, group: str, label: str, tasks: int, progress: Progress
 ) -> Iterator[None]:
     """Count the finished tasks of a block now and then; Spark Connect cannot tell them."""
     try:
@@ -233,7 +233,7 @@ def _counted(
         yield
         return
     over = threading.Event()
-    arguments = (context.statusTracker(), group, label, tasks, tell, over)
+    arguments = (context.statusTracker(), group, label, tasks, progress, over)
     watcher = threading.Thread(target=_watch, args=arguments, name="watcher", daemon=True)
     context.setLocalProperty(_GROUP, group)
     watcher.start()
@@ -250,7 +250,7 @@ def _watch(
     group: str,
     label: str,
     tasks: int,
-    tell: Progress,
+    progress: Progress,
     over: threading.Event,
 ) -> None:
     while not over.wait(_LOOK_EVERY):
@@ -259,7 +259,7 @@ def _watch(
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
             done += sum(stage.numCompletedTasks for stage in stages if stage)
-        tell(Step(label, min(done, tasks), tasks, 0, 0))
+        progress(Step(label, min(done, tasks), tasks, 0, 0))
 
 
 @contextlib.contextmanager

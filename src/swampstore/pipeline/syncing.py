@@ -61,7 +61,7 @@ def push(
     settings: SparkSettings | None = None,
     dry_run: bool = False,
     deadline: float | None = None,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Synced:
     """Compare every file of a cache with the base, and bring to the remote what it does not have.
 
@@ -79,8 +79,10 @@ def push(
         )
         return _would(repo, "push", chosen, found, began)
     repo.export_catalog()
-    with carrying(repo, engine, settings=settings, tell=tell) as carrier:
-        pushed = service.push(full=True, deadline=deadline, progress=carrier.tell, carrier=carrier)
+    with carrying(repo, engine, settings=settings, progress=progress) as carrier:
+        pushed = service.push(
+            full=True, deadline=deadline, progress=carrier.progress, carrier=carrier
+        )
         return _did(repo, "push", carrier.used, pushed, began)
 
 
@@ -92,7 +94,7 @@ def pull(
     metadata_only: bool | None = None,
     dry_run: bool = False,
     deadline: float | None = None,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Synced:
     """Compare the whole index with the files of a cache, and bring here what is missing.
 
@@ -108,12 +110,12 @@ def pull(
             engine or settings.engine, files=len(found.pull), settings=settings, job="pull"
         )
         return _would(repo, "pull", chosen, found, began)
-    with carrying(repo, engine, settings=settings, tell=tell) as carrier:
+    with carrying(repo, engine, settings=settings, progress=progress) as carrier:
         pulled = service.pull(
             metadata_only=metadata_only,
             full=True,
             deadline=deadline,
-            progress=carrier.tell,
+            progress=carrier.progress,
             carrier=carrier,
         )
         return _did(repo, "pull", carrier.used, pulled, began)

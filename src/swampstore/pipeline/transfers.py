@@ -104,13 +104,13 @@ class SparkTasks:
         config: StoreConfig,
         *,
         strict: bool,
-        tell: Progress,
+        progress: Progress,
         count: Callable[[Tally], None],
     ) -> None:
         self._spark = spark
         self._config = config
         self._strict = strict
-        self._tell = tell
+        self._progress = progress
         self._count = count
         self._blind: set[Unseen] = set()
 
@@ -159,9 +159,9 @@ class SparkTasks:
     ) -> Iterator[Any]:
         """Yield what tasks have done with the files, and collect those that they did not see."""
         for wave in cargo.waves(tasks_for(self._spark)):
-            tell = cargo.telling(wave, self._tell)
+            progress = cargo.in_files(wave, self._progress)
             with ending(self._spark, deadline):
-                results = list(run_tasks(self._spark, work, wave, label="carry", tell=tell))
+                results = list(run_tasks(self._spark, work, wave, label="carry", progress=progress))
             for result in results:
                 if isinstance(result, Tally):
                     self._count(result)
@@ -231,21 +231,21 @@ class Cargo(Generic[T]):
             packed = bins(pieces, self._weight, tasks)
             yield [[file for piece in task for file in piece] for task in packed]
 
-    def telling(self, wave: Sequence[Sequence[T]], tell: Progress) -> Progress:
-        """Return what understands how many tasks of a wave are done, and tells it in files."""
+    def in_files(self, wave: Sequence[Sequence[T]], progress: Progress) -> Progress:
+        """Turn progress in tasks of a wave into progress in files."""
         before_files, before_bytes = self._gone_files, self._gone_bytes
         files = sum(map(len, wave))
         size = sum(self._size(file) for task in wave for file in task)
         self._gone_files += files
         self._gone_bytes += size
 
-        def told(step: Step) -> None:
+        def reported(step: Step) -> None:
             share = step.files / max(1, step.total_files)
             done = before_files + int(share * files)
             done_bytes = before_bytes + int(share * size)
-            tell(Step(self._phase, done, len(self._files), done_bytes, self._bytes))
+            progress(Step(self._phase, done, len(self._files), done_bytes, self._bytes))
 
-        return told
+        return reported
 
     def _weight(self, files: Sequence[T]) -> int:
         return sum(self._size(file) + _FILE_WEIGHT for file in files)

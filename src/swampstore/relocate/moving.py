@@ -47,11 +47,11 @@ class Copied:
     special: list[str] = field(default_factory=list)
     hollow: list[str] = field(default_factory=list)
 
-    def add(self, files: int, size: int, tell: Progress) -> None:
+    def add(self, files: int, size: int, progress: Progress) -> None:
         """Count files that were copied."""
         self.files += files
         self.bytes += size
-        tell(Step("copy", self.files, self.files, self.bytes, self.bytes))
+        progress(Step("copy", self.files, self.files, self.bytes, self.bytes))
 
 
 class _Directory(NamedTuple):
@@ -90,7 +90,7 @@ class Relocation:
         self._subdirs = subdirs
         self._ids: tuple[str, dict[str, str]] = ("", {})
 
-    def copy(self, tell: Progress, *, durable: bool = True) -> Copied:
+    def copy(self, progress: Progress, *, durable: bool = True) -> Copied:
         """Copy everything that may leave; what is there already, unchanged, is skipped."""
         copied = Copied()
         self._ids = ("", {})
@@ -98,11 +98,11 @@ class Relocation:
             before = copied.files
             for directory in self._walk(subdir):
                 if not directory.is_version:
-                    self._copy_files(directory, copied, tell)
+                    self._copy_files(directory, copied, progress)
                 elif not directory.is_finished:
                     copied.unfinished.append(directory.rel)
                 elif self._has_content(directory.rel):
-                    self._copy_version(directory, copied, tell)
+                    self._copy_version(directory, copied, progress)
                 else:
                     copied.hollow.append(directory.rel)
             if copied.files > before:
@@ -194,21 +194,21 @@ class Relocation:
 
     # Copying ---------------------------------------------------------------------------------
 
-    def _copy_files(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+    def _copy_files(self, directory: _Directory, copied: Copied, progress: Progress) -> None:
         for name in directory.files:
             rel = f"{directory.rel}/{name}"
             if self._to.names.why_not(rel):
                 continue
             if is_marker(rel):
-                self._copy_marker(rel, copied, tell)
+                self._copy_marker(rel, copied, progress)
             elif os.path.islink(self._path(rel)):
                 copied.links.append(rel)
             elif signature(self._path(rel)) is None:
                 copied.special.append(rel)
             else:
-                self._copy_file(rel, copied, tell)
+                self._copy_file(rel, copied, progress)
 
-    def _copy_version(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+    def _copy_version(self, directory: _Directory, copied: Copied, progress: Progress) -> None:
         rel = directory.rel
         twin = self._twin(rel)
         if twin is not None and twin != rel:
@@ -219,11 +219,11 @@ class Relocation:
                 return
             shutil.rmtree(self._to.names.local(rel))
         if twin is None:
-            self._copy_whole(directory, copied, tell)
+            self._copy_whole(directory, copied, progress)
         else:
-            self._copy_files(directory, copied, tell)
+            self._copy_files(directory, copied, progress)
 
-    def _copy_whole(self, directory: _Directory, copied: Copied, tell: Progress) -> None:
+    def _copy_whole(self, directory: _Directory, copied: Copied, progress: Progress) -> None:
         """Copy a version so that it appears in one step: half of one could meet half of another."""
         target = self._to.names.local(directory.rel)
         temp = temp_beside(target)
@@ -239,7 +239,7 @@ class Relocation:
             except BaseException:
                 shutil.rmtree(temp, ignore_errors=True)
                 raise
-        copied.add(len(sizes), sum(sizes), tell)
+        copied.add(len(sizes), sum(sizes), progress)
 
     def _twin(self, version_rel: str) -> str | None:
         """Return the version at the destination that has the id of ours."""
@@ -249,7 +249,7 @@ class Relocation:
         number = self._ids[1].get(_version_id(self._path(version_rel)))
         return number and f"{name_rel}/{number}"
 
-    def _copy_file(self, rel: str, copied: Copied, tell: Progress) -> None:
+    def _copy_file(self, rel: str, copied: Copied, progress: Progress) -> None:
         source, target = self._path(rel), self._to.names.local(rel)
         if _is_same(source, target):
             return
@@ -259,9 +259,9 @@ class Relocation:
             return
         with disk_errors(target):
             size = _copy(source, target)
-        copied.add(1, size, tell)
+        copied.add(1, size, progress)
 
-    def _copy_marker(self, rel: str, copied: Copied, tell: Progress) -> None:
+    def _copy_marker(self, rel: str, copied: Copied, progress: Progress) -> None:
         """Let the higher marker stand: that version was copied, or is there already."""
         target = self._to.names.local(rel)
         with disk_errors(target):
@@ -270,7 +270,7 @@ class Relocation:
                 return
             content = marker_content(ours)
             _write(target, content)
-        copied.add(1, len(content), tell)
+        copied.add(1, len(content), progress)
 
     def _latest(self, rel: str) -> int:
         """Return what a marker says; if that version stays behind, the highest below it."""

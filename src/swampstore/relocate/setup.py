@@ -92,7 +92,7 @@ class Setup:
         self._address = address
         self._left_behind = left_behind
         self._timeout = timeout
-        self._tell = progress
+        self._progress = progress
         config = there.config
         self._report = SetupReport(config.datastore_type, config.base, config.namespace)
 
@@ -180,7 +180,7 @@ class Setup:
         if here.remote is None or here.datastore_dir not in moves:
             return
         try:
-            pulled = fetch_everything(self._here, timeout=self._timeout, progress=self._tell)
+            pulled = fetch_everything(self._here, timeout=self._timeout, progress=self._progress)
         except (StoreError, ConfigError) as error:
             error.hint = f"{error.hint or ''} Or leave the data behind: --skip-migration.".strip()
             raise
@@ -201,7 +201,7 @@ class Setup:
         return config.remote.deadline(self._timeout)
 
     def _begin(self, phase: str) -> None:
-        self._tell(Step(phase, 0, 0, 0, 0))
+        self._progress(Step(phase, 0, 0, 0, 0))
 
     # Moving --------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Setup:
                 self._pull_from(self._there, full=True)
         self._begin("copy")
         for move in moves.values():
-            copied = move.copy(self._tell, durable=self._there.config.durable)
+            copied = move.copy(self._progress, durable=self._there.config.durable)
             _check_all_fit(copied)
             self._report.files_copied += copied.files
             self._report.bytes_copied += copied.bytes
@@ -238,7 +238,7 @@ class Setup:
     def _push_to(self, repo: OpenRepo, *, full: bool = False) -> Pushed:
         self._begin("push")
         return repo.connection.service.push(
-            full=full, deadline=self._deadline(repo.config), progress=self._tell
+            full=full, deadline=self._deadline(repo.config), progress=self._progress
         )
 
     def _pull_from(self, repo: OpenRepo, *, full: bool = False) -> None:
@@ -250,7 +250,7 @@ class Setup:
             metadata_only=remote.is_lazy,
             full=full,
             deadline=self._deadline(repo.config),
-            progress=self._tell,
+            progress=self._progress,
         )
         self._report.files_pulled += pulled.files
 
@@ -264,7 +264,7 @@ class Setup:
             # Without an express limit it may take its time: unlike a push, it starts over.
             for found in destination.wrong(move.moved(), Deadline(self._timeout)):
                 files += 1
-                self._tell(Step("verify", files, files, 0, 0))
+                self._progress(Step("verify", files, files, 0, 0))
                 if found is not None:
                     wrong.append(found)
         if wrong:

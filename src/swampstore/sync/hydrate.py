@@ -32,10 +32,10 @@ class Hydrated:
 class Hydration:
     """Brings paths of one cache that are not here; what is here costs no request."""
 
-    def __init__(self, parts: SyncContext, *, deadline: Deadline, tell: Progress) -> None:
+    def __init__(self, parts: SyncContext, *, deadline: Deadline, progress: Progress) -> None:
         self._parts = parts
         self._deadline = deadline
-        self._tell = tell
+        self._progress = progress
 
     def run(self, rels: Iterable[str]) -> Hydrated:
         """Fetch; raise IncompleteSyncError at the end if some could not be had.
@@ -53,7 +53,7 @@ class Hydration:
             work,
             phase="hydrate",
             deadline=self._deadline,
-            tell=self._tell,
+            progress=self._progress,
             give_up_after=self._parts.limits.pull_concurrency,
         )
         transfer.run()

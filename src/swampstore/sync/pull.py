@@ -37,14 +37,14 @@ class Pull:
         planner: PullPlanner,
         *,
         deadline: Deadline,
-        tell: Progress,
+        progress: Progress,
         carrier: Transport,
     ) -> None:
         self.content_bytes = 0
         self._parts = parts
         self._planner = planner
         self._deadline = deadline
-        self._tell = tell
+        self._progress = progress
         self._carrier = carrier
 
     def run(self) -> Pulled:
@@ -61,7 +61,7 @@ class Pull:
             work,
             phase="pull",
             deadline=self._deadline,
-            tell=self._tell,
+            progress=self._progress,
             carrier=self._carrier,
         )
         transfer.run()

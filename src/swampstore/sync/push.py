@@ -96,14 +96,14 @@ class Push:
         *,
         full: bool,
         deadline: Deadline,
-        tell: Progress,
+        progress: Progress,
         carrier: Transport,
     ) -> None:
         self._parts = parts
         self._scope = scope
         self._full = full
         self._deadline = deadline
-        self._tell = tell
+        self._progress = progress
         self._began_ns = time.time_ns()
         self._local = LocalScan(parts.names, parts.base)
         self._carrier = carrier
@@ -402,7 +402,7 @@ class Push:
             ):
                 files += 1
                 size += plan.sizes[task.rel]
-                self._tell(Step("push", files, len(todo), size, total))
+                self._progress(Step("push", files, len(todo), size, total))
                 if error is not None:
                     prepared.failures[task.rel] = error.message
                     if isinstance(error, ContentDamagedError):

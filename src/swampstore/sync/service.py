@@ -221,7 +221,7 @@ class SyncService:
                 self._parts,
                 planner,
                 deadline=self._store.deadline,
-                tell=progress,
+                progress=progress,
                 carrier=carrier,
             )
             pulled = pull.run()
@@ -271,7 +271,7 @@ class SyncService:
         names = self._parts.names
         rels = [names.rel_of_mark(path) or path for path in paths]
         self._bound.used(rels)
-        hydration = Hydration(self._parts, deadline=Deadline(deadline), tell=progress)
+        hydration = Hydration(self._parts, deadline=Deadline(deadline), progress=progress)
         hydrated = hydration.run(rels)
         self._grew(hydrated.bytes, frozenset(rels))
         return hydrated
@@ -381,7 +381,7 @@ class SyncService:
             scope,
             full=full,
             deadline=self._store.deadline,
-            tell=progress,
+            progress=progress,
             carrier=carrier,
         )
 

@@ -107,7 +107,7 @@ class Transfer:
         *,
         phase: str,
         deadline: Deadline,
-        tell: Progress,
+        progress: Progress,
         give_up_after: int | None = None,
         carrier: Transport = THREADS,
     ) -> None:
@@ -116,7 +116,7 @@ class Transfer:
         self._work = work
         self._phase = phase
         self._deadline = deadline
-        self._tell = tell
+        self._progress = progress
         self._give_up_after = give_up_after
         self._carrier = carrier
         self._unreached = 0
@@ -168,7 +168,7 @@ class Transfer:
         transfers = self._carrier.download(self._parts, tasks, staging, self._deadline)
         for files, (task, done, error) in enumerate(transfers, 1):
             size += task.entry.size
-            self._tell(Step(self._phase, files, len(tasks), size, total))
+            self._progress(Step(self._phase, files, len(tasks), size, total))
             if error is not None:
                 self._fail(task, error)
             elif isinstance(done, Dangling):

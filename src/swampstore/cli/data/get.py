@@ -234,14 +234,14 @@ def hydrate(
 
     What is here already costs nothing. If it is interrupted, run it again: it goes on from there.
     """
-    with session.open_repo() as repo, progress_shown() as tell:
+    with session.open_repo() as repo, progress_shown() as progress:
         hydrated = repo.hydrate(
             predicate,
             model=model,
             all_versions=all_versions,
             dry_run=dry_run,
             deadline=timeout,
-            progress=tell,
+            progress=progress,
         )
     document: dict[str, Any] = {"dryRun": True} if dry_run else {}
     document |= {

@@ -81,8 +81,8 @@ def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> N
             _show_preview(session, preview_migration(repo, reverse=True))
             return
         try:
-            with progress_shown() as tell:
-                done = unset_namespace(repo, move=move, timeout=timeout, progress=tell)
+            with progress_shown() as progress:
+                done = unset_namespace(repo, move=move, timeout=timeout, progress=progress)
         except MoveInterruptedError as error:
             _show_partial(session, error)
             return
@@ -153,8 +153,8 @@ def migrate(session: Session, confirm: bool, reverse: bool, timeout: int | None)
             _show_preview(session, namespaces.preview_migration(repo, reverse=reverse))
             return
         try:
-            with progress_shown() as tell:
-                done = namespaces.migrate(repo, reverse=reverse, timeout=timeout, progress=tell)
+            with progress_shown() as progress:
+                done = namespaces.migrate(repo, reverse=reverse, timeout=timeout, progress=progress)
         except MoveInterruptedError as error:
             _show_partial(session, error)
             return

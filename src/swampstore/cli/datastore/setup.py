@@ -70,7 +70,7 @@ def setup(
     from swampstore.datastore_setup import set_up_datastore
 
     address = _address(target, config)
-    with session.open_repo() as repo, progress_shown() as tell:
+    with session.open_repo() as repo, progress_shown() as progress:
         report = set_up_datastore(
             repo,
             address,
@@ -79,7 +79,7 @@ def setup(
             migrate=not skip_migration,
             index=index,
             timeout=timeout,
-            progress=tell,
+            progress=progress,
         )
     if os.environ.get("SWAMP_DATASTORE"):
         report.warnings.append("SWAMP_DATASTORE is set, and wins over what was written")

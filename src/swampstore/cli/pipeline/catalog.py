@@ -61,14 +61,14 @@ def catalog(
             from swampstore.pipeline.catalog_export import export
 
             spark = stack.enter_context(bulk.spark(session))
-            with progress_shown() as tell:
+            with progress_shown() as progress:
                 exported = export(
                     spark,
                     bulk.places(session),
                     output,
                     findings=bulk.findings is not None,
                     dry_run=bulk.dry_run,
-                    tell=tell,
+                    progress=progress,
                 )
             if exported.findings is not None:
                 found += (row.asDict() for row in exported.findings.collect())

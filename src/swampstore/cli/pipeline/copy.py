@@ -74,9 +74,9 @@ def copy(
 
     bulk = Bulk(source, namespaces, dry_run, findings, master)
     places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as tell:
+    with bulk.spark(session) as spark, progress_shown() as progress:
         copied = copy_places(
-            spark, places, target, into=into, owner=owner, dry_run=dry_run, tell=tell
+            spark, places, target, into=into, owner=owner, dry_run=dry_run, progress=progress
         )
         if findings:
             write_findings(findings_table(spark, copied), findings)

@@ -93,8 +93,8 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
 def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timedelta) -> Collected:
     from swampstore.pipeline.gc import gc as collect
 
-    with bulk.spark(session) as spark, progress_shown() as tell:
-        return collect(spark, places, grace=grace, dry_run=bulk.dry_run, tell=tell)
+    with bulk.spark(session) as spark, progress_shown() as progress:
+        return collect(spark, places, grace=grace, dry_run=bulk.dry_run, progress=progress)
 
 
 def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:

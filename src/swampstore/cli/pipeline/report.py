@@ -48,14 +48,14 @@ def report(session: Session, *, bulk: Bulk, output: str, tables: str | None) -> 
     from swampstore.pipeline.report import report as report_places
 
     places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as tell:
+    with bulk.spark(session) as spark, progress_shown() as progress:
         reported = report_places(
             spark,
             places,
             now=system_clock(),
             output=None if bulk.dry_run else output,
             tables_dir=None if bulk.dry_run else tables,
-            tell=tell,
+            progress=progress,
         )
     session.show(reported.to_json(), lambda: _text(reported))
 

@@ -54,14 +54,14 @@ def push(
     from swampstore.sync.run import raised_as_not_pushed
 
     not_pushed = raised_as_not_pushed(*EngineCarrier.errors)
-    with session.open_repo() as repo, progress_shown() as tell, not_pushed:
+    with session.open_repo() as repo, progress_shown() as progress, not_pushed:
         synced = syncing.push(
             repo,
             engine=engine,
             settings=settings_at(repo.config, master),
             dry_run=dry_run,
             deadline=timeout,
-            tell=tell,
+            progress=progress,
         )
         _keep_findings(repo, synced, findings)
     _show(session, synced)
@@ -94,7 +94,7 @@ def pull(
     """Compare everything that the remote has with the cache, and bring here what is missing."""
     from swampstore.pipeline import syncing
 
-    with session.open_repo() as repo, progress_shown() as tell:
+    with session.open_repo() as repo, progress_shown() as progress:
         synced = syncing.pull(
             repo,
             engine=engine,
@@ -102,7 +102,7 @@ def pull(
             metadata_only=metadata_only or None,
             dry_run=dry_run,
             deadline=timeout,
-            tell=tell,
+            progress=progress,
         )
         _keep_findings(repo, synced, findings)
     _show(session, synced)

@@ -87,7 +87,7 @@ def verify(
     if bulk.dry_run and not repair:
         raise click.UsageError("--dry-run is about --repair; without it, nothing is changed")
     places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as tell:
+    with bulk.spark(session) as spark, progress_shown() as progress:
         verified = verify_places(
             spark,
             places,
@@ -97,7 +97,7 @@ def verify(
             repair=repair,
             dry_run=bulk.dry_run,
             grace=timedelta(minutes=grace),
-            tell=tell,
+            progress=progress,
         )
         if bulk.findings is not None:
             write_findings(verified.findings, bulk.findings)
@@ -181,14 +181,14 @@ def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
     from swampstore.pipeline.reindex import reindex as reindex_places
 
     places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as tell:
+    with bulk.spark(session) as spark, progress_shown() as progress:
         done = reindex_places(
             spark,
             places,
             rehash=rehash,
             grace=timedelta(minutes=grace),
             dry_run=bulk.dry_run,
-            tell=tell,
+            progress=progress,
         )
         if bulk.findings is not None:
             if done.findings is not None:

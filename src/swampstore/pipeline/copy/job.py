@@ -181,7 +181,7 @@ def copy(
     into: str | None = None,
     owner: str | None = None,
     dry_run: bool = False,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Copied:
     """Copy places to the store at `target`, each to its own namespace or all of one `into`.
 
@@ -192,7 +192,7 @@ def copy(
     """
     began = time.monotonic()
     parts = [
-        _Copy(spark, ends, tell).run(dry_run=dry_run)
+        _Copy(spark, ends, progress).run(dry_run=dry_run)
         for ends in ends_of(sources, target, into, owner)
     ]
     return Copied(
@@ -210,10 +210,10 @@ def copy(
 class _Copy:
     """One source on its way to one target."""
 
-    def __init__(self, spark: SparkSession, ends: Ends, tell: Progress) -> None:
+    def __init__(self, spark: SparkSession, ends: Ends, progress: Progress) -> None:
         self._spark = spark
         self._ends = ends
-        self._tell = tell
+        self._progress = progress
         self._border = Border(ends)
         self._objects = self._bytes = self._commits = 0
         self._present: int | None = None
@@ -312,7 +312,9 @@ class _Copy:
         tasks = [CopyTask(self._ends.source, self._ends.target, tuple(one)) for one in packed]
         placed: list[Placed] = []
         try:
-            for outcome in run_tasks(self._spark, copy_units, tasks, label="copy", tell=self._tell):
+            for outcome in run_tasks(
+                self._spark, copy_units, tasks, label="copy", progress=self._progress
+            ):
                 if isinstance(outcome, Refused):
                     self._note([outcome])
                 elif isinstance(outcome, Placed):

@@ -86,12 +86,12 @@ class Reading:
     """
 
     def __init__(
-        self, spark: SparkSession, places: Places, directory: str | None, tell: Progress
+        self, spark: SparkSession, places: Places, directory: str | None, progress: Progress
     ) -> None:
         self._spark = spark
         self._places = places
         self._directory = directory
-        self._tell = tell
+        self._progress = progress
         self._held: list[DataFrame] = []
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class Reading:
     ) -> dict[int, list[Any]]:
         """List a portion; what is read of it is kept."""
         frame = gathered(self._spark, table, self._places, shares)
-        with watched(self._spark, "list and read", len(shares), self._tell):
+        with watched(self._spark, "list and read", len(shares), self._progress):
             return sums_in(self._kept(frame, is_all=is_all))
 
     def _read_rest(self, table: Listing, known: DataFrame, total: Total, *, is_first: bool) -> None:
@@ -161,7 +161,7 @@ class Reading:
             read = some.repartition(tasks, "unit").mapInArrow(
                 _reader(self._places, table), rows.ROWS
             )
-            with watched(self._spark, "read the rest", 2 * tasks, self._tell):
+            with watched(self._spark, "read the rest", 2 * tasks, self._progress):
                 self._kept(read, is_all=portions == 1).count()
 
     def _kept(self, frame: DataFrame, *, is_all: bool) -> DataFrame:

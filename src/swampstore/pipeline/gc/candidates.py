@@ -78,7 +78,7 @@ def files_of_name(rels: Iterable[str], name_rel: str) -> Iterator[tuple[str, int
 
 
 def plan_places(
-    spark: SparkSession, places: Sequence[Place], now: datetime, tell: Progress
+    spark: SparkSession, places: Sequence[Place], now: datetime, progress: Progress
 ) -> tuple[Candidates, list[str]]:
     """Return what is garbage at the time `now`, by store and namespace, and what is in doubt.
 
@@ -94,7 +94,7 @@ def plan_places(
     records = index.where("rel LIKE 'workflow-runs/%'")
     try:
         with (
-            watched(spark, "plan", tasks_for(spark), tell),
+            watched(spark, "plan", tasks_for(spark), progress),
             planned(tables.artifacts(), records, now) as plan,
         ):
             doubts = plan.doubts.collect()

@@ -119,7 +119,7 @@ def gc(
     now: datetime | None = None,
     grace: timedelta = GRACE,
     dry_run: bool = False,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Collected:
     """Mark what is garbage; remove what has been, unchanged, since it was marked a grace ago.
 
@@ -132,14 +132,14 @@ def gc(
     _check(places)
     moments = [now or _clock(place) for place in places]
     # Of several clocks the slowest counts: nothing goes before its time.
-    found, warnings = plan_places(spark, places, min(moments), tell)
+    found, warnings = plan_places(spark, places, min(moments), progress)
     collections = [
         Collection(place, found.get((place.identity, place.namespace), []), moment, grace)
         for place, moment in zip(places, moments, strict=True)
     ]
     for one in collections:
         with _outlived_by_others(one, collections):
-            one.preview() if dry_run else one.run(tell)
+            one.preview() if dry_run else one.run(progress)
     told = [f"{one.place}: {warning}" for one in collections for warning in one.warnings]
     return Collected(
         dry_run=dry_run,
@@ -201,9 +201,9 @@ class Collection:
         with self.place.open() as store:
             before = read_marks(store, self.place.names())
         for due in self._mark(before, marks_of(self._candidates, before.marks, self._now)):
-            self._tell(due.candidate, due.versions, "due")
+            self._record(due.candidate, due.versions, "due")
 
-    def run(self, tell: Progress = no_progress) -> None:
+    def run(self, progress: Progress = no_progress) -> None:
         """Finish what was left, mark, and sweep what was marked long enough ago."""
         with committer(self.place) as editor:
             self.finished, failures = finish_pending_deletes(editor)
@@ -212,7 +212,7 @@ class Collection:
             marks = marks_of(self._candidates, before.marks, self._now)
             due = list(self._mark(before, marks))
             written = write_marks(editor.store, editor.names, marks, before)
-            swept = self._sweep(editor, due, tell)
+            swept = self._sweep(editor, due, progress)
             left = {place: mark for place, mark in marks.items() if place not in swept}
             if written is None or write_marks(editor.store, editor.names, left, written) is None:
                 self.warnings.append("another collection marked at the same time; its marks stand")
@@ -225,13 +225,13 @@ class Collection:
             ripe = due_of(one, marks, self._now, self._grace)
             green = {(one.ref.rel, version) for version in one.fingerprints.keys() - ripe}
             known = {mark for mark in green if before.marks.get(mark) == marks[mark]}
-            self._tell(one, (version for _, version in green - known), "marked")
-            self._tell(one, (version for _, version in known), "waiting")
+            self._record(one, (version for _, version in green - known), "marked")
+            self._record(one, (version for _, version in known), "waiting")
             if ripe:
                 yield Due(one, ripe)
 
     def _sweep(
-        self, editor: IndexWriter, due: Sequence[Due], tell: Progress
+        self, editor: IndexWriter, due: Sequence[Due], progress: Progress
     ) -> set[tuple[str, int]]:
         """Remove what is due; return what of it was."""
         sweeper = Sweeper(editor, self._now, self._grace)
@@ -240,14 +240,14 @@ class Collection:
         for done, batch in enumerate(parts, 1):
             for one in sweeper.sweep(batch):
                 candidate, verdict = one.due.candidate, one.verdict
-                self._tell(candidate, verdict.goes, "swept")
-                self._tell(candidate, verdict.stays, "kept", verdict.stays)
+                self._record(candidate, verdict.goes, "swept")
+                self._record(candidate, verdict.stays, "kept", verdict.stays)
                 swept.update((candidate.ref.rel, version) for version in verdict.goes)
-            tell(Step("sweep", done, len(parts), 0, 0))
+            progress(Step("sweep", done, len(parts), 0, 0))
         self.warnings += sweeper.failures
         return swept
 
-    def _tell(
+    def _record(
         self,
         one: Candidate,
         versions: Iterable[int],

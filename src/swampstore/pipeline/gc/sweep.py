@@ -112,7 +112,7 @@ class Sweeper:
         asked = [
             (number, rel)
             for number, one in usable.items()
-            for rel in _telling(batch[number], one, contents[number])
+            for rel in _decisive_metadata(batch[number], one, contents[number])
         ]
         for (number, _), data in each(place, lambda one: self._content(one[1]), asked):
             contents[number] |= data
@@ -180,8 +180,10 @@ def _entries(due: Due, view: View) -> dict[str, Entry] | str:
     return found or CHANGED
 
 
-def _telling(due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]) -> list[str]:
-    """Return the metadata that tells whether something has to go.
+def _decisive_metadata(
+    due: Due, entries: Mapping[str, Entry], marker: Mapping[str, bytes]
+) -> list[str]:
+    """Return the paths of the metadata that decides whether something has to go.
 
     That is the latest version's, and that of all versions which are not older.
     """

@@ -77,7 +77,7 @@ def reindex(
     rehash: bool = False,
     grace: timedelta = GRACE,
     dry_run: bool = False,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Reindexed:
     """Make the indexes of places whole, each under its lock; what is sound stays as it is.
 
@@ -93,5 +93,7 @@ def reindex(
     for place in places:
         with ExitStack() as stack:
             editor = None if dry_run else stack.enter_context(editing(place))
-            done += Rebuilding(spark, place, editor, rehash=rehash, grace=grace, tell=tell).run()
+            done += Rebuilding(
+                spark, place, editor, rehash=rehash, grace=grace, progress=progress
+            ).run()
     return done + Reindexed(seconds=monotonic() - started)

@@ -202,7 +202,7 @@ class Rebuilding:
         *,
         rehash: bool,
         grace: timedelta,
-        tell: Progress,
+        progress: Progress,
         adopts: bool = True,
     ) -> None:
         self._spark = spark
@@ -210,7 +210,7 @@ class Rebuilding:
         self._editor = editor
         self._rehash = rehash
         self._grace = grace
-        self._tell = tell
+        self._progress = progress
         self._adopts = adopts
 
     def run(self) -> Reindexed:
@@ -223,7 +223,7 @@ class Rebuilding:
         shares = shares_of(table, places, tasks_for(self._spark))
         claims = gathered(self._spark, table, places, shares).persist()
         ground = survey(places, sums_in(claims))[0]
-        with Reading(self._spark, places, None, self._tell) as reading:
+        with Reading(self._spark, places, None, self._progress) as reading:
             look = reading.look(places, ground.expected, everything, self._reads(ground))
             entries = claims.where("unit IS NOT NULL")
             done = self._rebuilt(ground, look, entries.unionByName(look.rows))
@@ -240,7 +240,7 @@ class Rebuilding:
         tasks = tasks_of(self._spark, look.total)
         plan = self._plan(ground, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
-        with watched(self._spark, "plan", tasks, self._tell):
+        with watched(self._spark, "plan", tasks, self._progress):
             fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
         dry_run = self._editor is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
@@ -250,7 +250,9 @@ class Rebuilding:
                 documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
                 documents.guard = guard
                 named = rows.where(rows["fate"].isin(*NAMED))
-                done = replace(done, documents=Writing(ground, documents, named, self._tell).run())
+                done = replace(
+                    done, documents=Writing(ground, documents, named, self._progress).run()
+                )
         rows.unpersist()
         return done
 
@@ -270,7 +272,7 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
     """Return what became of all paths but those that stay as they are, kept by Spark."""
     schema = arrow_schema(FINDINGS)
 
-    def tell(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_batches(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches(findings(incoming), schema)
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -284,7 +286,7 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
                     yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
 
     noteworthy = rows.where(rows["fate"] != KEPT).select("fate", "body")
-    found = noteworthy.mapInArrow(tell, FINDINGS).persist()
+    found = noteworthy.mapInArrow(in_batches, FINDINGS).persist()
     found.count()
     return found
 
@@ -293,13 +295,13 @@ class Writing:
     """Writes the documents of one place as its rows say."""
 
     def __init__(
-        self, ground: IndexState, documents: Documents, rows: DataFrame, tell: Progress
+        self, ground: IndexState, documents: Documents, rows: DataFrame, progress: Progress
     ) -> None:
         self._ground = ground
         self._place = ground.place
         self._documents = documents
         self._rows = rows
-        self._tell = tell
+        self._progress = progress
         self._quarantine = Quarantine(documents.store, ground.place.names())
 
     def run(self) -> int:
@@ -416,7 +418,7 @@ class Writing:
         expected = {partition: info.etag for partition, info in self._ground.shards}
         write = shard_writer(self._place, expected, commit_seq)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
-        with watched(spark, "write shards", tasks, self._tell):
+        with watched(spark, "write shards", tasks, self._progress):
             answers = frame.mapInArrow(write, WRITTEN).collect()
         for answer in answers:
             if answer["error"]:

@@ -51,7 +51,7 @@ def report(
     now: datetime,
     output: str | None,
     tables_dir: str | None = None,
-    tell: Progress,
+    progress: Progress,
 ) -> Reported:
     """Write a page about everything in these places, as of `now`, to the file `output`.
 
@@ -68,15 +68,15 @@ def report(
     path = None if output is None else _file_to_write(output)
     tables_dir = tables_dir and os.path.abspath(tables_dir)
     sources = [Source(place.identity, place.namespace) for place in places]
-    with spark_errors(), _figures(spark, places, now, tell) as figures:
+    with spark_errors(), _figures(spark, places, now, progress) as figures:
         reader = SummaryReader(
-            figures, lambda done: tell(Step("summing up", done, SummaryReader.STEPS, 0, 0))
+            figures, lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0))
         )
         summary = reader.summary(sources, now)
         tables = figures.tables() if tables_dir else {}
         for number, (name, table) in enumerate(tables.items(), 1):
             write_findings(table, f"{tables_dir}/{name}")
-            tell(Step("writing tables", number, len(tables), 0, 0))
+            progress(Step("writing tables", number, len(tables), 0, 0))
     if path is not None:
         with disk_errors(path):
             replace_file(path, page(summary).encode(), durable=False)
@@ -98,7 +98,7 @@ def _file_to_write(output: str) -> str:
 
 @contextmanager
 def _figures(
-    spark: SparkSession, places: Sequence[Place], now: datetime, tell: Progress
+    spark: SparkSession, places: Sequence[Place], now: datetime, progress: Progress
 ) -> Iterator[Figures]:
     """Yield the tables, with what they are made of kept in memory until the end of the block."""
     from swampstore.pipeline.gc.planner import planned
@@ -115,7 +115,7 @@ def _figures(
             return frame
 
         versions = keep(narrowed(Tables(spark, places).artifacts()))
-        with watched(spark, "reading", tasks_for(spark), tell):
+        with watched(spark, "reading", tasks_for(spark), progress):
             versions.count()
         plan = stack.enter_context(planned(versions, _run_records(spark, places), now))
         figures = Figures(versions, plan.removals)

@@ -222,13 +222,13 @@ class _Sums(NamedTuple):
 
 
 class SummaryReader:
-    """Collects a summary; `tell` is called with a number after each of its `STEPS`."""
+    """Collects a summary; `progress` is called with a number after each of its `STEPS`."""
 
     STEPS = 6
 
-    def __init__(self, figures: Figures, tell: Callable[[int], None]) -> None:
+    def __init__(self, figures: Figures, progress: Callable[[int], None]) -> None:
         self._figures = figures
-        self._tell = tell
+        self._progress = progress
         self._done = 0
 
     def summary(self, sources: Sequence[Source], now: datetime) -> Summary:
@@ -261,7 +261,7 @@ class SummaryReader:
     def _collect(self, frame: DataFrame) -> list[Row]:
         rows: list[Row] = frame.collect()
         self._done += 1
-        self._tell(self._done)
+        self._progress(self._done)
         return rows
 
     def _heads(self) -> Heads:

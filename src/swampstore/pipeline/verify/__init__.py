@@ -106,7 +106,7 @@ def verify(
     repair: bool = False,
     dry_run: bool = False,
     grace: timedelta = GRACE,
-    tell: Progress = no_progress,
+    progress: Progress = no_progress,
 ) -> Verified:
     """Compare everything, or slice `shard` (k, n) of it, k from 1, with content of a `sample`.
 
@@ -122,8 +122,8 @@ def verify(
     started = monotonic()
     directory = _directory(spark, places, selection, work_dir)
     numbered = dict(enumerate(places))
-    with Reading(spark, numbered, directory, tell) as reading:
-        job = _Job(spark, reading, selection, tell)
+    with Reading(spark, numbered, directory, progress) as reading:
+        job = _Job(spark, reading, selection, progress)
         seen = job.examine(numbered)
         outcome = job.repair(seen, dry_run=dry_run) if repair else job.confirmed(seen)
         verified = _verified(seen, outcome, dry_run=repair and dry_run)
@@ -215,18 +215,18 @@ class _Job:
     """Examines places, and mends them, each under its lock."""
 
     def __init__(
-        self, spark: SparkSession, reading: Reading, selection: Selection, tell: Progress
+        self, spark: SparkSession, reading: Reading, selection: Selection, progress: Progress
     ) -> None:
         self._spark = spark
         self._reading = reading
         self._selection = selection
-        self._tell = tell
+        self._progress = progress
 
     def examine(self, places: Mapping[int, Place]) -> Examined:
         """Look at places."""
         from swampstore.pipeline.verify.examination import examine
 
-        return examine(self._spark, places, self._reading, self._selection, self._tell)
+        return examine(self._spark, places, self._reading, self._selection, self._progress)
 
     def confirmed(self, seen: Examined) -> _Outcome:
         """Return what is found in two looks, if others committed or deleted during the first."""
@@ -307,7 +307,7 @@ class _Job:
             rehash=False,
             adopts=False,
             grace=self._selection.grace,
-            tell=self._tell,
+            progress=self._progress,
         )
         return rebuilding.run().documents
 

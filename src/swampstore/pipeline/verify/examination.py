@@ -126,7 +126,7 @@ class Examined:
 
 
 def examine(
-    spark: SparkSession, places: Places, reading: Reading, selection: Selection, tell: Progress
+    spark: SparkSession, places: Places, reading: Reading, selection: Selection, progress: Progress
 ) -> Examined:
     """Apply every rule to some places."""
     table = Claims(selection.has)
@@ -141,7 +141,7 @@ def examine(
     evidence = entries.unionByName(look.rows).repartition(tasks, "unit")
     judge = _judge(places, outlooks, look.number)
     judged = evidence.mapInArrow(judge, _WITH_FILES).persist()
-    with watched(spark, "compare", tasks, tell):
+    with watched(spark, "compare", tasks, progress):
         counts = Counter(dict(map(tuple, judged.groupBy("kind").count().collect())))
     found = judged.drop("unit", "files")
     told = list(_of_documents(entries, grounds, look, selection))
