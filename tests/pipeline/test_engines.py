@@ -51,7 +51,7 @@ from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import Tally
-from swampstore.sync import merge
+from swampstore.sync import conflicts
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download, Fetched, Staging
 from swampstore.sync.install import LandingError, PlainLanding
@@ -475,7 +475,7 @@ class Story:
 @pytest.fixture
 def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let ids and times of files be the same every time; called, it begins anew."""
-    renumber, keep_copy = PlainLanding.renumber, merge.keep_copy
+    renumber, keep_copy = PlainLanding.renumber, conflicts.keep_copy
 
     def renumbered(self: PlainLanding, name_rel: str, moves: dict[int, int]) -> None:
         renumber(self, name_rel, moves)
@@ -493,7 +493,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         monkeypatch.setattr(merging, "uuid", ids)
 
     monkeypatch.setattr(PlainLanding, "renumber", renumbered)
-    monkeypatch.setattr(merge, "keep_copy", kept)
+    monkeypatch.setattr(conflicts, "keep_copy", kept)
     return begin
 
 

@@ -1,10 +1,9 @@
-"""The three-way decision for one path, and how each kind of conflict is settled without a loss."""
+"""The three-way decision for one path, and the new numbers of versions that clash."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum, auto
@@ -14,14 +13,14 @@ from swampstore.artifacts.latest import is_right, latest_of, parse_marker
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
-from swampstore.files import disk_errors, read_file, replacing
+from swampstore.files import disk_errors, read_file
 from swampstore.index.format import Entry
-from swampstore.index.path_kinds import conflict_copy, version_file
+from swampstore.index.path_kinds import version_file
 from swampstore.index.report import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.context import SyncContext
-from swampstore.sync.scan import Links, is_covered
+from swampstore.sync.scan import is_covered
 from swampstore.sync.whole import is_complete, is_content_here
 
 if TYPE_CHECKING:
@@ -291,26 +290,6 @@ def _is_committed(parts: SyncContext, version_rel: str) -> bool:
     """Whether a version is complete; somebody may still be writing one that is not."""
     is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
     return not is_deferred and os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
-
-
-def keep_copy(parts: SyncContext, rel: str, sha256: str) -> str:
-    """Keep our content of a path under another one, marked to be pushed; return that one."""
-    copy = conflict_copy(rel, sha256)
-    source, target = parts.names.local(rel), parts.names.local(copy)
-    Links(parts.names.root).check(copy)
-    parts.tracker.mark(parts.names.mark(copy))
-    with disk_errors(target):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with replacing(target, durable=True) as temp:
-            shutil.copyfile(source, temp, follow_symlinks=False)
-    return copy
-
-
-def stored_versions(parts: SyncContext, name_rel: str) -> set[int]:
-    """Return the versions of a data name that have objects, whether or not an index names them."""
-    root = parts.names.remote("")
-    listed = parts.store.list(parts.names.remote(f"{name_rel}/"))
-    return taken_versions(info.key.removeprefix(root) for info in listed).get(name_rel, set())
 
 
 def taken_versions(rels: Iterable[str]) -> Mapping[str, set[int]]:

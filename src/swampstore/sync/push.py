@@ -7,7 +7,6 @@ uploaded. A path that others changed as well is settled first (see `conflicts`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -22,9 +21,8 @@ from swampstore.index.errors import (
     IndexMovedError,
     SyncError,
 )
-from swampstore.index.format import Entry
-from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of, version_file
+from swampstore.index.partitions import Scope
+from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
 from swampstore.index.removals import Note, removal_of
 from swampstore.index.report import Conflict, Progress, Pushed, Skipped, Step
@@ -32,13 +30,13 @@ from swampstore.index.state import View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
-from swampstore.stores.errors import ObjectNotFoundError, StoreError
+from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync import merge
+from swampstore.sync.conflicts import Conflicts
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
 from swampstore.sync.pending_deletes import Deletions
-from swampstore.sync.pull import take_remote
-from swampstore.sync.push_plan import Plan, Planner, hashed, partitions_of
+from swampstore.sync.push_plan import Plan, Planner, partitions_of
 from swampstore.sync.scan import (
     Changed,
     LocalScan,
@@ -46,6 +44,7 @@ from swampstore.sync.scan import (
     Touched,
     files_without_object,
     is_covered,
+    removed_rels,
     stored_paths,
     with_parents,
 )
@@ -108,6 +107,7 @@ class Push:
         self._local = LocalScan(parts.names, parts.base)
         self._carrier = carrier
         self._deletions = Deletions(parts, deadline)
+        self._conflicts = Conflicts(parts, self._local, scope)
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
@@ -149,7 +149,9 @@ class Push:
         if not changed and not deleted:
             return Plan()
         view = self._parts.index.view(partitions_of((*changed, *deleted)))
-        planner = Planner(self._parts, view, self._began_ns, self._removals(snapshot))
+        planner = Planner(
+            self._parts, view, self._began_ns, removed_rels(self._parts.names, snapshot)
+        )
         return planner.plan(changed, deleted)
 
     def commit(self, prepared: PreparedPush) -> Pushed:
@@ -191,15 +193,12 @@ class Push:
         return [rel for rel in rels if self._parts.names.mark(rel) in marks]
 
     def _look(self, rels: list[str], snapshot: Snapshot, *, walked: bool) -> Scan:
-        marked = self._local.paths(rels, self._scope, self._removals(snapshot))
+        marked = self._local.paths(rels, self._scope, removed_rels(self._parts.names, snapshot))
         if not walked:
             return marked
         scan = self._local.everything(self._scope)
         scan.deleted = marked.deleted
         return scan
-
-    def _removals(self, snapshot: Snapshot) -> set[str]:
-        return {self._parts.names.rel_of_mark(mark) or "" for mark in snapshot.removals}
 
     # Deciding ------------------------------------------------------------------------------
 
@@ -232,18 +231,18 @@ class Push:
             view = self._parts.index.view(
                 partitions_of(deleted) | (shards or set()), additions=partitions_of(changed)
             )
-            removals = self._removals(prepared.snapshot)
+            removals = removed_rels(self._parts.names, prepared.snapshot)
             planner = Planner(self._parts, view, self._began_ns, removals, stored)
             plan = planner.plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             self._withhold(plan, prepared)
             if plan.clashes or plan.copies:
-                self._settle_conflicts(plan, view, changed, prepared)
+                self._conflicts.settle(plan, view, changed, prepared)
                 continue
             occupied = self._upload(prepared)
             if not occupied:
                 return
-            self._make_room(occupied, changed, prepared)
+            self._conflicts.make_room(occupied, changed, prepared)
         raise SyncError(
             "others keep writing the same paths",
             hint="Sync again in a moment; everything is safe on this disk and stays marked.",
@@ -268,123 +267,6 @@ class Push:
         for known, now in touched:
             if known.rel in noted and noted[known.rel][0] != known.sha256:
                 yield Changed(known.rel, now, known, known.sha256)
-
-    # Settling conflicts ----------------------------------------------------------------------
-
-    def _settle_conflicts(
-        self, plan: Plan, view: View, changed: dict[str, Changed], prepared: PreparedPush
-    ) -> None:
-        for name_rel, clashing in plan.clashes.items():
-            self._keep_numbers(name_rel, clashing, plan)
-            taken = merge.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
-            with self._giving_up(name_rel, changed, prepared):
-                self._renumber(name_rel, clashing, taken, changed, prepared)
-        for rel, (change, entry) in plan.copies.items():
-            with self._giving_up(rel, changed, prepared):
-                self._keep_both(rel, change, entry, changed, prepared)
-
-    def _keep_numbers(self, name_rel: str, clashing: set[int], plan: Plan) -> None:
-        """Let the base learn which versions are the remote's as well: those are not renumbered.
-
-        Without its base a cache takes all it has for its own, and would share it once more.
-        """
-        common = [
-            known
-            for rel, known in plan.adopted.items()
-            if (found := version_file(rel)) is not None
-            and found.name_rel == name_rel
-            and found.version not in clashing
-        ]
-        self._parts.base.apply(known=common)
-
-    @contextlib.contextmanager
-    def _giving_up(
-        self, unit: str, changed: dict[str, Changed], prepared: PreparedPush
-    ) -> Iterator[None]:
-        """Leave out what cannot be settled, so that it does not stand in the way of the rest."""
-        try:
-            yield
-        except StoreError:
-            raise
-        except SwampstoreError as error:
-            for rel in [rel for rel in changed if unit_of(rel) == unit]:
-                del changed[rel]
-                prepared.stuck[rel] = error.message
-
-    def _renumber(
-        self,
-        name_rel: str,
-        clashing: set[int],
-        taken: Iterable[int],
-        changed: dict[str, Changed],
-        prepared: PreparedPush,
-    ) -> None:
-        removals = self._removals(prepared.snapshot)
-        adopted = prepared.plan.adopted
-        prepared.told.append(
-            merge.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
-        )
-        moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
-        for rel, change in moved.items():
-            if self._is_only_sent_again(change):
-                continue
-            del changed[rel]
-            # What was sent under the old number is not what the file of that name holds now.
-            prepared.uploaded.pop(rel, None)
-        self._parts.index.read_again({partition_of(rel) for rel in moved})
-        again = self._local.paths([name_rel], self._scope, removals)
-        changed.update((one.rel, one) for one in again.changed)
-        prepared.deleted.update((known.rel, known) for known in again.deleted)
-
-    def _is_only_sent_again(self, change: Changed) -> bool:
-        """Whether a file is what the base says, and still there: only its object is not."""
-        known, path = change.known, self._parts.names.local(change.rel)
-        is_known = known is not None and known.sha256 == change.sha256 is not None
-        return is_known and signature(path) == change.signature
-
-    def _keep_both(
-        self,
-        rel: str,
-        change: Changed,
-        entry: Entry,
-        changed: dict[str, Changed],
-        prepared: PreparedPush,
-    ) -> None:
-        change = hashed(self._parts, change)
-        assert change.sha256 is not None
-        copy = merge.keep_copy(self._parts, rel, change.sha256)
-        take_remote(self._parts, rel, entry, change.signature)
-        prepared.told.append(
-            Conflict(rel, f"both machines changed it; theirs is there now, ours is {copy}")
-        )
-        del changed[rel]
-        again = self._local.paths([copy])
-        changed.update((one.rel, one) for one in again.changed)
-
-    def _make_room(
-        self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
-    ) -> None:
-        """Settle paths whose object turned out to be somebody else's, though no index names it."""
-        clashes = merge.taken_versions(one.rel for one in occupied)
-        for name_rel, clashing in clashes.items():
-            taken = merge.stored_versions(self._parts, name_rel)
-            with self._giving_up(name_rel, changed, prepared):
-                self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
-        for one in occupied:
-            if version_file(one.rel) is None and not is_marker(one.rel):
-                entry = Entry(size=one.size, last_modified="", sha256=one.sha256 or None)
-                with self._giving_up(one.rel, changed, prepared):
-                    self._keep_unnamed(changed[one.rel], entry, changed, prepared)
-
-    def _keep_unnamed(
-        self, change: Changed, entry: Entry, changed: dict[str, Changed], prepared: PreparedPush
-    ) -> None:
-        """Keep both contents where no index names theirs: so we tell of it, as of our own."""
-        rel, known = change.rel, change.known
-        self._keep_both(rel, change, entry, changed, prepared)
-        self._parts.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
-        again = self._local.paths([rel])
-        changed.update((one.rel, one) for one in again.changed)
 
     # Uploading -------------------------------------------------------------------------------
 

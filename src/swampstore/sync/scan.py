@@ -28,6 +28,7 @@ from swampstore.layout import (
     is_temp,
 )
 from swampstore.sync.context import SyncContext
+from swampstore.sync.dirty import Snapshot
 from swampstore.sync.hashing import hash_file
 
 
@@ -383,3 +384,8 @@ def files_without_object(
             continue
         if sha256 == known.sha256:
             yield Changed(known.rel, now, known, sha256)
+
+
+def removed_rels(names: Names, snapshot: Snapshot) -> set[str]:
+    """Return the paths below which something was removed, as far as that is marked."""
+    return {names.rel_of_mark(mark) or "" for mark in snapshot.removals}

@@ -6,7 +6,6 @@ One sync of a cache runs at a time on a machine; marking, reading and hydrating 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -30,9 +29,9 @@ from swampstore.index.report import (
     SyncStatus,
     no_progress,
 )
-from swampstore.index.state import Migrated, State
+from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
-from swampstore.layout import DATASTORE_SUBDIRS, ModelRef
+from swampstore.layout import ModelRef
 from swampstore.stores import Store
 from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.context import SyncContext
@@ -42,12 +41,11 @@ from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.install import Landing
 from swampstore.sync.pending_deletes import remove_from_remote
-from swampstore.sync.previewing import preview
 from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
-from swampstore.sync.start_over import start_over
-from swampstore.sync.stopped import learn_own_commits
+from swampstore.sync.push_plan import Plan
+from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.sync.waiting import AttentiveStore
@@ -141,7 +139,7 @@ class SyncService:
             if not full and self._has_nothing_to_push():
                 return Pushed()
             self._check_migrated()
-            self._start_over_if_made_anew()
+            start_over_if_made_anew(self._parts)
             push = self._push(scope, full=full, progress=progress, carrier=carrier)
             return self._commit(push, push.prepare())
 
@@ -159,7 +157,7 @@ class SyncService:
         """
         with self._alone(deadline):
             self._check_migrated()
-            self._start_over_if_made_anew()
+            start_over_if_made_anew(self._parts)
             push = self._push(_scope(models), full=full, progress=progress)
             return push.prepare()
 
@@ -205,13 +203,13 @@ class SyncService:
         of what changed, and so restores what was removed from the cache. `carrier` is who brings
         the files. Raises IncompleteSyncError if some could not be had; the others are here.
         """
-        metadata_only = self.lazy if metadata_only is None else metadata_only
+        metadata_only = self._leaves_content(metadata_only)
         with self._alone(deadline):
             scope = _scope(models)
-            full = full or self._is_wiped()
+            full = full or is_wiped(self._parts)
             if not full and self._is_current(scope, metadata_only):
                 return Pulled()
-            if self._start_over_if_made_anew():
+            if start_over_if_made_anew(self._parts):
                 return Pulled()
             sweep_staging(self._parts.names, time.time())
             if metadata_only:
@@ -303,11 +301,11 @@ class SyncService:
         full: bool = False,
     ) -> Preview:
         """Say what a sync would do, by path; nothing is changed anywhere."""
-        metadata_only = self.lazy if metadata_only is None else metadata_only
+        metadata_only = self._leaves_content(metadata_only)
         with self._alone():
             scope = _scope(models)
             push = self._push(scope, full=full, progress=no_progress)
-            return preview(push, self._planner(scope, metadata_only=metadata_only, full=full))
+            return _preview(push, self._planner(scope, metadata_only=metadata_only, full=full))
 
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
@@ -394,52 +392,21 @@ class SyncService:
             deadline=self._store.deadline,
         )
 
+    def _leaves_content(self, metadata_only: bool | None) -> bool:
+        """Whether a pull leaves content on the remote: what its caller says, else the cache."""
+        return self.lazy if metadata_only is None else metadata_only
+
     def _has_nothing_to_push(self) -> bool:
         """Whether nothing is marked, and the remote is not an empty one that needs everything."""
         parts = self._parts
         if not parts.tracker.peek().is_empty or parts.base.doomed():
             return False
-        return parts.index.is_unchanged() or not self._start_over_if_made_anew()
-
-    def _start_over_if_made_anew(self) -> bool:
-        """Mark everything if the remote is not the one it was; return whether it holds nothing.
-
-        Somebody emptied it, and others may have begun to fill it again. Then what is missing there
-        was not deleted: nobody deleted anything.
-        """
-        if self._is_base_lost():
-            self._parts.tracker.mark(None)
-        base = self._parts.base
-        before = base.facts("index_version", "commit_seq", "origin")
-        state = self._parts.index.refresh()
-        if base.count() and not state.exists:
-            self._parts.tracker.mark(None)
-            base.clear()
-            return True
-        if base.count() and _is_another(state, *before):
-            start_over(self._parts)
-            return False
-        learn_own_commits(self._parts)
-        return False
-
-    def _is_base_lost(self) -> bool:
-        """Whether the cache was synced, and nothing tells any more what others deleted since."""
-        if self._parts.base.fact("verified_at") is not None or self._parts.base.count():
-            return False
-        return bool(self._parts.tracker.state().last_verified_at)
+        return parts.index.is_unchanged() or not start_over_if_made_anew(self._parts)
 
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
         if not self._parts.index.is_unchanged(scope):
             return False
         return metadata_only or not self._parts.base.not_held()
-
-    def _is_wiped(self) -> bool:
-        """Whether a whole directory that the base knows files in is gone from the cache."""
-        names, base, tracker = self._parts.names, self._parts.base, self._parts.tracker
-        gone = [name for name in DATASTORE_SUBDIRS if not os.path.lexists(names.local(name))]
-        return base.is_held_below(gone) and any(
-            base.is_held_below([name]) and not tracker.covers(names.mark(name)) for name in gone
-        )
 
     def _announce_absences(self) -> None:
         """Tell other clients on this cache, before it is so, that absence is no deletion here."""
@@ -496,14 +463,24 @@ def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
     return Scope(chosen) if chosen else None
 
 
-def _is_another(
-    state: State, version: str | None, commit_seq: str | None, origin: str | None
-) -> bool:
-    """Whether an index is not the one it was: another origin, or numbers that went back."""
-    if state.meta and state.meta.origin and origin and state.meta.origin != origin:
-        return True
-    if version is not None and state.version < int(version):
-        return True
-    if state.commit_seq is None or commit_seq is None:
-        return False
-    return state.commit_seq < int(commit_seq)
+def _preview(push: Push, pull: PullPlanner) -> Preview:
+    """Look at both sides and change neither."""
+    plan = push.plan()
+    work = pull.plan()
+    conflicts = {one.rel for one in work.conflicts} | _conflicts(plan)
+    return Preview(
+        push=tuple(sorted(plan.uploads.keys() - conflicts)),
+        delete_remote=tuple(sorted(plan.removals)),
+        pull=tuple(sorted(work.downloads)),
+        delete_local=tuple(sorted(work.removals)),
+        conflicts=tuple(sorted(conflicts)),
+        push_bytes=sum(plan.sizes.values()),
+        pull_bytes=sum(one.entry.size for one in work.downloads.values()),
+    )
+
+
+def _conflicts(plan: Plan) -> set[str]:
+    clashing = {
+        f"{name}/{version}" for name, versions in plan.clashes.items() for version in versions
+    }
+    return clashing | plan.copies.keys() | plan.conflicts.keys()

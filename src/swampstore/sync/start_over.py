@@ -1,4 +1,6 @@
-"""Starting over with a remote whose index was made anew: nothing is concluded from the old base.
+"""Noticing that a remote is not the one it was, or that a cache was emptied, and starting over.
+
+From the old base nothing is concluded about a remote whose index was made anew.
 
 What is missing in such an index was not deleted by anybody, so everything here counts as new. What
 was deleted here, and not pushed yet, stays deleted: of that the base tells on.
@@ -7,6 +9,7 @@ was deleted here, and not pushed yet, stays deleted: of that the base tells on.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -14,14 +17,48 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
+from swampstore.index.state import State
+from swampstore.layout import DATASTORE_SUBDIRS
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.pull import take_remote
 from swampstore.sync.scan import LocalScan
+from swampstore.sync.stopped import learn_own_commits
 
 
-def start_over(parts: SyncContext) -> None:
+def start_over_if_made_anew(parts: SyncContext) -> bool:
+    """Mark everything if the remote is not the one it was; return whether it holds nothing.
+
+    Somebody emptied it, and others may have begun to fill it again. Then what is missing there
+    was not deleted: nobody deleted anything.
+    """
+    if _is_base_lost(parts):
+        parts.tracker.mark(None)
+    base = parts.base
+    before = base.facts("index_version", "commit_seq", "origin")
+    state = parts.index.refresh()
+    if base.count() and not state.exists:
+        parts.tracker.mark(None)
+        base.clear()
+        return True
+    if base.count() and _is_another(state, *before):
+        _start_over(parts)
+        return False
+    learn_own_commits(parts)
+    return False
+
+
+def is_wiped(parts: SyncContext) -> bool:
+    """Whether a whole directory that the base knows files in is gone from the cache."""
+    names, base, tracker = parts.names, parts.base, parts.tracker
+    gone = [name for name in DATASTORE_SUBDIRS if not os.path.lexists(names.local(name))]
+    return base.is_held_below(gone) and any(
+        base.is_held_below([name]) and not tracker.covers(names.mark(name)) for name in gone
+    )
+
+
+def _start_over(parts: SyncContext) -> None:
     """Forget what was synced with the index that is gone, except for what was deleted here."""
     parts.tracker.mark(None)
     deleted = _deleted_here(parts)
@@ -89,3 +126,23 @@ def _is_same(parts: SyncContext, known: Known, entry: Entry) -> bool:
     if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
         return False
     return merge.remote_sha256(parts, known.rel) == known.sha256
+
+
+def _is_base_lost(parts: SyncContext) -> bool:
+    """Whether the cache was synced, and nothing tells any more what others deleted since."""
+    if parts.base.fact("verified_at") is not None or parts.base.count():
+        return False
+    return bool(parts.tracker.state().last_verified_at)
+
+
+def _is_another(
+    state: State, version: str | None, commit_seq: str | None, origin: str | None
+) -> bool:
+    """Whether an index is not the one it was: another origin, or numbers that went back."""
+    if state.meta and state.meta.origin and origin and state.meta.origin != origin:
+        return True
+    if version is not None and state.version < int(version):
+        return True
+    if state.commit_seq is None or commit_seq is None:
+        return False
+    return state.commit_seq < int(commit_seq)

@@ -1,0 +1,180 @@
+"""Settling the conflicts of a push, so that both sides keep their data.
+
+Versions whose number others took get the next free one. Of any other file theirs stays, and ours
+is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors, replacing
+from swampstore.files.signature import signature
+from swampstore.index.format import Entry
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.path_kinds import conflict_copy, is_marker, unit_of, version_file
+from swampstore.index.report import Conflict
+from swampstore.index.state import View
+from swampstore.stores.errors import StoreError
+from swampstore.sync import merge
+from swampstore.sync.context import SyncContext
+from swampstore.sync.pull import take_remote
+from swampstore.sync.push_plan import Plan, hashed
+from swampstore.sync.scan import Changed, Links, LocalScan, removed_rels
+from swampstore.sync.uploads import Occupied
+
+if TYPE_CHECKING:
+    from swampstore.sync.push import PreparedPush
+
+
+class Conflicts:
+    """What stands in the way of one push, and how it is settled."""
+
+    def __init__(self, parts: SyncContext, local: LocalScan, scope: Scope | None) -> None:
+        self._parts = parts
+        self._local = local
+        self._scope = scope
+
+    def settle(
+        self, plan: Plan, view: View, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Settle what the plan found: versions get new numbers, other files a copy of ours.
+
+        What changes here by that is noted in `changed` and `prepared`; then plan again.
+        """
+        for name_rel, clashing in plan.clashes.items():
+            self._keep_numbers(name_rel, clashing, plan)
+            taken = merge.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
+            with self._giving_up(name_rel, changed, prepared):
+                self._renumber(name_rel, clashing, taken, changed, prepared)
+        for rel, (change, entry) in plan.copies.items():
+            with self._giving_up(rel, changed, prepared):
+                self._keep_both(rel, change, entry, changed, prepared)
+
+    def _keep_numbers(self, name_rel: str, clashing: set[int], plan: Plan) -> None:
+        """Let the base learn which versions are the remote's as well: those are not renumbered.
+
+        Without its base a cache takes all it has for its own, and would share it once more.
+        """
+        common = [
+            known
+            for rel, known in plan.adopted.items()
+            if (found := version_file(rel)) is not None
+            and found.name_rel == name_rel
+            and found.version not in clashing
+        ]
+        self._parts.base.apply(known=common)
+
+    @contextlib.contextmanager
+    def _giving_up(
+        self, unit: str, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> Iterator[None]:
+        """Leave out what cannot be settled, so that it does not stand in the way of the rest."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except SwampstoreError as error:
+            for rel in [rel for rel in changed if unit_of(rel) == unit]:
+                del changed[rel]
+                prepared.stuck[rel] = error.message
+
+    def _renumber(
+        self,
+        name_rel: str,
+        clashing: set[int],
+        taken: Iterable[int],
+        changed: dict[str, Changed],
+        prepared: PreparedPush,
+    ) -> None:
+        removals = removed_rels(self._parts.names, prepared.snapshot)
+        adopted = prepared.plan.adopted
+        prepared.told.append(
+            merge.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
+        )
+        moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
+        for rel, change in moved.items():
+            if self._is_only_sent_again(change):
+                continue
+            del changed[rel]
+            # What was sent under the old number is not what the file of that name holds now.
+            prepared.uploaded.pop(rel, None)
+        self._parts.index.read_again({partition_of(rel) for rel in moved})
+        again = self._local.paths([name_rel], self._scope, removals)
+        changed.update((one.rel, one) for one in again.changed)
+        prepared.deleted.update((known.rel, known) for known in again.deleted)
+
+    def _is_only_sent_again(self, change: Changed) -> bool:
+        """Whether a file is what the base says, and still there: only its object is not."""
+        known, path = change.known, self._parts.names.local(change.rel)
+        is_known = known is not None and known.sha256 == change.sha256 is not None
+        return is_known and signature(path) == change.signature
+
+    def _keep_both(
+        self,
+        rel: str,
+        change: Changed,
+        entry: Entry,
+        changed: dict[str, Changed],
+        prepared: PreparedPush,
+    ) -> None:
+        change = hashed(self._parts, change)
+        assert change.sha256 is not None
+        copy = keep_copy(self._parts, rel, change.sha256)
+        take_remote(self._parts, rel, entry, change.signature)
+        prepared.told.append(
+            Conflict(rel, f"both machines changed it; theirs is there now, ours is {copy}")
+        )
+        del changed[rel]
+        again = self._local.paths([copy])
+        changed.update((one.rel, one) for one in again.changed)
+
+    def make_room(
+        self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Settle paths whose object turned out to be somebody else's, though no index names it."""
+        clashes = merge.taken_versions(one.rel for one in occupied)
+        for name_rel, clashing in clashes.items():
+            taken = stored_versions(self._parts, name_rel)
+            with self._giving_up(name_rel, changed, prepared):
+                self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
+        for one in occupied:
+            if version_file(one.rel) is None and not is_marker(one.rel):
+                entry = Entry(size=one.size, last_modified="", sha256=one.sha256 or None)
+                with self._giving_up(one.rel, changed, prepared):
+                    self._keep_unnamed(changed[one.rel], entry, changed, prepared)
+
+    def _keep_unnamed(
+        self, change: Changed, entry: Entry, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Keep both contents where no index names theirs: so we tell of it, as of our own."""
+        rel, known = change.rel, change.known
+        self._keep_both(rel, change, entry, changed, prepared)
+        self._parts.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
+        again = self._local.paths([rel])
+        changed.update((one.rel, one) for one in again.changed)
+
+
+def keep_copy(parts: SyncContext, rel: str, sha256: str) -> str:
+    """Keep our content of a path under another one, marked to be pushed; return that one."""
+    copy = conflict_copy(rel, sha256)
+    source, target = parts.names.local(rel), parts.names.local(copy)
+    Links(parts.names.root).check(copy)
+    parts.tracker.mark(parts.names.mark(copy))
+    with disk_errors(target):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with replacing(target, durable=True) as temp:
+            shutil.copyfile(source, temp, follow_symlinks=False)
+    return copy
+
+
+def stored_versions(parts: SyncContext, name_rel: str) -> set[int]:
+    """Return the versions of a data name that have objects, whether or not an index names them."""
+    root = parts.names.remote("")
+    listed = parts.store.list(parts.names.remote(f"{name_rel}/"))
+    return merge.taken_versions(info.key.removeprefix(root) for info in listed).get(name_rel, set())
