@@ -24,8 +24,8 @@ from swampstore.index.state import (
     from_monolith,
     same,
 )
-from swampstore.index.version1 import MonolithCommitted
-from swampstore.index.version2 import ShardsCommitted
+from swampstore.index.version1_commit import MonolithCommitted
+from swampstore.index.version2_commit import ShardsCommitted
 from swampstore.index.watch import meta_facts
 
 Facts = dict[str, str | None]

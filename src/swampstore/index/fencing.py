@@ -25,7 +25,7 @@ from swampstore.index.format import (
 )
 from swampstore.index.repair import Recovery
 from swampstore.index.state import MetaSnapshot, View, document
-from swampstore.index.version2 import ShardCommit
+from swampstore.index.version2_commit import ShardCommit
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched

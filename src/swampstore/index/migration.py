@@ -28,7 +28,7 @@ from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import partition_of
 from swampstore.index.repair import Recovery
 from swampstore.index.state import Agreements, MetaSnapshot, Migrated, View, document, grouped, same
-from swampstore.index.version2 import ShardCommit
+from swampstore.index.version2_commit import ShardCommit
 from swampstore.index.watch import Watch, meta_facts
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written

@@ -33,8 +33,8 @@ from swampstore.index.state import (
     State,
     View,
 )
-from swampstore.index.version1 import MonolithCommit
-from swampstore.index.version2 import ShardCommit
+from swampstore.index.version1_commit import MonolithCommit
+from swampstore.index.version2_commit import ShardCommit
 from swampstore.index.watch import Watch
 from swampstore.stores.protocol import Store
 
