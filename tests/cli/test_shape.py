@@ -42,6 +42,7 @@ def test_the_commands_are_these() -> None:
         *("init", "sync", "doctor", "completion"),
         *(f"data {name}" for name in ("put", "get", "list", "versions", "query", "search")),
         *(f"data {name}" for name in ("hydrate", "delete", "rename", "gc", "prune")),
+        *("model list", "model show", "model delete"),
         *("catalog status", "catalog rebuild", "catalog compact"),
         "run gc",
         *(f"vault {name}" for name in ("create", "put", "get", "list", "inspect", "annotate")),

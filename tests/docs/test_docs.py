@@ -39,6 +39,7 @@ from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
 from swampstore.pipeline import syncing as pipeline_syncing
 from swampstore.pipeline import verify as pipeline_verify
+from swampstore.repo import models as repo_models
 from swampstore.repo.saving import Artifacts
 from swampstore.stores import errors as store_errors
 from swampstore.sync.service import SyncService
@@ -203,7 +204,7 @@ def test_the_reference_describes_no_other_command() -> None:
 
 
 def test_every_command_has_an_example_of_its_json_document() -> None:
-    names = ("json.md", "json-pipeline.md", "json-vaults.md")
+    names = ("json.md", "json-pipeline.md", "json-vaults.md", "json-backup.md")
     pages = [page(f"reference/{name}") for name in names]
     examples = "\n".join(block.text for found in pages for block in found.blocks)
     for path in COMMANDS:
@@ -341,7 +342,8 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
     assert f"`{_signature('open_repo', swampstore.open_repo, drop=0)}`" in text
     assert f"`{_signature('init_repo', swampstore.init_repo, drop=0)}`" in text
     for module, names in (
-        (retention, ("gc", "prune", "run_gc", "auto_gc_model")),
+        (retention, ("gc", "prune", "run_gc", "auto_gc_model", "delete_model")),
+        (repo_models, ("list_models",)),
         (doctor, ("examine",)),
         (datastore_setup, ("set_up_datastore",)),
         (namespaces, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
 from swampstore.catalog.database import Rows
@@ -51,6 +51,13 @@ MODELS_BY_NAME = (
     "SELECT DISTINCT type_normalized, model_id FROM catalog"
     " WHERE is_latest = 1 AND model_name = ? AND model_name != '' AND namespace = ?"
 )
+# Deferred versions are not there yet, as far as anybody else is concerned.
+MODEL_TOTALS = (
+    "SELECT type_normalized, model_id,"
+    " coalesce(max(CASE WHEN is_latest = 1 THEN model_name END), ''),"
+    " count(DISTINCT data_name), count(*), sum(size), max(created_at) FROM catalog"
+    " WHERE namespace = ? AND deferred = 0 GROUP BY 1, 2 ORDER BY 1, 2"
+)
 MODEL_EXISTS = f"SELECT 1 FROM catalog WHERE {_MODEL} LIMIT 1"
 NAMES_PAGE = (
     "SELECT type_normalized, model_id, data_name, max(version) FROM catalog"
@@ -83,6 +90,20 @@ _SEEN = "seen"
 _COUNT_CHANGE = (
     "INSERT INTO catalog_meta VALUES (?, '1') ON CONFLICT (key) DO UPDATE SET value = value + 1"
 )
+
+
+class ModelTotals(NamedTuple):
+    """One model that has data: how much there is of it, and when a version was last created.
+
+    `name` is empty where no tag tells it.
+    """
+
+    model: ModelRef
+    name: str
+    data_names: int
+    versions: int
+    size: int
+    last_change: str
 
 
 class Catalog:
@@ -304,6 +325,11 @@ class Catalog:
         )
         key = (self.namespace, like, limit)
         return self.rows.read(lambda db: [ModelRef(*found) for found in db.execute(sql, key)])
+
+    def model_totals(self) -> list[ModelTotals]:
+        """Return every model that has data, sorted; reads all rows once."""
+        found = self.rows.read(lambda db: db.execute(MODEL_TOTALS, (self.namespace,)).fetchall())
+        return [ModelTotals(ModelRef(one[0], one[1]), *one[2:]) for one in found]
 
     def has_model(self, model: ModelRef) -> bool:
         """Whether any version of any data of this model is known."""

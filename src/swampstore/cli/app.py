@@ -33,6 +33,7 @@ root = Group(
     {
         "init": Entry("init:init", "Make a directory a repository."),
         "data": Entry("app:data", "Save, read, find and delete artifacts."),
+        "model": Entry("app:model", "See which models there are, and delete one."),
         "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
         "run": Entry("app:run", "Look after the records of runs."),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
@@ -67,6 +68,19 @@ data = Group(
         "gc": Entry("data.gc:gc", "Delete expired data and versions beyond their policy."),
         "prune": Entry(
             "data.gc:prune", "Delete the data of models that no definition stands for any more."
+        ),
+    },
+)
+
+model = Group(
+    "model",
+    root.entries["model"].summary,
+    {
+        "list": Entry("model:list_", "List the models that have data or outputs."),
+        "show": Entry("model:show", "Show how much the datastore holds of a model."),
+        "delete": Entry(
+            "model:delete",
+            "Delete everything that the datastore holds of a model; what defines it in git stays.",
         ),
     },
 )

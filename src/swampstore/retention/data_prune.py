@@ -215,6 +215,17 @@ def read_definitions(repo: Repo) -> Definitions:
     return Definitions(frozenset(models), frozenset(workflows))
 
 
+def definition_files(repo: Repo, model_id: str) -> tuple[str, ...]:
+    """Return the files in git that define a model, relative to the repository; those it can read.
+
+    Only the id counts, as for pruning.
+    """
+    reader = _Reader(repo.config.repo_dir)
+    top = reader.directory("modelsDir", "models")
+    found = (path for path in reader.files(top) if reader.id_of(path) == model_id)
+    return tuple(sorted(os.path.relpath(path, repo.config.repo_dir) for path in found))
+
+
 class _Reader:
     """Collects ids, and everything that stands in the way of collecting them all."""
 
@@ -235,7 +246,7 @@ class _Reader:
 
     def ids(self, directory: str) -> set[str]:
         """Return the ids of all definitions below a directory, which need not be there."""
-        return {found for path in self._files(directory) if (found := self._id(path))}
+        return {found for path in self.files(directory) if (found := self.id_of(path))}
 
     def refuse_if_incomplete(self) -> None:
         if not self._problems:
@@ -248,7 +259,8 @@ class _Reader:
             hint="Without them nobody can tell whose data is left over. Repair or remove them.",
         )
 
-    def _files(self, top: str) -> Iterator[str]:
+    def files(self, top: str) -> Iterator[str]:
+        """Yield the files below a directory that may be definitions."""
         # Links are followed, since what they lead to may be all that defines a model.
         seen: set[str] = set()
         for where, directories, files in os.walk(top, onerror=self._unreadable, followlinks=True):
@@ -265,7 +277,7 @@ class _Reader:
         if not isinstance(error, FileNotFoundError):
             self._problem(str(error.filename), error.strerror or str(error))
 
-    def _id(self, path: str) -> str:
+    def id_of(self, path: str) -> str:
         """Return a definition's id; empty, and noted as a problem, if there is none to be had."""
         try:
             data = read_file(path)

@@ -285,7 +285,7 @@ class RunGc:
         try:
             # The log goes first: without its record nobody would find it again.
             if record.log_file is not None:
-                _remove_log(self._tree, record.log_file)
+                remove_log(self._tree, record.log_file)
             with self._tree.changing(record.path) as change:
                 change.remove(record.path)
         except SwampstoreError as error:
@@ -294,7 +294,8 @@ class RunGc:
         return True
 
 
-def _remove_log(tree: Tree, path: str) -> None:
+def remove_log(tree: Tree, path: str) -> None:
+    """Remove a log that a record names; it may be gone already."""
     rel = log_rel(tree, path)
     if rel is not None and os.path.realpath(tree.path(rel)) == path:
         with tree.changing(rel) as change:
