@@ -346,17 +346,17 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "cli/running.py": {"os.open": "/dev/null"},
     "files/sqlite_file.py": {"os.replace": "a file of SQLite that cannot be used, and its log"},
-    "namespaces/contamination.py": {
+    "doctor/contamination.py": {
         "os.rmdir": "directories of copies that belong to another namespace",
         "os.unlink": "copies that belong to another namespace, and are there as well",
         "tempfile.TemporaryFile": "content that is only hashed",
     },
     "namespaces/manifests.py": {"os.makedirs": "the directory of a manifest"},
-    "namespaces/migrating.py": {
+    "relocate/namespace.py": {
         "os.rmdir": "what a finished move leaves behind",
         "os.unlink": "copies of the index, catalogs, and what a finished move leaves behind",
     },
-    "namespaces/moving.py": {
+    "relocate/namespace_moving.py": {
         "replacing": "moving files into a namespace; everything is marked afterwards",
         "os.link": "moving files into a namespace; everything is marked afterwards",
         "os.makedirs": "the same",
@@ -391,25 +391,28 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
-    "datastore_setup.py": {"os.unlink": "the catalog of the datastore that was left"},
+    "relocate/setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "index/base_file.py": {"os.makedirs": "the cache's directory"},
-    "sync/merge.py": {
+    "sync/conflicts.py": {
         "replacing": "the copy of our content, which it marks",
         "os.makedirs": "the copy of our content, which it marks",
         "shutil.copyfile": "the same",
+    },
+    "sync/merge.py": {"tempfile.TemporaryFile": "content that is only hashed"},
+    "relocate/destinations.py": {
+        "os.makedirs": "the new place",
         "tempfile.TemporaryFile": "content that is only hashed",
     },
-    "relocate/destinations.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/evict.py": {"os.rename": "content that goes, whose absence is noted before"},
-    "sync/other_namespaces/namespace.py": {
+    "namespaces/other.py": {
         "tempfile.TemporaryFile": "content of others, which is never kept",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/other_namespaces/others.py": {
+    "namespaces/others.py": {
         "tempfile.TemporaryFile": "the published export, to be read",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "sync/other_namespaces/pulling.py": {
+    "namespaces/catalog_pull.py": {
         "tempfile.TemporaryFile": "exports of others, which are never kept",
         "tempfile.gettempdir": "the name of its directory",
     },
@@ -448,7 +451,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.unlink": "the same",
     },
     "sync/cache_lock.py": {"os.makedirs": "the cache's directory"},
-    "relocate/setup.py": {"os.makedirs": "the new place"},
     "sync/hashing.py": {"os.open": "only to read, with flags that keep links and pipes out"},
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",

@@ -14,7 +14,7 @@ import click
 import pytest
 
 import swampstore
-from swampstore import datastore_setup, doctor, namespaces, retention
+from swampstore import doctor, retention
 from swampstore.artifacts import metadata
 from swampstore.artifacts.groups import Deferral
 from swampstore.artifacts.streaming import VersionWriter
@@ -39,6 +39,8 @@ from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
 from swampstore.pipeline import syncing as pipeline_syncing
 from swampstore.pipeline import verify as pipeline_verify
+from swampstore.relocate import namespace as relocate_namespace
+from swampstore.relocate import setup as relocate_setup
 from swampstore.repo import models as repo_models
 from swampstore.repo.saving import Artifacts
 from swampstore.stores import errors as store_errors
@@ -345,8 +347,8 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
         (retention, ("gc", "prune", "run_gc", "auto_gc_model", "delete_model")),
         (repo_models, ("list_models",)),
         (doctor, ("examine",)),
-        (datastore_setup, ("set_up_datastore",)),
-        (namespaces, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),
+        (relocate_setup, ("set_up_datastore",)),
+        (relocate_namespace, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),
         (pipeline_verify, ("verify",)),
         (pipeline_reindex, ("reindex",)),
         (pipeline_copying, ("copy",)),

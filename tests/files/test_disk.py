@@ -10,7 +10,7 @@ import pytest
 
 from swampstore.files import replace_file, replacing, try_writing
 from swampstore.layout import is_temp
-from swampstore.namespaces import moving
+from swampstore.relocate import namespace_moving as moving
 
 
 def test_readers_see_the_old_bytes_until_all_of_the_new_ones_are_there(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from swampstore.datastore_address import FILESYSTEM, Address
-from swampstore.datastore_setup import set_up_datastore
-from swampstore.namespaces import migrate, set_namespace, unset_namespace
+from swampstore.relocate.namespace import migrate, set_namespace, unset_namespace
+from swampstore.relocate.setup import set_up_datastore
 from tests.fleet.bucket import BUCKETS
 from tests.fleet.places import HOME, Place
 from tests.fleet.steps import Args, Tell

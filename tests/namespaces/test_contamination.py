@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.namespaces import contamination, set_namespace
-from swampstore.namespaces.contamination import (
-    Finding,
+from swampstore.doctor import contamination
+from swampstore.doctor.contamination import (
+    Contamination,
     find_contamination,
     repair_contamination,
 )
+from swampstore.relocate.namespace import set_namespace
 from tests.support.members import MODEL, Member, Place, bucket_in_a_directory, shared_directory
 
 RAW = f"data/{MODEL}/state/1/raw"
@@ -206,7 +207,7 @@ def test_a_repair_that_was_stopped_is_completed(
         with pytest.raises(KeyboardInterrupt):
             repair_contamination(repo)
     with ana.open() as repo:
-        assert find_contamination(repo) == [Finding("cache", "web", 3, _size(bob))]
+        assert find_contamination(repo) == [Contamination("cache", "web", 3, _size(bob))]
         repair_contamination(repo)
         assert find_contamination(repo) == []
 

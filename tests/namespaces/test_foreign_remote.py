@@ -13,9 +13,9 @@ from swampstore import ModelRef
 from swampstore.catalog.export import EXPORT
 from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.namespaces.other import ContentMemory, ForeignStore, Wanted
 from swampstore.stores import Store
 from swampstore.stores.errors import StoreUnreachableError
-from swampstore.sync.other_namespaces.namespace import ContentMemory, ForeignStore, Wanted
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote, Remote
 

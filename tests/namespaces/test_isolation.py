@@ -11,7 +11,7 @@ import pytest
 
 from swampstore import init_repo, open_repo
 from swampstore.config import update_marker
-from swampstore.namespaces import migrate, set_namespace, unset_namespace
+from swampstore.relocate.namespace import migrate, set_namespace, unset_namespace
 from swampstore.stores.memory import MemoryStore
 from tests.support.members import MODEL, Member, Place, bucket_in_a_directory, files_in
 

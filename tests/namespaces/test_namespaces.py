@@ -12,7 +12,6 @@ import pytest
 
 from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import Address
-from swampstore.datastore_setup import set_up_datastore
 from swampstore.errors import (
     ConfigError,
     NamespaceTakenError,
@@ -20,8 +19,10 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST
-from swampstore.namespaces import list_namespaces, set_namespace, unset_namespace
+from swampstore.namespaces import list_namespaces
 from swampstore.namespaces.manifests import Manifest, Registry, check_new_namespace
+from swampstore.relocate.namespace import set_namespace, unset_namespace
+from swampstore.relocate.setup import set_up_datastore
 from swampstore.stores.errors import PreconditionFailedError, StoreMissingError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import ObjectInfo, Written, folders

@@ -19,10 +19,10 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import MANIFEST
-from swampstore.namespaces import (
+from swampstore.relocate import namespace_moving as moving
+from swampstore.relocate.namespace import (
     Migration,
     migrate,
-    moving,
     preview_migration,
     set_namespace,
     unset_namespace,

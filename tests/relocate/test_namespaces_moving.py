@@ -15,8 +15,8 @@ from swampstore.errors import MoveInterruptedError
 from swampstore.index.errors import UnmigratedDataError
 from swampstore.index.path_kinds import is_marker
 from swampstore.layout import DEFERRED, Routing
-from swampstore.namespaces import moving as module
-from swampstore.namespaces.moving import MovePlan, Moving
+from swampstore.relocate import namespace_moving as module
+from swampstore.relocate.namespace_moving import MovePlan, Moving
 from swampstore.sync.unmigrated import check_migrated
 
 NAME = "data/aws/ec2/i-1/state"

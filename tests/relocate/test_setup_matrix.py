@@ -20,13 +20,12 @@ import pytest
 from swampstore import Repo, init_repo, open_repo
 from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import Address
-from swampstore.datastore_setup import set_up_datastore
 from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
 from swampstore.layout import SIDECAR
 from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up
-from swampstore.relocate.setup import SetupReport
+from swampstore.relocate.setup import SetupReport, set_up_datastore
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreMissingError

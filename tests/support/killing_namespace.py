@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from swampstore.config import read_marker
-from swampstore.namespaces import migrate, set_namespace, unset_namespace
+from swampstore.relocate.namespace import migrate, set_namespace, unset_namespace
 from swampstore.sync.unmigrated import check_migrated
 from tests.support.forked import die_at_new_line, in_child, sources
 from tests.support.members import Place, bucket_in_a_directory, shared_directory
 
 TRACED = sources(
-    *("namespaces/moving.py", "namespaces/migrating.py"),
-    *("namespaces/switching.py", "namespaces/manifests.py"),
+    *("relocate/namespace_moving.py", "relocate/namespace.py"),
+    *("relocate/namespace.py", "namespaces/manifests.py"),
 )
 STATE, OTHER = ["one", "two"], ["other"]
 

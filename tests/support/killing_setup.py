@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.datastore_address import Address
-from swampstore.datastore_setup import set_up_datastore
 from swampstore.relocate import setup as setting_up
+from swampstore.relocate.setup import set_up_datastore
 from swampstore.stores import Store
 from swampstore.stores.probe import ProbeReport
 from tests.support.forked import in_child, sources
@@ -31,7 +31,7 @@ from tests.support.machines import contents
 
 MODEL = "aws/ec2/i-1"
 TRACED = sources(
-    *("relocate/moving.py", "relocate/destinations.py", "relocate/setup.py", "datastore_setup.py"),
+    *("relocate/moving.py", "relocate/destinations.py", "relocate/setup.py"),
     *("sync/staged_cache.py", "relocate/settings.py"),
 )
 REPEATED = 3  # so often a line is worth being killed at

@@ -18,7 +18,6 @@ from swampstore.layout import (
 
 if TYPE_CHECKING:
     from swampstore.config import Config
-    from swampstore.repo import Repo
 
 
 def migration(config: Config) -> Finding:
@@ -42,25 +41,6 @@ def _border(config: Config) -> tuple[str, ...]:
     # Here is also what stays on this machine, as logs do, whatever the namespace.
     has_rules = config.routing.exclude or "data" not in config.routing.subdirs
     return () if has_rules else ("data",)
-
-
-def contamination(repo: Repo, *, repair: bool) -> Finding:
-    """Look for files of other namespaces; those that their own namespace has are not needed."""
-    from swampstore.namespaces.contamination import find_contamination, repair_contamination
-
-    problems = Problems(checks.CONTAMINATION)
-    findings = find_contamination(repo)
-    if not repair:
-        for found in findings:
-            problems.add(f"{found.namespace} ({found.place})", count=found.files)
-        return problems.finding()
-    for done in repair_contamination(repo) if findings else ():
-        if done.removed:
-            where = f"{done.finding.namespace} ({done.finding.place})"
-            problems.add(where, count=done.removed, repaired=True)
-        for key in done.differing:
-            problems.add(f"{key} is not what its own namespace has, and stays")
-    return problems.finding(repair=True)
 
 
 _RUN_INDEX = ".runs-index.json"

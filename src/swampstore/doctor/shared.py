@@ -11,9 +11,9 @@ from swampstore.doctor import checks
 from swampstore.doctor import index as index_checks
 from swampstore.doctor import remote as remote_checks
 from swampstore.doctor.cache import CacheChecks
+from swampstore.doctor.contamination import contamination
 from swampstore.doctor.findings import Check, Finding
 from swampstore.doctor.index import IndexCheck, ObjectCheck
-from swampstore.doctor.namespaces import contamination
 from swampstore.errors import SwampstoreError
 from swampstore.index.base_view import known_shards
 from swampstore.index.documents import Documents

@@ -1,23 +1,10 @@
-"""Namespaces: several repositories in one datastore, each with a part of its own."""
+"""Namespaces: several repositories in one datastore, each with a part of its own.
+
+`manifests` says who has which namespace; `others` is what this repository knows of the others:
+their catalogs, and their content when it is read. Giving a repository a namespace is
+`relocate`'s. This room may import `sync` and what is below it.
+"""
 
 from swampstore.namespaces.manifests import Manifest, list_namespaces, register_namespace
-from swampstore.namespaces.migrating import Migration, migrate, preview_migration
-from swampstore.namespaces.switching import (
-    NamespaceSet,
-    NamespaceUnset,
-    set_namespace,
-    unset_namespace,
-)
 
-__all__ = [
-    "Manifest",
-    "Migration",
-    "NamespaceSet",
-    "NamespaceUnset",
-    "list_namespaces",
-    "migrate",
-    "preview_migration",
-    "register_namespace",
-    "set_namespace",
-    "unset_namespace",
-]
+__all__ = ["Manifest", "list_namespaces", "register_namespace"]

@@ -26,10 +26,10 @@ from swampstore.files import disk_errors, replace_file
 from swampstore.formats import refuse_newer
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST, MARKER, check_namespace
-from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import folders
+from swampstore.sync.opening import OpenRepo
 
 CATALOG_EXPORT = ".catalog-export.json"
 # In the default layout these lie beside the namespaces.
@@ -196,7 +196,7 @@ class Registry:
 
 
 @contextlib.contextmanager
-def open_registry(repo: Repo) -> Iterator[Registry]:
+def open_registry(repo: OpenRepo) -> Iterator[Registry]:
     """Give access to the manifests of a repository's datastore.
 
     Raises StoreMissingError for a directory that is not there.
@@ -210,7 +210,7 @@ def open_registry(repo: Repo) -> Iterator[Registry]:
         yield Registry(store)
 
 
-def register_namespace(repo: Repo) -> Manifest | None:
+def register_namespace(repo: OpenRepo) -> Manifest | None:
     """Register the namespace that a repository is configured with; None if it has none.
 
     Raises NamespaceTakenError, naming the owner, if another repository has it.
@@ -224,7 +224,7 @@ def register_namespace(repo: Repo) -> Manifest | None:
         return registry.register(repo.config.namespace, repo.config.repo_id, to_iso(repo.clock()))
 
 
-def list_namespaces(repo: Repo) -> list[Manifest]:
+def list_namespaces(repo: OpenRepo) -> list[Manifest]:
     """Return who has which namespace of a repository's datastore, sorted by namespace."""
     with open_registry(repo) as registry:
         return registry.list()

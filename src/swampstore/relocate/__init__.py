@@ -1,5 +1,6 @@
-"""Moving data to another place: setting up another datastore, and taking everything along.
+"""Moving data to another place: another datastore, another namespace, a backup.
 
-`setup` is where to start reading: it prepares a destination, has `moving` copy and clean up, and
-`settings` says what the configuration becomes. It may use `sync` and everything below it.
+`setup` gives a repository another datastore: it prepares a destination, has `moving` copy and clean
+up, and `settings` says what the configuration becomes. `namespace` gives it a namespace, and takes
+it away again. This room may import `repo`, `namespaces` and what is below them.
 """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from swampstore.files import disk_errors
+from swampstore.errors import ValidationError
+from swampstore.files import disk_errors, try_writing
 from swampstore.files.signature import signature
 from swampstore.index.base import Base, Known
 from swampstore.index.partitions import partition_of
@@ -16,6 +17,7 @@ from swampstore.index.path_kinds import conflict_copy
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import METADATA, is_temp
+from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.hashing import hash_file
@@ -203,3 +205,36 @@ class Cache:
         """Forget that an object is there, and note that what is in its place may be replaced."""
         self._base.apply(forgotten=[known.rel])
         self._base.note_uploads({known.rel: (found.sha256, found.token)})
+
+
+def destination_of(repo: Repo) -> Destination:
+    """Return where the data of a repository with its new settings goes."""
+    config = repo.config
+    if config.remote is None:
+        return Place(Names(config.base, config.namespace, config.routing))
+    connection = repo.connection
+    return Cache(connection.names, connection.base, connection.store)
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether a path is a directory, or in it."""
+    return path == directory or path.startswith(f"{directory}/")
+
+
+def check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> None:
+    """Make sure that what is removed here is not what is there, by another name."""
+    if target is None:
+        return
+    ours, theirs = os.path.realpath(source), os.path.realpath(target)
+    if theirs == ours or any(is_below(theirs, f"{ours}/{name}") for name in subdirs):
+        raise ValidationError(
+            f"{target} is where the data is already, in {source}",
+            hint="Choose a directory of its own.",
+        )
+
+
+def check_writable(base: str) -> None:
+    """Raise DiskError unless files can be made in a directory, which is made if need be."""
+    with disk_errors(base):
+        os.makedirs(base, exist_ok=True)
+        try_writing(base)

@@ -7,12 +7,13 @@ on from there.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from swampstore.config import Config
+from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import (
     AlreadyExistsError,
@@ -22,17 +23,26 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.escaping import escaped
-from swampstore.files import disk_errors, try_writing
-from swampstore.index.path_map import Names, ways_out
+from swampstore.index.path_map import ways_out
 from swampstore.index.report import Conflict, Progress, Pushed, Step, no_progress
 from swampstore.index.workers import Deadline
-from swampstore.relocate.destinations import Cache, Destination, Place
+from swampstore.namespaces import list_namespaces, register_namespace
+from swampstore.relocate.destinations import (
+    Cache,
+    Destination,
+    check_apart,
+    check_writable,
+    destination_of,
+    is_below,
+)
 from swampstore.relocate.moving import Copied, Relocation
-from swampstore.relocate.settings import write_settings
+from swampstore.relocate.settings import configured, write_settings
+from swampstore.repo import Repo
+from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
-from swampstore.sync.opening import OpenRepo
 from swampstore.sync.run import fetch_everything
+from swampstore.sync.staged_cache import StagedCache
 
 IndexKind = Literal["v1", "sharded"]
 _NAMED = 20
@@ -79,8 +89,8 @@ class Setup:
 
     def __init__(
         self,
-        here: OpenRepo,
-        there: OpenRepo,
+        here: Repo,
+        there: Repo,
         address: Address,
         *,
         left_behind: str | None = None,
@@ -103,7 +113,7 @@ class Setup:
         """
         config = self._there.config
         if config.remote is None:
-            _check_writable(config.base)
+            check_writable(config.base)
             return
         store = self._there.connection.store
         examine(store).check()
@@ -121,7 +131,7 @@ class Setup:
         hold then.
         """
         self._there.mutations.recover()
-        destination = _destination(self._there)
+        destination = destination_of(self._there)
         moves = self._moves(destination) if migrate else {}
         if migrate:
             if isinstance(destination, Cache):
@@ -138,13 +148,13 @@ class Setup:
         self._report.warnings += write_settings(self._there.config, self._address)
         return self._report
 
-    def remove_moved(self, there: OpenRepo) -> None:
+    def remove_moved(self, there: Repo) -> None:
         """Remove what is on the new datastore now, which `there` is open with."""
         has_new_cache = self._there.config.base != there.config.base
-        for source, move in self._moves(_destination(there)).items():
-            if has_new_cache and _is_below(source, there.config.base):
+        for source, move in self._moves(destination_of(there)).items():
+            if has_new_cache and is_below(source, there.config.base):
                 continue  # it is another directory by now
-            if not _is_below(source, self._here.config.local_dir):
+            if not is_below(source, self._here.config.local_dir):
                 # Others may use it: a directory that is shared, a cache of the same repository.
                 self._report.warnings.append(f"{source} was copied and is left as it is")
                 continue
@@ -170,8 +180,8 @@ class Setup:
             if path != there.datastore_dir
         }
         for path in moves:
-            if _is_below(path, here.local_dir):
-                _check_apart(path, destination.directory, there.routing.subdirs)
+            if is_below(path, here.local_dir):
+                check_apart(path, destination.directory, there.routing.subdirs)
         return moves
 
     def _bring_everything_here(self, moves: Mapping[str, Relocation]) -> None:
@@ -235,13 +245,13 @@ class Setup:
         if index == "v1" and service.status().index_version == 2:
             self._report.warnings.append("the index of the remote is the sharded one, and stays so")
 
-    def _push_to(self, repo: OpenRepo, *, full: bool = False) -> Pushed:
+    def _push_to(self, repo: Repo, *, full: bool = False) -> Pushed:
         self._begin("push")
         return repo.connection.service.push(
             full=full, deadline=self._deadline(repo.config), progress=self._progress
         )
 
-    def _pull_from(self, repo: OpenRepo, *, full: bool = False) -> None:
+    def _pull_from(self, repo: Repo, *, full: bool = False) -> None:
         """Pull, content only if the settings say so."""
         remote = repo.config.remote
         assert remote is not None
@@ -285,30 +295,6 @@ class Setup:
             self._report.warnings.append(f"... and {len(conflicts) - _NAMED} more conflicts")
 
 
-def _destination(repo: OpenRepo) -> Destination:
-    config = repo.config
-    if config.remote is None:
-        return Place(Names(config.base, config.namespace, config.routing))
-    connection = repo.connection
-    return Cache(connection.names, connection.base, connection.store)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory}/")
-
-
-def _check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> None:
-    """Make sure that what is removed here is not what is there, by another name."""
-    if target is None:
-        return
-    ours, theirs = os.path.realpath(source), os.path.realpath(target)
-    if theirs == ours or any(_is_below(theirs, f"{ours}/{name}") for name in subdirs):
-        raise ValidationError(
-            f"{target} is where the data is already, in {source}",
-            hint="Choose a directory of its own.",
-        )
-
-
 def _check_names(moves: Iterable[Relocation]) -> None:
     """Raise ValidationError before anything moves if the remote can hold nothing of some name."""
     nameless = [(rel, reason) for move in moves for rel, reason in move.nameless()]
@@ -319,12 +305,6 @@ def _check_names(moves: Iterable[Relocation]) -> None:
             f"{escaped(rel)}{more} cannot be shared: {reason}. Nothing was moved.",
             hint=f"To go on, {ways_out(rel)}; `swampstore doctor` lists all such names.",
         )
-
-
-def _check_writable(base: str) -> None:
-    with disk_errors(base):
-        os.makedirs(base, exist_ok=True)
-        try_writing(base)
 
 
 def _not_there(rels: Sequence[str], config: Config) -> SwampstoreError:
@@ -352,3 +332,106 @@ def _check_all_fit(copied: Copied) -> None:
             f"something else is where these should go: {_listing(copied.kept)}",
             hint="Move it away, or pass --skip-migration to leave the data where it is.",
         )
+
+
+# The catalog of the new place, until the settings say that it is the place.
+_STAGING = "swampstore.setup.db"
+
+
+def set_up_datastore(
+    repo: Repo,
+    address: Address,
+    *,
+    namespace: str | None = None,
+    hydration: Hydration | None = None,
+    migrate: bool = True,
+    index: IndexKind | None = None,
+    timeout: float | None = None,
+    progress: Progress = no_progress,
+    environ: Mapping[str, str] | None = None,
+) -> SetupReport:
+    """Move the datastore of a repository to another address, and write that to its marker.
+
+    `hydration` says whether pulls bring content; without it that stays as it is. `timeout` is in
+    seconds, for each direction of a sync. Open the repository anew afterwards.
+    Raises what `Setup.run` raises; the old settings hold then, and it can be done again.
+    """
+    environ = os.environ if environ is None else environ
+    _refuse_newer(repo)
+    config = configured(repo.config, address, environ, namespace, hydration)
+    cache = StagedCache(repo.config, config) if config.remote else None
+    left_behind = cache.finish() if cache else None
+    new = cache.config() if cache else config
+    is_elsewhere = new.datastore_dir != repo.config.datastore_dir
+    catalog = _STAGING if is_elsewhere else CATALOG
+    with Repo(new, clock=repo.clock, catalog=catalog) as there, contextlib.ExitStack() as stack:
+        setup = Setup(
+            *(repo, there, address), left_behind=left_behind, timeout=timeout, progress=progress
+        )
+        setup.check()
+        if migrate:
+            stack.enter_context(_alone(repo, there))
+        # Before anything is put there: it must not be somebody else's.
+        register_namespace(there)
+        others = _warn_of_others(there)
+        report = setup.run(migrate=migrate, index=index)
+    report.warnings += others
+    report.location = config.base
+    if cache and (old := cache.put_in_place()):
+        report.warnings.append(f"the cache that was in use until now is {old}")
+    _discard_staging(config.local_dir)
+    with Repo(config, clock=repo.clock) as moved:
+        if migrate:
+            setup.remove_moved(moved)
+        moved.rebuild_catalog()
+    return report
+
+
+def _refuse_newer(repo: Repo) -> None:
+    """Raise NewerFormatError before anything moves away from under a newer release."""
+    repo.catalog.rows.read(lambda _: None)
+    if repo.config.remote is not None:
+        repo.dirty.peek()
+
+
+@contextlib.contextmanager
+def _alone(here: Repo, there: Repo) -> Iterator[None]:
+    """Let nobody on other machines work on the datastore that is left.
+
+    If it is the same place as the new one, the commits there have to do. One that cannot be
+    reached is told of when its data is asked for.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(StoreError, ConfigError):
+            if _is_shared(here.config) and here.locks.store.identity != _identity(there):
+                # Its cache is not held: the new one may be in the same place, and is synced.
+                here.locks.before_global = contextlib.nullcontext
+                stack.enter_context(here.locks.everything())
+        yield
+
+
+def _is_shared(config: Config) -> bool:
+    return config.remote is not None or config.is_shared_in_place
+
+
+def _identity(repo: Repo) -> str:
+    return repo.connection.store.identity if repo.config.remote else repo.locks.store.identity
+
+
+def _warn_of_others(there: Repo) -> list[str]:
+    """Say so if others share the datastore in namespaces, and this repository has none."""
+    if there.config.remote is None or there.config.namespace:
+        return []
+    others = [found.namespace for found in list_namespaces(there)]
+    if not others:
+        return []
+    return [
+        f"others have namespaces there ({', '.join(others)}), and this repository has none;"
+        " `swampstore datastore namespace set` gives it one"
+    ]
+
+
+def _discard_staging(local_dir: str) -> None:
+    for name in os.listdir(local_dir):
+        if name.startswith(_STAGING):
+            os.unlink(f"{local_dir}/{name}")

@@ -24,12 +24,12 @@ from swampstore.repo.open import OpenDatastore
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
     from swampstore.index.report import Progress
+    from swampstore.namespaces.catalog_pull import PulledCatalogs
+    from swampstore.namespaces.other import ForeignNamespace
     from swampstore.repo.results import Results
     from swampstore.repo.saving import Artifacts
     from swampstore.repo.session import Session
     from swampstore.sync.hydrate import Hydrated
-    from swampstore.sync.other_namespaces.namespace import ForeignNamespace
-    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
 
 T = TypeVar("T")
 MAX_RENAME_HOPS = 5

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from swampstore.artifacts.save import ArtifactStore
     from swampstore.catalog.keeping_up import KeepingUp
     from swampstore.locks.manager import LockManager
+    from swampstore.namespaces.others import Others
     from swampstore.repo.session import Session
     from swampstore.sync.access_times import Uses
     from swampstore.sync.dirty import DirtyTracker
     from swampstore.sync.opening import Connection
-    from swampstore.sync.other_namespaces.others import Others
     from swampstore.sync.service import SyncService
 
 T = TypeVar("T")
@@ -243,7 +243,7 @@ class OpenDatastore:
     @cached_property
     def others(self) -> Others:
         """The other namespaces of the datastore, as far as their catalogs were pulled."""
-        from swampstore.sync.other_namespaces.others import open_others
+        from swampstore.namespaces.others import open_others
 
         return open_others(self)
 
@@ -252,7 +252,7 @@ class OpenDatastore:
 
         With `force` it is always due, and what goes wrong is raised instead of noted.
         """
-        from swampstore.sync.other_namespaces.others import export_catalog
+        from swampstore.namespaces.others import export_catalog
 
         return export_catalog(self, force=force)
 

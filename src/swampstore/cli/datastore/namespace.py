@@ -15,8 +15,9 @@ from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError
 
 if TYPE_CHECKING:
-    from swampstore.namespaces import Manifest, Migration, NamespaceSet, NamespaceUnset
-    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
+    from swampstore.namespaces import Manifest
+    from swampstore.namespaces.catalog_pull import PulledCatalogs
+    from swampstore.relocate.namespace import Migration, NamespaceSet, NamespaceUnset
 
 confirm_option = click.option(
     "-y", "--confirm", is_flag=True, help="Do it. Without this, only show what would move."
@@ -36,7 +37,7 @@ def set_(session: Session, slug: str) -> None:
     The name is registered in the datastore first, so that no other repository can take it. Data
     that is there already stays where it is until it is migrated.
     """
-    from swampstore.namespaces import set_namespace
+    from swampstore.relocate.namespace import set_namespace
 
     with session.open_repo() as repo:
         done = set_namespace(repo, slug)
@@ -72,8 +73,7 @@ def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> N
     Only as long as no other repository has a namespace in the same datastore. Without --migrate,
     the data stays where it is, and so does the registration.
     """
-    from swampstore.namespaces import preview_migration, unset_namespace
-    from swampstore.namespaces.switching import check_may_unset
+    from swampstore.relocate.namespace import check_may_unset, preview_migration, unset_namespace
 
     with session.open_repo() as repo:
         if move and not confirm:
@@ -146,15 +146,15 @@ def migrate(session: Session, confirm: bool, reverse: bool, timeout: int | None)
     Nothing is overwritten: if other data of the same name is there, nothing moves. If it is
     interrupted, run it again.
     """
-    from swampstore import namespaces
+    from swampstore.relocate import namespace
 
     with session.open_repo() as repo:
         if not confirm:
-            _show_preview(session, namespaces.preview_migration(repo, reverse=reverse))
+            _show_preview(session, namespace.preview_migration(repo, reverse=reverse))
             return
         try:
             with progress_shown() as progress:
-                done = namespaces.migrate(repo, reverse=reverse, timeout=timeout, progress=progress)
+                done = namespace.migrate(repo, reverse=reverse, timeout=timeout, progress=progress)
         except MoveInterruptedError as error:
             _show_partial(session, error)
             return

@@ -67,7 +67,7 @@ def setup(
     The data is taken along: copied, brought to the remote, and removed here once it is there.
     Nothing else should write to the repository meanwhile. If it is interrupted, run it again.
     """
-    from swampstore.datastore_setup import set_up_datastore
+    from swampstore.relocate.setup import set_up_datastore
 
     address = _address(target, config)
     with session.open_repo() as repo, progress_shown() as progress:

@@ -21,22 +21,22 @@ from swampstore.files import disk_errors
 from swampstore.index.base import Base
 from swampstore.index.state import META_ETAG, Agreements
 from swampstore.layout import check_namespace
-from swampstore.notices import notice
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import Store
-from swampstore.sync.other_namespaces.namespace import (
+from swampstore.namespaces.other import (
     ContentMemory,
     ForeignContent,
     ForeignNamespace,
     ForeignStore,
     wanted_of,
 )
+from swampstore.notices import notice
+from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import Store
 from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.catalog.select import LoadContent, Query
+    from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.sync.opening import Connection, OpenRepo
-    from swampstore.sync.other_namespaces.pulling import PulledCatalogs
 
 
 def export_catalog(repo: OpenRepo, *, force: bool) -> bool:
@@ -159,7 +159,7 @@ class Others:
 
     def pull(self, namespaces: Iterable[str] | None, *, clock: Clock) -> PulledCatalogs:
         """Pull the catalogs of these namespaces, None: of all others."""
-        from swampstore.sync.other_namespaces.pulling import CatalogPull
+        from swampstore.namespaces.catalog_pull import CatalogPull
 
         base = None if self._config.remote else self._config.base
         own = self._config.namespace

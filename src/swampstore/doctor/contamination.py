@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from swampstore.doctor import checks
+from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
 from swampstore.index.workers import Deadline, in_parallel
@@ -32,7 +34,7 @@ _PIECE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Contamination:
     """Files of another namespace inside ours. `place` is `remote`, `cache` or `directory`."""
 
     place: str
@@ -45,7 +47,7 @@ class Finding:
 class Repaired:
     """What became of one finding; `differing` are the files that stay, by their keys."""
 
-    finding: Finding
+    finding: Contamination
     removed: int = 0
     differing: list[str] = field(default_factory=list)
 
@@ -66,7 +68,7 @@ class _Side(NamedTuple):
     remove: Callable[[Mapping[str, str | None]], None]
 
 
-def find_contamination(repo: Repo) -> list[Finding]:
+def find_contamination(repo: Repo) -> list[Contamination]:
     """Return which other namespaces have files inside the repository's own, and where.
 
     Without a namespace there is nothing to look for. Costs one or two requests if all is well.
@@ -121,7 +123,7 @@ def _directory(path: str) -> Iterator[Store | None]:
         yield store
 
 
-def _found(side: _Side, own: str) -> Iterator[tuple[Finding, list[_Copy]]]:
+def _found(side: _Side, own: str) -> Iterator[tuple[Contamination, list[_Copy]]]:
     for name in folders(side.copies, f"{own}/"):
         if not _is_foreign(side, own, name):
             continue
@@ -131,7 +133,7 @@ def _found(side: _Side, own: str) -> Iterator[tuple[Finding, list[_Copy]]]:
         ]
         if copies:
             size = sum(copy.size for copy in copies)
-            yield Finding(side.place, name, len(copies), size), copies
+            yield Contamination(side.place, name, len(copies), size), copies
 
 
 def _is_foreign(side: _Side, own: str, name: str) -> bool:
@@ -146,7 +148,7 @@ def _is_foreign(side: _Side, own: str, name: str) -> bool:
     return any(_size(store, key) is not None for store, key in marks)
 
 
-def _repair(side: _Side, own: str, finding: Finding, copies: list[_Copy]) -> Repaired:
+def _repair(side: _Side, own: str, finding: Contamination, copies: list[_Copy]) -> Repaired:
     repaired = Repaired(finding)
     own_files = f"{finding.namespace}/"
     payload = [copy for copy in copies if not _is_bookkeeping(copy.rest)]
@@ -218,3 +220,20 @@ def _remove_file(root: str, rel: str) -> None:
         except OSError:
             return
         above = os.path.dirname(above)
+
+
+def contamination(repo: Repo, *, repair: bool) -> Finding:
+    """Look for files of other namespaces; those that their own namespace has are not needed."""
+    problems = Problems(checks.CONTAMINATION)
+    findings = find_contamination(repo)
+    if not repair:
+        for found in findings:
+            problems.add(f"{found.namespace} ({found.place})", count=found.files)
+        return problems.finding()
+    for done in repair_contamination(repo) if findings else ():
+        if done.removed:
+            where = f"{done.finding.namespace} ({done.finding.place})"
+            problems.add(where, count=done.removed, repaired=True)
+        for key in done.differing:
+            problems.add(f"{key} is not what its own namespace has, and stays")
+    return problems.finding(repair=True)

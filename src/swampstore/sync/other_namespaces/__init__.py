@@ -1,1 +1,0 @@
-"""Reading what other namespaces of the same datastore hold: their catalogs and their content."""
