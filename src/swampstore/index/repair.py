@@ -5,7 +5,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -240,7 +240,7 @@ class Recovery:
             if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
         }
         ours = self._base.noted_uploads(listed)
-        half = self._half_uploaded(listed)
+        half = self._half_uploaded(listed, ours)
         return {
             rel: info
             for rel, info in listed.items()
@@ -251,19 +251,20 @@ class Recovery:
             and self._names.why_not(rel) is None
         }
 
-    def _half_uploaded(self, listed: Mapping[str, ObjectInfo]) -> set[str]:
-        """Return metadata whose content is neither there nor here.
+    def _half_uploaded(self, listed: Mapping[str, ObjectInfo], ours: Container[str]) -> set[str]:
+        """Return metadata whose content is neither there nor here, and what only looks like it.
 
         It is what a stopped upload left, or the content is lost; whoever still has that pushes
-        both, because the index does not name them.
+        both, because the index does not name them. Where one of two files is an upload of `ours`,
+        the other one is of somebody else, and the two are no version.
         """
+        pairs = contents_of(listed).items()
+        mixed = {one for pair in pairs for one in pair if any(half in ours for half in pair)}
         contents = {
-            rel: raw
-            for rel, raw in contents_of(listed).items()
-            if raw not in listed and self._names.why_not(raw) is None
+            rel: raw for rel, raw in pairs if raw not in listed and self._names.why_not(raw) is None
         }
         here = self._held(contents.values())
-        return {rel for rel, raw in contents.items() if raw not in here}
+        return mixed | {rel for rel, raw in contents.items() if raw not in here}
 
     def _held(self, rels: Iterable[str]) -> dict[str, Known]:
         """Return what the base knows of the paths of which this cache has the content."""
