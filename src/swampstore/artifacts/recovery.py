@@ -24,6 +24,9 @@ from swampstore.layout import DEFERRED, RAW, DataRef, is_temp, parse_version, re
 if TYPE_CHECKING:
     from swampstore.artifacts.save import ArtifactStore
 
+# What may leave a name without versions because somebody wanted that.
+_DELETING = frozenset({"delete", "rename", "repoint"})
+
 
 class Rows(Protocol):
     """Where the rows of a name are made right again."""
@@ -74,7 +77,8 @@ def _finish_or_undo(tree: Tree, ref: DataRef, details: Mapping[str, Any], *, is_
                 finish_moves(tree, change, ref, details["moves"], details.get("ids"))
         if is_dead:
             _clear_claims(tree, change, ref)
-        return repoint(tree, change, ref, down=details["op"] == "rename")
+        op = details["op"]
+        return repoint(tree, change, ref, down=op == "rename", may_delete=op in _DELETING)
 
 
 def _clear_claims(tree: Tree, change: Change, ref: DataRef) -> None:
@@ -117,19 +121,29 @@ def _is_renamed(tree: Tree, old: DataRef, new_name: str) -> bool:
 
 
 def repoint(
-    tree: Tree, change: Change, ref: DataRef, *, down: bool, without: Container[int] = ()
+    tree: Tree,
+    change: Change,
+    ref: DataRef,
+    *,
+    down: bool,
+    without: Container[int] = (),
+    may_delete: bool = True,
 ) -> int:
     """Point `latest` at the newest committed version; a name with nothing left goes.
 
     Unless versions were taken back, a marker above them all is not ours to move `down`: it came
-    from the remote, ahead of its version.
+    from the remote, ahead of its version. If whoever was here last did not mean to delete anything,
+    (`may_delete`), versions that are gone were removed by hand, and others keep theirs.
     """
     top = on_disk.top_committed(tree, ref, without)
     marker = on_disk.read_marker(tree, ref)
     if top and not is_right(marker, top, may_be_ahead=not down):
         return point_latest(change, ref, top)
     if not top and not on_disk.version_numbers(tree, ref):
-        change.remove_tree(ref.rel)
+        if may_delete:
+            change.remove_tree(ref.rel)
+        else:
+            change.discard_claim(ref.rel)
         return 0
     return marker or top
 
