@@ -151,6 +151,10 @@ class _RemoteWork:
                 session = Session(self._models, self._repo.locks)
                 self._sync.settle_leftovers()
                 session.pulled = self._pull()
+                if session.pulled and session.pulled.conflicts:
+                    # A push makes room for what others have; else this session would not see it.
+                    self._sync.settle_leftovers()
+                    session.pulled = self._pull()
                 stack.push(starting.pop_all())
                 return session
         except StoreUnreachableError as error:
