@@ -15,7 +15,7 @@ from typing import NamedTuple
 import sample
 from measuring import Line, Setting, say
 from swampstore import init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 
 # 100,000 versions of two files each, and the marker of each name.
 _MODELS = 100

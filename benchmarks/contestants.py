@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sample
 from peers import Account, Peer, run_quietly
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.stores.wrapper import Tally
 
 BUCKET = "bench"

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swampstore import Artifact, Repo, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from tests.support.servers import S3_KEY, S3Server, seaweedfs
 from tests.support.stress_worker import MODELS, NAMES, content_of
 

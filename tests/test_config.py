@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from swampstore import Repo, init_repo, open_repo
+from swampstore import Repo, init_repo, marker, open_repo
 from swampstore import config as configuration
 from swampstore.artifacts.recovery import sweep
-from swampstore.config import Config, update_marker, upgrade
+from swampstore.config import Config
 from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -20,6 +20,7 @@ from swampstore.errors import (
     RepoDamagedError,
     RepoNotFoundError,
 )
+from swampstore.marker import update_marker, upgrade
 from swampstore.yaml_dialect import load_mapping
 from tests.conftest import FakeClock
 
@@ -46,8 +47,8 @@ def loaded(repo_dir: Path, datastore: str, environ: Mapping[str, str] | None = N
 def test_a_repository_is_found_from_anywhere_below_it(repo_dir: Path) -> None:
     below = repo_dir / "models/aws"
     below.mkdir(parents=True)
-    assert configuration.find_repo(str(below), {}) == str(repo_dir)
-    assert configuration.find_repo(None, {"SWAMP_REPO_DIR": str(below)}) == str(repo_dir)
+    assert marker.find_repo(str(below), {}) == str(repo_dir)
+    assert marker.find_repo(None, {"SWAMP_REPO_DIR": str(below)}) == str(repo_dir)
 
 
 def test_an_explicit_directory_counts_more_than_the_environment(
@@ -55,22 +56,22 @@ def test_an_explicit_directory_counts_more_than_the_environment(
 ) -> None:
     init_repo(tmp_path / "other").close()
     environ = {"SWAMP_REPO_DIR": str(tmp_path / "other")}
-    assert configuration.find_repo(str(repo_dir), environ) == str(repo_dir)
+    assert marker.find_repo(str(repo_dir), environ) == str(repo_dir)
     monkeypatch.chdir(repo_dir)
-    assert configuration.find_repo(None, {}) == str(repo_dir)
-    assert configuration.find_repo(None, environ) == str(tmp_path / "other")
+    assert marker.find_repo(None, {}) == str(repo_dir)
+    assert marker.find_repo(None, environ) == str(tmp_path / "other")
 
 
 def test_no_repository_anywhere_above_is_an_error_that_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(RepoNotFoundError, match="is not in a swamp repository") as caught:
-        configuration.find_repo(str(tmp_path), {})
+        marker.find_repo(str(tmp_path), {})
     assert caught.value.code == "repo_not_found"
     assert "swampstore init" in (caught.value.hint or "")
 
 
 def test_a_mistyped_directory_does_not_fall_back_to_the_repository_above(repo_dir: Path) -> None:
     with pytest.raises(RepoNotFoundError, match="typo is not a directory"):
-        configuration.find_repo(str(repo_dir / "typo"), {})
+        marker.find_repo(str(repo_dir / "typo"), {})
 
 
 def test_data_without_a_marker_is_a_repository_that_was_only_partially_initialised(
@@ -95,7 +96,7 @@ def test_initialising_again_finishes_what_was_only_partially_initialised(repo_di
 def test_the_home_of_other_clients_is_no_damaged_repository(tmp_path: Path) -> None:
     (tmp_path / ".swamp/repos").mkdir(parents=True)
     with pytest.raises(RepoNotFoundError):
-        configuration.find_repo(str(tmp_path), {})
+        marker.find_repo(str(tmp_path), {})
 
 
 # Making a repository --------------------------------------------------------------------------
@@ -103,9 +104,9 @@ def test_the_home_of_other_clients_is_no_damaged_repository(tmp_path: Path) -> N
 
 def test_a_fresh_marker_says_who_and_since_when(tmp_path: Path, clock: FakeClock) -> None:
     with init_repo(tmp_path / "deep/repo", clock=clock) as repo:
-        marker = load_mapping((tmp_path / "deep/repo/.swamp.yaml").read_bytes(), what="it")
-        assert marker == {
-            "swampVersion": configuration.FORMAT_VERSION,
+        written = load_mapping((tmp_path / "deep/repo/.swamp.yaml").read_bytes(), what="it")
+        assert written == {
+            "swampVersion": marker.FORMAT_VERSION,
             "initializedAt": NOW,
             "repoId": repo.config.repo_id,
         }
@@ -326,7 +327,7 @@ futureKey: {nested: [1, yes]}
 def test_an_upgrade_changes_its_two_keys_and_not_a_byte_else(repo_dir: Path) -> None:
     write_marker(repo_dir, HANDWRITTEN)
     upgrade(str(repo_dir), NOW)
-    expected = HANDWRITTEN.replace('"20250101.1"', f"'{configuration.FORMAT_VERSION}'")
+    expected = HANDWRITTEN.replace('"20250101.1"', f"'{marker.FORMAT_VERSION}'")
     expected += f"upgradedAt: '{NOW}'\n"
     assert (repo_dir / ".swamp.yaml").read_text() == expected
     assert load(repo_dir).base == str(repo_dir.parent / "shared")
@@ -335,10 +336,10 @@ def test_an_upgrade_changes_its_two_keys_and_not_a_byte_else(repo_dir: Path) -> 
 def test_changes_are_merged_into_nested_settings(repo_dir: Path) -> None:
     write_marker(repo_dir, HANDWRITTEN)
     update_marker(str(repo_dir), {"datastore": {"namespace": "infra", "path": None}})
-    marker = configuration.read_marker(str(repo_dir))
-    assert marker["datastore"] == {"type": "filesystem", "namespace": "infra"}
-    assert marker["tool"] == "claude"
-    assert marker["futureKey"] == {"nested": [1, "yes"]}
+    merged = marker.read_marker(str(repo_dir))
+    assert merged["datastore"] == {"type": "filesystem", "namespace": "infra"}
+    assert merged["tool"] == "claude"
+    assert merged["futureKey"] == {"nested": [1, "yes"]}
 
 
 def test_a_marker_keeps_its_permissions_and_stays_a_link(repo_dir: Path, tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ import pytest
 import swampstore
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.renumber import renumber
-from swampstore.config import update_marker
 from swampstore.doctor import examine
 from swampstore.layout import is_temp
+from swampstore.marker import update_marker
 from swampstore.retention import gc, prune, run_gc
 
 MODEL = "aws/ec2/i-1"
@@ -322,7 +322,7 @@ PATH_METHODS = frozenset(
 READ_FLAGS = frozenset({"O_RDONLY", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK"})
 # Everything else changes files by way of `files`.
 ALLOWED: dict[str, dict[str, str]] = {
-    "config.py": {
+    "marker.py": {
         "replacing": "the marker",
         "open": "the marker, and git's list of what to ignore",
         "os.makedirs": "the local directory of a new repository",

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from swampstore import Repo
 from swampstore.artifacts.metadata import Draft
-from swampstore.config import update_marker
 from swampstore.errors import ValidationError
 from swampstore.escaping import shell_word
 from swampstore.index.path_map import Names
@@ -23,6 +22,7 @@ from swampstore.layout import (
     check_shareable,
     is_always_local,
 )
+from swampstore.marker import update_marker
 from swampstore.notices import notice
 from swampstore.stores.protocol import check_key
 from tests.support.machines import Machine

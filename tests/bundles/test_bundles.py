@@ -11,8 +11,8 @@ import pytest
 
 from swampstore import Repo, open_repo
 from swampstore.bundles import DEFAULT_LIMIT, Bundles
-from swampstore.config import update_marker
 from swampstore.errors import ConfigError, NotFoundError, ValidationError
+from swampstore.marker import update_marker
 from tests.conftest import FakeClock
 from tests.support.command_line import CommandLine
 

@@ -27,8 +27,8 @@ from swampstore.catalog.export import (
     write_rows,
 )
 from swampstore.catalog.schema import Row
-from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.marker import update_marker
 from tests.conftest import FakeClock
 from tests.support.markdown_pages import ROOT, Page, table_rows
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from swampstore import Repo
-from swampstore import config as configuration
+from swampstore import Repo, marker
 from swampstore.datastore_address import Address
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up
@@ -68,7 +67,7 @@ def bob(machine: Callable[[str], Machine]) -> Machine:
 
 
 def settings(machine: Machine) -> Any:
-    return configuration.read_marker(str(machine.repo_dir)).get("datastore")
+    return marker.read_marker(str(machine.repo_dir)).get("datastore")
 
 
 def local_files(machine: Machine) -> list[str]:
@@ -486,9 +485,7 @@ def test_status_tells_that_a_bucket_is_not_mounted(ana: Machine, bucket: Path, u
 
 def test_status_shows_no_credentials(ana: Machine, bucket: Path) -> None:
     config = {"path": str(bucket), "accessKeyId": "hush"}
-    configuration.update_marker(
-        str(ana.repo_dir), {"datastore": {"type": "file", "config": config}}
-    )
+    marker.update_marker(str(ana.repo_dir), {"datastore": {"type": "file", "config": config}})
     outcome = ana("datastore", "status", "--json")
     assert outcome.json["config"] == {"path": str(bucket)}
     assert "hush" not in ana("datastore", "status").out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, __version__, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from tests.support.command_line import environment, run_process
 
 MODEL = "aws/ec2/i-1"

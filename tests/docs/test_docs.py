@@ -280,7 +280,7 @@ def test_the_environment_variables_of_the_reference_are_those_of_the_code() -> N
 def test_the_settings_of_the_reference_are_those_of_the_code() -> None:
     section = page("reference/configuration.md").section(".swamp.yaml")
     documented = {name for row in table_rows(section) for name in re.findall(r"`(.+?)`", row[0])}
-    places = ["config.py", "datastore_address.py", "retention/data_prune.py"]
+    places = ["config.py", "marker.py", "datastore_address.py", "retention/data_prune.py"]
     places += ["pipeline/settings.py", "vaults/config.py", "bundles/__init__.py"]
     code = "".join((SOURCES / place).read_text() for place in places)
     for name in documented:

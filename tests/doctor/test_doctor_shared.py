@@ -19,7 +19,6 @@ import pytest
 from swampstore import Repo, init_repo, open_repo
 from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
-from swampstore.config import update_marker
 from swampstore.doctor import Finding, Report, examine
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
@@ -31,6 +30,7 @@ from swampstore.layout import ModelRef, Routing
 from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record
 from swampstore.locks.record import gate_key, global_key, model_key
+from swampstore.marker import update_marker
 from swampstore.stores import Fetched, ObjectInfo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import read_marker, update_marker
+from swampstore.marker import read_marker, update_marker
 from swampstore.sync.unmigrated import unmigrated_subdirs
 from tests.fleet.oracle import Found, look
 from tests.fleet.places import Place

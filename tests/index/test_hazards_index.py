@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import update_marker
 from swampstore.index.errors import UnmigratedDataError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.index.removals import REMOVALS
 from swampstore.layout import ModelRef
+from swampstore.marker import update_marker
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError, StoreUnreachableError

@@ -18,7 +18,6 @@ from swampstore.catalog.catalog import POINT_LOOKUPS
 from swampstore.catalog.export import EXPORT, ExportedRows, decode_row, write_rows
 from swampstore.catalog.foreign import FOREIGN_CATALOG, ForeignCatalogs
 from swampstore.catalog.schema import COLUMNS, Row
-from swampstore.config import update_marker
 from swampstore.errors import (
     ContentMissingError,
     ModelNotFoundError,
@@ -26,6 +25,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import split_namespace
+from swampstore.marker import update_marker
 from tests.conftest import FakeClock
 
 WEB = "aws/ec2/i-1"

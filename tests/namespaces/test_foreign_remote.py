@@ -11,8 +11,8 @@ import pytest
 
 from swampstore import ModelRef
 from swampstore.catalog.export import EXPORT
-from swampstore.config import update_marker
 from swampstore.errors import ValidationError
+from swampstore.marker import update_marker
 from swampstore.namespaces.other import ContentMemory, ForeignStore, Wanted
 from swampstore.stores import Store
 from swampstore.stores.errors import StoreUnreachableError

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from swampstore import init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.relocate.namespace import migrate, set_namespace, unset_namespace
 from swampstore.stores.memory import MemoryStore
 from tests.support.members import MODEL, Member, Place, bucket_in_a_directory, files_in

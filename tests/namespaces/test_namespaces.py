@@ -10,7 +10,6 @@ from typing import BinaryIO
 
 import pytest
 
-from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import Address
 from swampstore.errors import (
     ConfigError,
@@ -19,6 +18,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import DATASTORE_SUBDIRS, MANIFEST
+from swampstore.marker import read_marker, update_marker
 from swampstore.namespaces import list_namespaces
 from swampstore.namespaces.manifests import Manifest, Registry, check_new_namespace
 from swampstore.relocate.namespace import set_namespace, unset_namespace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from swampstore.cli.running import run as cli_run
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.namespaces.manifests import Registry
 from swampstore.pipeline.copy.outcomes import (
     CONFLICT,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from swampstore.config import Config, load, update_marker
+from swampstore.config import Config, load
 from swampstore.errors import ConfigError
+from swampstore.marker import update_marker
 from swampstore.pipeline.errors import SparkStartError
 from swampstore.pipeline.settings import SparkSettings, settings_of
 from swampstore.pipeline.spark.cluster import check_master, check_reachable, is_local, local_cores

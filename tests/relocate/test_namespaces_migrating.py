@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.config import update_marker
 from swampstore.errors import (
     AlreadyExistsError,
     DifferingDataError,
@@ -19,6 +18,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import MANIFEST
+from swampstore.marker import update_marker
 from swampstore.relocate import namespace_moving as moving
 from swampstore.relocate.namespace import (
     Migration,

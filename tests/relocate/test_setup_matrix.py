@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import read_marker, update_marker
 from swampstore.datastore_address import Address
 from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
 from swampstore.layout import SIDECAR
+from swampstore.marker import read_marker, update_marker
 from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from swampstore import Draft, ModelRef, Repo, SwampstoreError, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.pipeline.catalog import rebuild as rebuild_catalog
 
 MODEL = "aws/ec2/i-1"

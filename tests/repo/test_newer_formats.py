@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.config import FORMAT_VERSION, update_marker
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.index.format import decode_shard
 from swampstore.index.path_map import Names
 from swampstore.index.removals import REMOVALS, read_notes
 from swampstore.layout import Routing
+from swampstore.marker import FORMAT_VERSION, update_marker
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, Mark, read_marks, write_marks
 from swampstore.pipeline.reindex.rebuilding import read_shard

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from swampstore.config import read_marker
+from swampstore.marker import read_marker
 from swampstore.relocate.namespace import migrate, set_namespace, unset_namespace
 from swampstore.sync.unmigrated import check_migrated
 from tests.support.forked import die_at_new_line, in_child, sources

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from tests.support.command_line import CommandLine, Outcome, environment
 
 

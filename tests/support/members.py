@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.stores.directory import DirectoryStore
 from tests.support.remotes import ProxiedRemote
 

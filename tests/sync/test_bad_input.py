@@ -23,7 +23,6 @@ import obstore
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
-from swampstore.config import update_marker
 from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
 from swampstore.index.errors import (
     IncompleteSyncError,
@@ -33,6 +32,7 @@ from swampstore.index.errors import (
 from swampstore.index.removals import read_notes
 from swampstore.index.report import Step
 from swampstore.layout import ModelRef
+from swampstore.marker import update_marker
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import (

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from swampstore import Draft, Repo, init_repo, open_repo
 from swampstore.artifacts.mutation import Outcome
 from swampstore.artifacts.recovery import sweep
-from swampstore.config import update_marker
 from swampstore.errors import CatalogError, DiskError, NotStreamingError, SwampstoreError
 from swampstore.files import Reception, sync_filesystem
 from swampstore.files.signature import signature
 from swampstore.layout import LANDING
+from swampstore.marker import update_marker
 from swampstore.sync import install as install_module
 from swampstore.sync.install import Arrival, ArtifactLanding, LandingError, PlainLanding
 from tests.artifacts.test_many_processes import run_all

@@ -14,8 +14,8 @@ import pytest
 from swampstore import Draft, Repo, open_repo
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.renumber import renumber
-from swampstore.config import update_marker
 from swampstore.errors import DiskError, MetadataError, ValidationError
+from swampstore.marker import update_marker
 from swampstore.sync.install import ArtifactLanding, PlainLanding
 from tests.artifacts.test_many_processes import run_all
 from tests.catalog.test_catalog import assert_equals_disk

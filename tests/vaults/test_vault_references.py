@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore import Repo
-from swampstore.config import update_marker
+from swampstore.marker import update_marker
 from swampstore.redaction import Redactor
 from swampstore.vaults import Vault, Vaults, cipher
 from swampstore.vaults.errors import SecretNotFoundError, VaultNotFoundError

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, open_repo
-from swampstore.config import update_marker
 from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -23,6 +22,7 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
+from swampstore.marker import update_marker
 from swampstore.vaults import Provider, Vault, Vaults, cipher
 from swampstore.vaults.cipher import decrypt, encrypt
 from swampstore.vaults.errors import (

@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from swampstore.config import parse_size, read_marker
+from swampstore.config import parse_size
 from swampstore.datastore_address import wrong_setting
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, remove_old_temps
 from swampstore.files.disk import temp_beside
+from swampstore.marker import read_marker
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.artifacts.claims import DEFAULT_AGE
 from swampstore.artifacts.recovery import sweep
-from swampstore.config import Config, read_marker
+from swampstore.config import Config
 from swampstore.doctor import checks
 from swampstore.doctor.catalog import Comparison, Known, look_at_catalog, set_catalog_aside
 from swampstore.doctor.data import DataWalk, NameHealth, examine_name, repoint
@@ -22,6 +22,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.escaping import escaped
 from swampstore.files import try_writing
 from swampstore.layout import MARKER, METADATA, DataRef, why_no_key
+from swampstore.marker import read_marker
 from swampstore.notices import notice
 from swampstore.repo.open import CATALOG
 

@@ -84,6 +84,7 @@ def _target(
     target: str | os.PathLike[str] | Repo, environ: Mapping[str, str]
 ) -> tuple[Config | None, Place]:
     from swampstore import config as configuration
+    from swampstore import marker
     from swampstore.datastore_address import Address, is_url
 
     if isinstance(target, str) and (is_url(target) or _TYPED.match(target)):
@@ -94,7 +95,7 @@ def _target(
         settings = store_config(address.target, address.members, environ=environ)
         return None, _store_place(settings, target)
     if isinstance(target, str | os.PathLike):
-        repo_dir = configuration.find_repo(os.fspath(target), environ)
+        repo_dir = marker.find_repo(os.fspath(target), environ)
         config = configuration.load(repo_dir, environ)
     else:
         config = target.config

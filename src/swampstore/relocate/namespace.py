@@ -18,13 +18,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from swampstore.clock import to_iso
-from swampstore.config import Config, read_marker, update_marker
+from swampstore.config import Config
 from swampstore.datastore_address import FILESYSTEM
 from swampstore.errors import AlreadyExistsError, DifferingDataError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.report import Progress, no_progress
 from swampstore.layout import LOCAL_DIR, MANIFEST
+from swampstore.marker import read_marker, update_marker
 from swampstore.namespaces.manifests import (
     CATALOG_EXPORT,
     Registry,

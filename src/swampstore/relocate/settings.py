@@ -11,12 +11,11 @@ from swampstore.config import (
     Hydration,
     cache_dir,
     filesystem_base,
-    read_marker,
     remote_settings,
-    update_marker,
 )
 from swampstore.datastore_address import FILESYSTEM, Address, is_url, scheme_of, without_secrets
 from swampstore.layout import check_namespace
+from swampstore.marker import read_marker, update_marker
 from swampstore.stores import gcs, s3
 from swampstore.stores.config import mapping_from_url
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from swampstore import config as configuration
+from swampstore import marker
 from swampstore.clock import Clock, system_clock, to_iso
 from swampstore.files import Announce
 from swampstore.repo.lookups import Repo
@@ -36,7 +37,7 @@ def open_repo(
     before it changes; without it, the changes of a cache are marked to be pushed.
     """
     environ = os.environ if environ is None else environ
-    repo_dir = configuration.find_repo(None if path is None else os.fspath(path), environ)
+    repo_dir = marker.find_repo(None if path is None else os.fspath(path), environ)
     config = configuration.load(repo_dir, environ, datastore=datastore)
     if durable is not None:
         config = replace(config, durable=durable)
@@ -47,7 +48,7 @@ def init_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock
     """Make a directory a repository and open it; raise AlreadyExistsError if it is one."""
     import uuid
 
-    directory = configuration.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()))
+    directory = marker.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()))
     return open_repo(directory, clock=clock)
 
 
@@ -56,6 +57,6 @@ def upgrade_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_cl
 
     Everything else in the marker stays as it is, comments and keys of other clients included.
     """
-    directory = configuration.find_repo(os.fspath(path), os.environ)
-    configuration.upgrade(directory, to_iso(clock()))
+    directory = marker.find_repo(os.fspath(path), os.environ)
+    marker.upgrade(directory, to_iso(clock()))
     return open_repo(directory, clock=clock)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from swampstore import yaml_dialect
 from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.database import Checkpoint, checkpoint
-from swampstore.config import read_marker
 from swampstore.errors import PruneRefusedError, SwampstoreError
 from swampstore.files import read_file
 from swampstore.layout import MARKER, DataRef, ModelRef
+from swampstore.marker import read_marker
 from swampstore.retention.apply import Target, carry_out, require_datastore
 from swampstore.retention.plan import latest_row, rows_on_disk
 from swampstore.retention.rules import Doubts

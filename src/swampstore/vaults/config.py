@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swampstore import yaml_dialect
-from swampstore.config import read_marker
 from swampstore.datastore_address import wrong_setting
 from swampstore.errors import ConfigError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors, read_file, replace_file, sync_dir
 from swampstore.layout import check_segment
+from swampstore.marker import read_marker
 from swampstore.redaction import is_secret
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

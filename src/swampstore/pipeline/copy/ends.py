@@ -81,7 +81,8 @@ def _owner_of(source: Place) -> str:
 
 
 def _config_of(source: Place) -> Config:
-    from swampstore.config import find_repo, load
+    from swampstore.config import load
+    from swampstore.marker import find_repo
 
     return load(find_repo(source.target, os.environ), os.environ)
 

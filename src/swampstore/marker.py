@@ -1,0 +1,149 @@
+"""The file `.swamp.yaml`, which makes a directory a repository: finding, making and changing it.
+
+What its members mean is said in `config`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from swampstore.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    RepoDamagedError,
+    RepoNotFoundError,
+    YamlError,
+)
+from swampstore.files import disk_errors, read_file, replacing
+from swampstore.formats import refuse_later
+from swampstore.layout import LOCAL_DIR, MARKER
+
+# The calendar version of the formats that we read and write; other clients show it.
+FORMAT_VERSION = "20260814.1"
+
+
+def find_repo(start: str | None, environ: Mapping[str, str]) -> str:
+    """Return the repository that `start` (default: `SWAMP_REPO_DIR`, else here) is in.
+
+    An explicit directory may be anywhere inside the repository. Raises RepoNotFoundError, or
+    RepoDamagedError for a `.swamp` without its marker.
+    """
+    origin = os.path.abspath(start or environ.get("SWAMP_REPO_DIR") or os.getcwd())
+    if not os.path.isdir(origin):
+        raise RepoNotFoundError(f"{origin} is not a directory", hint="Check the path.")
+    for directory in _upwards(origin):
+        if os.path.isfile(f"{directory}/{MARKER}"):
+            return directory
+        if os.path.isdir(f"{directory}/{LOCAL_DIR}/data"):
+            raise RepoDamagedError(
+                f"{directory} has a {LOCAL_DIR} directory but no {MARKER}",
+                hint=f"Run `swampstore init {directory}` to finish; the data there is kept.",
+            )
+    raise RepoNotFoundError(
+        f"{origin} is not in a swamp repository (no {MARKER} here or above)",
+        hint="Run `swampstore init` to make one, or point --repo at one.",
+    )
+
+
+def _upwards(directory: str) -> Iterator[str]:
+    """Yield a directory and every one above it."""
+    while True:
+        yield directory
+        above = os.path.dirname(directory)
+        if above == directory:
+            return
+        directory = above
+
+
+def read_marker(repo_dir: str) -> dict[str, Any]:
+    """Return the members of `.swamp.yaml`."""
+    from swampstore import yaml_dialect
+
+    path = f"{repo_dir}/{MARKER}"
+    with disk_errors(path):
+        data = read_file(path)
+    if data is None:
+        raise RepoNotFoundError(f"{path} does not exist", hint="Run `swampstore init`.")
+    with _yaml_errors(path):
+        return yaml_dialect.load_mapping(data, what=path) if data.strip() else {}
+
+
+@contextlib.contextmanager
+def _yaml_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except YamlError as error:
+        raise ConfigError(error.message, hint=f"Repair {path} by hand.") from error
+
+
+def initialise(directory: str, repo_id: str, now_iso: str) -> str:
+    """Make `directory` a repository and return it; raise AlreadyExistsError if it is one."""
+    from swampstore import yaml_dialect
+
+    repo_dir = os.path.abspath(directory)
+    path = f"{repo_dir}/{MARKER}"
+    if os.path.lexists(path):
+        raise AlreadyExistsError(
+            f"{repo_dir} is a swamp repository already", hint=f"Edit {path} to change its settings."
+        )
+    document = {"swampVersion": FORMAT_VERSION, "initializedAt": now_iso, "repoId": repo_id}
+    with disk_errors(repo_dir):
+        os.makedirs(f"{repo_dir}/{LOCAL_DIR}/data", exist_ok=True)
+        _ignore_in_git(repo_dir)
+        # The marker comes last: without it the repository is not there yet.
+        _replace_file(path, yaml_dialect.dump(document))
+    return repo_dir
+
+
+def upgrade(repo_dir: str, now_iso: str) -> None:
+    """Say in `.swamp.yaml` that the repository is of our format version, since `now_iso`.
+
+    Raises NewerFormatError if it is of a later one already.
+    """
+    found = read_marker(repo_dir).get("swampVersion")
+    refuse_later(found, FORMAT_VERSION, f"{repo_dir}/{MARKER}")
+    update_marker(repo_dir, {"swampVersion": FORMAT_VERSION, "upgradedAt": now_iso})
+
+
+def update_marker(repo_dir: str, changes: Mapping[str, Any]) -> None:
+    """Set keys of `.swamp.yaml`, in one step and durably; None removes a key.
+
+    Nested mappings are merged. Comments, order and keys that we do not know stay. Raises
+    ConfigError for a file that cannot be read, or not be changed without damage.
+    """
+    from swampstore import yaml_dialect
+
+    read_marker(repo_dir)
+    # A marker that is a link, into a dotfiles directory say, stays one.
+    path = os.path.realpath(f"{repo_dir}/{MARKER}")
+    with disk_errors(path), _yaml_errors(path):
+        text = (read_file(path) or b"").decode()
+        edited = yaml_dialect.edit(text, changes, what=path)
+        if edited != text:
+            _replace_file(path, edited)
+
+
+def _replace_file(path: str, text: str) -> None:
+    """Write a file in one step, durably; it keeps the permissions that it had."""
+    import shutil
+
+    with replacing(path, durable=True) as temp:
+        with open(temp, "x", encoding="utf-8", newline="") as file:
+            file.write(text)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, temp)
+
+
+def _ignore_in_git(repo_dir: str) -> None:
+    """Keep what runs produce out of version control, where there is version control."""
+    if not any(os.path.lexists(f"{directory}/.git") for directory in _upwards(repo_dir)):
+        return
+    path = f"{repo_dir}/.gitignore"
+    text = (read_file(path) or b"").decode("utf-8", "replace")
+    if any(line.strip().strip("/") == LOCAL_DIR for line in text.splitlines()):
+        return
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{LOCAL_DIR}/\n" if not text or text.endswith("\n") else f"\n{LOCAL_DIR}/\n")
