@@ -396,7 +396,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.replace": "the log, into a version or an output that is announced",
         "os.unlink": "logs in the local tier that nobody needs any more",
         "shutil.copyfileobj": "the log, into a version that is announced",
-        "tempfile.TemporaryFile": "what a command writes, until it is parsed",
+        "tempfile.SpooledTemporaryFile": "what a command writes, until it is parsed",
     },
     "runs/workflow/record.py": {"os.makedirs": "the directory of runs; its files are announced"},
     "runs/outputs.py": {"os.makedirs": "the directory of outputs; its files are announced"},
