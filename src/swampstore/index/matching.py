@@ -64,17 +64,25 @@ class Matching:
             metadata: Metadata = decode(self._get(rel), rel)
         except MetadataError:
             return True  # it speaks of nothing
-        if metadata.streaming:
-            return True  # its content may go on before its metadata does
-        if metadata.size is not None and metadata.size != info.size:
+        if metadata.size is not None and not _may_have(metadata, info.size):
             return False
         if not metadata.checksum or info.size > _READ_AT_MOST:
             return True
+        if metadata.streaming:
+            # Its content may go on before its metadata does.
+            content = self._get(raw)[: metadata.size]
+            return hashlib.sha256(content).hexdigest() == metadata.checksum
         sha256 = _sha256(raw, entries) or hashlib.sha256(self._get(raw)).hexdigest()
         return sha256 == metadata.checksum
 
     def _get(self, rel: str) -> bytes:
         return self._documents.store.get(self._names.remote(rel)).data
+
+
+def _may_have(metadata: Metadata, size: int) -> bool:
+    """Whether content of this size can be what metadata speaks of, perhaps with more appended."""
+    assert metadata.size is not None
+    return size >= metadata.size if metadata.streaming else size == metadata.size
 
 
 def contents_of(files: Collection[str]) -> dict[str, str]:

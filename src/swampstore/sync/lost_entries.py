@@ -37,7 +37,22 @@ def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Dea
     ]
     # A note goes after its objects: what is there without one now is there to stay.
     found = _stored(parts, vanished, unnoted, deadline)
-    return {rel for rel in found if is_vouched_for(rel, found, vanished)}
+    rescued = {rel for rel in found if is_vouched_for(rel, found, vanished)}
+    return rescued | _lost_with_them(rescued, vanished)
+
+
+def _lost_with_them(rescued: Collection[str], vanished: Mapping[str, Known]) -> set[str]:
+    """Return files of versions that nobody deleted, which are here and have lost their objects."""
+    versions = {rel.rpartition("/")[0] for rel in rescued if _is_metadata(rel)}
+    return {
+        rel
+        for rel, known in vanished.items()
+        if known.held is not None and version_file(rel) and rel.rpartition("/")[0] in versions
+    }
+
+
+def _is_metadata(rel: str) -> bool:
+    return rel.endswith(f"/{METADATA}") and version_file(rel) is not None
 
 
 def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
@@ -50,10 +65,7 @@ def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) 
         return metadata in found or metadata not in vanished
     if is_marker(rel):
         name_rel = unit_of(rel)
-        return any(
-            one.endswith(f"/{METADATA}") and unit_of(one) == name_rel and version_file(one)
-            for one in found
-        )
+        return any(_is_metadata(one) and unit_of(one) == name_rel for one in found)
     return True
 
 
