@@ -1,5 +1,14 @@
 """Audit: what was done in a repository, when, where and by whom; never the values of anything.
 
-Each machine appends to segments of its own, which do not change once they were shared. This room
-may import `repo` and what is below it. Vaults and runs write events too, so it lies below them.
+Each copy of a repository writes files of its own, which do not change once they were shared:
+`segments` says how. `events` is what is in them, and what `audit list` shows. Sessions, runs and
+vaults write events, and a push takes finished segments along, so this room lies below `repo`; it
+may import `config`, `locks`, `files` and what is below them.
 """
+
+from __future__ import annotations
+
+from swampstore.audit.events import Event, events, record
+from swampstore.audit.segments import Audited, carry_over, seal
+
+__all__ = ["Audited", "Event", "carry_over", "events", "record", "seal"]

@@ -445,12 +445,10 @@ def audit(session: Session, /, limit: int | None, **filters: str | None) -> None
         )
         found = [
             event
-            for event in events(repo)
+            for event in events(repo, since, until)
             if filters["vault"] in (None, event.vault)
             and filters["key"] in (None, event.key)
             and filters["action"] in (None, event.action)
-            and (since is None or event.timestamp >= since)
-            and (until is None or event.timestamp < until)
         ]
     total = len(found)
     if limit is not None:

@@ -44,7 +44,7 @@ def is_lazy(rel: str) -> bool:
 
 def goes_with_any_push(rel: str) -> bool:
     """Whether a path is pushed along, whatever models a push is limited to."""
-    return rel == _CATALOG_EXPORT
+    return rel == _CATALOG_EXPORT or rel.startswith("audit/")
 
 
 def is_derived(rel: str) -> bool:

@@ -22,11 +22,9 @@ _LARGEST_PID = 2**31 - 1
 def new_record(ttl: float, purpose: str = "") -> LockRecord:
     """Return a record of this process, with a nonce of its own."""
     now = from_iso(to_iso(system_clock()))  # as precise as it is written
-    hostname = os.uname().nodename
-    user = os.environ.get("USER") or os.environ.get("USERNAME") or "unknown"
     return LockRecord(
-        holder=f"{user}@{hostname}",
-        hostname=hostname,
+        holder=actor_name(),
+        hostname=os.uname().nodename,
         pid=os.getpid(),
         acquired_at=now,
         ttl_ms=max(1, round(ttl * 1000)),
@@ -35,6 +33,12 @@ def new_record(ttl: float, purpose: str = "") -> LockRecord:
         process=_identity(),
         purpose=purpose,
     )
+
+
+def actor_name() -> str:
+    """Return who this process works for, and where: USER@HOST."""
+    user = os.environ.get("USER") or os.environ.get("USERNAME") or "unknown"
+    return f"{user}@{os.uname().nodename}"
 
 
 def is_dead(record: LockRecord) -> bool:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from swampstore.audit.segments import carry_over
 from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.datastore_address import FILESYSTEM
@@ -351,6 +352,7 @@ def _switch(repo: Repo, namespace: str) -> None:
         # Other clients expect to be told where the datastore is.
         changes = {"type": FILESYSTEM, "path": LOCAL_DIR, **changes}
     update_marker(repo_dir, {"datastore": changes})
+    carry_over(repo.config, replace(repo.config, namespace=namespace))
 
 
 def _where_data_stays(repo: Repo, slug: str) -> str | None:

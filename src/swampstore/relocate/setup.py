@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from swampstore.audit.segments import carry_over
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import (
@@ -380,6 +381,7 @@ def set_up_datastore(
     if cache and (old := cache.put_in_place()):
         report.warnings.append(f"the cache that was in use until now is {old}")
     _discard_staging(config.local_dir)
+    carry_over(repo.config, config)
     with Repo(config, clock=repo.clock) as moved:
         if migrate:
             setup.remove_moved(moved)

@@ -16,6 +16,7 @@ from swampstore.catalog.schema import Row
 from swampstore.errors import (
     ModelNotFoundError,
     NotFoundError,
+    SwampstoreError,
     ValidationError,
 )
 from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
@@ -72,12 +73,34 @@ class Repo(OpenDatastore):
             self._session.check_covers(chosen)
             yield self._session
             return
-        with open_session(self, chosen, timeout=timeout, progress=progress) as session:
-            self._session = session
-            try:
-                yield session
-            finally:
-                self._session = None
+        recorded, failure = self.recorded, None
+        try:
+            with open_session(self, chosen, timeout=timeout, progress=progress) as session:
+                self._session = session
+                try:
+                    yield session
+                finally:
+                    self._session = None
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if not self.is_audited and self.recorded == recorded:
+                self._record_session(chosen, failure)
+
+    def _record_session(self, models: list[ModelRef] | None, failure: BaseException | None) -> None:
+        """Write one event for a session of a program, unless its user has written a better one."""
+        from swampstore.audit.events import record
+
+        named = sorted(set(map(str, models))) if models is not None else []
+        record(
+            self,
+            "session",
+            command=" ".join(["session", *named]),
+            model=models[0] if models and len(named) == 1 else None,
+            models=named if len(named) > 1 else None,
+            error=_kind_of(failure) if failure else None,
+        )
 
     def check_session(self, model: ModelRef) -> None:
         """Raise ValidationError if a session is going on that a model is not part of."""
@@ -389,6 +412,11 @@ class Repo(OpenDatastore):
         known = [str(found) for found in self.catalog.models(_LISTED + 1, like=model.type)]
         hint = f"Models with data: {_listing(known)}." if known else "No model has data yet."
         return ModelNotFoundError(f"the model {model} has no data", hint=hint)
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return what the audit says about an error: not its message, which may quote anything."""
+    return error.code if isinstance(error, SwampstoreError) else type(error).__name__
 
 
 def _cel(text: str) -> str:

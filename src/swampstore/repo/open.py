@@ -117,6 +117,10 @@ class OpenDatastore:
         )
         locks = NameLocks(f"{local}/swampstore.locks", config.locks.timeout)
         self.mutations = Mutations(self.tree, locks, self.catalog)
+        # How many events of the audit were written by way of this object, and whether its user
+        # writes one for all that is done with it, so that sessions need not.
+        self.recorded = 0
+        self.is_audited = False
         self._ephemeral: Ephemeral | None = None
         self._session: Session | None = None
         fetch = self._hydrate if config.remote else None
@@ -255,6 +259,12 @@ class OpenDatastore:
         from swampstore.namespaces.others import export_catalog
 
         return export_catalog(self, force=force)
+
+    def seal_audit(self, *, everything: bool) -> None:
+        """Let a push take events of the audit along: those that are due, or all of them."""
+        from swampstore.audit.segments import seal
+
+        seal(self, everything=everything)
 
     def _hydrate(self, rel: str) -> bool:
         from swampstore.stores.errors import StoreError

@@ -74,6 +74,9 @@ class OpenRepo(Protocol):
     def export_catalog(self) -> bool:
         """Publish the rows for other namespaces, if that is due."""
 
+    def seal_audit(self, *, everything: bool) -> None:
+        """Let a push take events of the audit along: those that are due, or all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Connection:

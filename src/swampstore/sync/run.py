@@ -93,6 +93,7 @@ class SyncRun:
         """
         self._progress(Step("push", 0, 0, 0, 0))
         self._repo.export_catalog()
+        self._repo.seal_audit(everything=all_models or self._models is None)
         with raised_as_not_pushed(*self._carrier_errors):
             self.pushed = self._push(None if all_models else self._models)
         return self.pushed
@@ -145,6 +146,7 @@ def fetch_everything(
     """
     remote = repo.config.remote
     assert remote is not None
+    repo.seal_audit(everything=True)
     repo.connection.service.limit_cache(None)
     run = SyncRun(repo, metadata_only=False, timeout=timeout, progress=progress)
     pulled = run.pull()

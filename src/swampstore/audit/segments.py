@@ -1,0 +1,277 @@
+"""Where lines of the audit are kept until they are shared, and how they come to be.
+
+A datastore that is used in place has one file a day for each copy of a repository, and every line
+goes right there. In front of a remote a line goes into an open segment, a file of the local tier
+that no sync sees: a `data put` must not cost a request more for its event. A push of everything
+seals the open segments, which makes them files of `audit/` that never change again; any other push
+only seals those that are large, or whose day is over, and takes them along.
+
+    open:     .swamp/swampstore.audit/{place}/commands-2026-05-14-{machine}-{token}.jsonl
+    sealing:  the same, with `.sealing` at the end
+    sealed:   audit/commands-2026-05-14-{machine}-{token}.jsonl
+
+The name stays the same, so that whoever is killed in between neither loses nor doubles a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import uuid
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from swampstore.clock import Clock, to_iso
+from swampstore.config import Config
+from swampstore.errors import SwampstoreError
+from swampstore.files import Tree, open_shared, read_file, replace_file, sync_dir, write_all
+from swampstore.notices import notice
+
+AUDIT = "audit"
+HOME = "swampstore.audit"
+LARGE = 64 * 1024
+_LOCK = "lock"
+_MACHINE = "swampstore.machine"
+_SEALING = ".sealing"
+_NAME = re.compile(r"(commands|vault-audit|vault-reads)-(\d{4}-\d\d-\d\d)(?:-.*)?\.jsonl")
+
+
+class Audited(Protocol):
+    """What of an open repository an audit needs. `recorded` counts the events of this object."""
+
+    recorded: int
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+
+    @property
+    def clock(self) -> Clock:
+        """What tells the time."""
+
+    @property
+    def tree(self) -> Tree:
+        """Its files."""
+
+
+class Lines(NamedTuple):
+    """The content of one file: the series that it belongs to, and its day."""
+
+    series: str
+    day: str
+    name: str
+    data: bytes
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+
+def append(repo: Audited, series: str, timestamp: str, line: bytes) -> None:
+    """Add a line, without its newline, durably; raise SwampstoreError or OSError if that fails."""
+    day = timestamp[:10]
+    stem = f"{series}-{day}-{_machine(repo.config)}"
+    with _alone(repo.config):
+        if _is_in_place(repo):
+            _settle(repo, everything=True)
+            _append_in_place(repo.tree, f"{AUDIT}/{stem}.jsonl", line)
+        else:
+            home = _home(repo.config)
+            os.makedirs(home, exist_ok=True)
+            _append_locally(home, stem, line, durable=repo.tree.durable)
+    repo.recorded += 1
+
+
+def _append_in_place(tree: Tree, rel: str, line: bytes) -> None:
+    path = tree.path(rel)
+    with tree.changing(rel) as change:
+        size = tree.size(rel)
+        if size is None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.close(change.create(rel))
+            _sync_dir(os.path.dirname(path), durable=tree.durable)
+        try:
+            change.append(rel, _completing(path, line))
+        except OSError:
+            with contextlib.suppress(OSError):
+                change.truncate(rel, size or 0)
+            raise
+
+
+def _append_locally(home: str, stem: str, line: bytes, *, durable: bool) -> None:
+    known = [name for name in os.listdir(home) if name.startswith(stem) and _NAME.fullmatch(name)]
+    path = f"{home}/{known[0] if known else f'{stem}-{uuid.uuid4().hex[:8]}.jsonl'}"
+    fd = open_shared(path)
+    try:
+        size = os.fstat(fd).st_size
+        os.lseek(fd, 0, os.SEEK_END)
+        try:
+            write_all(fd, _completing(path, line))
+            if durable:
+                os.fsync(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
+    if not known:
+        _sync_dir(home, durable=durable)
+
+
+def _completing(path: str, line: bytes) -> bytes:
+    """Return what is to be added for a line: whoever died in the middle of one takes none along."""
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        is_torn = size > 0 and file.read(1) != b"\n"
+    return b"\n" + line + b"\n" if is_torn else line + b"\n"
+
+
+# Sealing -----------------------------------------------------------------------------------------
+
+
+def seal(repo: Audited, *, everything: bool) -> int:
+    """Make segments files of the datastore that never change again; return how many.
+
+    Those that are large or of a day that is over, or `everything`. What cannot be sealed now stays
+    where it is, with a notice: nobody's push fails because of it.
+    """
+    if not os.path.isdir(_home(repo.config)):
+        return 0
+    try:
+        with _alone(repo.config):
+            return _settle(repo, everything=everything)
+    except (SwampstoreError, OSError) as error:
+        notice("events of the audit stay on this machine for now: %s", error)
+        return 0
+
+
+def _settle(repo: Audited, *, everything: bool) -> int:
+    home, today = _home(repo.config), to_iso(repo.clock())[:10]
+    sealed = 0
+    for file in _names_in(home):
+        name = file.removesuffix(_SEALING)
+        found = _NAME.fullmatch(name)
+        if found is None:
+            continue
+        if file == name:
+            is_due = everything or found[2] != today or os.stat(f"{home}/{file}").st_size >= LARGE
+            if not is_due:
+                continue
+            os.rename(f"{home}/{file}", f"{home}/{name}{_SEALING}")
+        _share(repo.tree, f"{AUDIT}/{name}", f"{home}/{name}{_SEALING}")
+        sealed += 1
+    return sealed
+
+
+def _share(tree: Tree, rel: str, path: str) -> None:
+    """Give the datastore what a segment holds, then forget it here; both may be done again."""
+    data = read_file(path) or b""
+    with tree.changing(rel) as change:
+        directory = os.path.dirname(tree.path(rel))
+        os.makedirs(directory, exist_ok=True)
+        change.write(rel, data)
+        _sync_dir(directory, durable=tree.durable)
+    os.unlink(path)
+
+
+def carry_over(old: Config, new: Config) -> None:
+    """Let what was not shared yet go with the repository to another datastore or namespace."""
+    before, after = _home(old), _home(new)
+    if before == after or not os.path.isdir(before):
+        return
+    try:
+        with _alone(old):
+            os.makedirs(after, exist_ok=True)
+            for file in _names_in(before):
+                os.rename(f"{before}/{file}", f"{after}/{file.removesuffix(_SEALING)}{_SEALING}")
+            os.rmdir(before)
+    except OSError as error:
+        notice("events of the audit stay in %s: %s", before, error)
+
+
+# Reading -----------------------------------------------------------------------------------------
+
+
+def files(repo: Audited, since: str = "", until: str = "~") -> Iterator[list[Lines]]:
+    """Yield the files that are known here, those of one day together, the oldest day first.
+
+    `since` and `until` are the first and the last day, as files are named.
+    """
+    # Open segments come first: what is sealed meanwhile is then seen once more, under its name.
+    places = [_home(repo.config), *repo.tree.places(AUDIT)]
+    days: dict[str, dict[str, tuple[str, str]]] = {}
+    for place in places:
+        for file in _names_in(place):
+            found = _NAME.fullmatch(file.removesuffix(_SEALING))
+            if found is not None and since <= found[2] <= until:
+                days.setdefault(found[2], {})[found[0]] = (found[1], f"{place}/{file}")
+    for day in sorted(days):
+        read = (
+            Lines(series, day, name, _content(places, name, path))
+            for name, (series, path) in sorted(days[day].items())
+        )
+        yield [one for one in read if one.data]
+
+
+def _content(places: list[str], name: str, path: str) -> bytes:
+    data = read_file(path)
+    if data is None:  # sealed meanwhile
+        later = (read_file(f"{place}/{name}") for place in places)
+        data = next((one for one in later if one is not None), b"")
+    return data
+
+
+# Places ------------------------------------------------------------------------------------------
+
+
+def _is_in_place(repo: Audited) -> bool:
+    """Whether the audit of this repository is where it belongs as soon as it is written."""
+    return repo.config.remote is None or repo.tree.routing.is_local(f"{AUDIT}/x")
+
+
+def _home(config: Config) -> str:
+    """Return the directory of the segments that belong to one datastore and namespace."""
+    place = repr(config.remote.place) if config.remote else config.base
+    key = zlib.crc32(f"{place}\0{config.namespace}".encode("utf-8", "backslashreplace"))
+    return f"{config.local_dir}/{HOME}/{config.namespace or '_'}-{key:08x}"
+
+
+def _machine(config: Config) -> str:
+    """Return what tells this copy of the repository from every other one, here and elsewhere."""
+    path = f"{config.local_dir}/{_MACHINE}"
+    if not (known := read_file(path)):
+        os.makedirs(config.local_dir, exist_ok=True)
+        replace_file(path, uuid.uuid4().hex[:8].encode(), durable=False)
+        known = read_file(path) or b""
+    host = re.sub(r"[^A-Za-z0-9-]", "-", os.uname().nodename)[:60]
+    # The file may have been copied together with the rest of the directory.
+    where = zlib.crc32(os.path.realpath(config.repo_dir).encode("utf-8", "backslashreplace"))
+    return f"{host}-{known.decode('ascii', 'replace').strip()}-{where & 0xFFFF:04x}"
+
+
+@contextlib.contextmanager
+def _alone(config: Config) -> Iterator[None]:
+    home = f"{config.local_dir}/{HOME}"
+    os.makedirs(home, exist_ok=True)
+    fd = open_shared(f"{home}/{_LOCK}")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _sync_dir(path: str, *, durable: bool) -> None:
+    if durable:
+        sync_dir(path)
