@@ -31,6 +31,7 @@ NEWEST = {
     # Files of a repository.
     "catalog": 1,
     "secret": 2,
+    "run tracker": 4,
 }
 
 

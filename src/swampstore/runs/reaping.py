@@ -1,0 +1,104 @@
+"""What is left of a run whose process died: a record that says so.
+
+A method that was killed has written no output record, because that is written once, at the end; a
+workflow has one that says it is running. Whoever finds the dead run on its machine sees to both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from swampstore import yaml_dialect
+from swampstore.clock import from_iso, to_iso
+from swampstore.errors import SwampstoreError
+from swampstore.notices import notice
+from swampstore.runs.outputs import Output, Outputs
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+    from swampstore.runs.tracker import Run
+
+WORKFLOW_RUNS = "workflow-runs"
+_MARGIN = timedelta(minutes=1)
+
+
+def mark_dead(repo: Repo, run: Run) -> None:
+    """Have the record of a dead run say how it ended; doing it again changes nothing."""
+    from swampstore.runs.tracker import WORKFLOW
+
+    try:
+        if run.kind == WORKFLOW:
+            _mark_workflow(repo, run)
+        elif run.model is not None:
+            _mark_output(repo, run)
+    except (SwampstoreError, OSError) as error:
+        notice("the record of the run %s could not be marked: %s", run.id, error)
+
+
+def _mark_output(repo: Repo, run: Run) -> None:
+    from swampstore.runs.tracker import DIED
+
+    assert run.model is not None
+    outputs = Outputs(repo)
+    since = to_iso(from_iso(run.started_at) - _MARGIN)
+    known = next(
+        (
+            one
+            for one in outputs.all(model=run.model, method=run.method, since=since)
+            if one.id == run.id
+        ),
+        None,
+    )
+    if known is not None and known.is_over:
+        return
+    ended_at = max(run.heartbeat_at, run.started_at)
+    took = from_iso(ended_at) - from_iso(run.started_at)
+    output = known or Output(
+        id=run.id,
+        model=run.model,
+        method=run.method,
+        status="running",
+        started_at=run.started_at,
+        pid=run.pid,
+        extra={"host": run.machine},
+    )
+    outputs.save(
+        replace(
+            output,
+            status="cancelled" if run.cancel_reason else "failed",
+            completed_at=ended_at,
+            duration_ms=round(took.total_seconds() * 1000),
+            error={"message": run.cancel_reason or DIED},
+        )
+    )
+
+
+def _mark_workflow(repo: Repo, run: Run) -> None:
+    """Say of the whole run how it ended; its jobs and steps go on telling where it was."""
+    from swampstore.runs.tracker import DIED
+
+    rel = workflow_record(repo, run.id)
+    data = repo.tree.read(rel) if rel else None
+    if rel is None or data is None:
+        return
+    record = yaml_dialect.load_mapping(data, what=rel)
+    if record.get("status") != "running":
+        return
+    record["status"] = "cancelled" if run.cancel_reason else "failed"
+    record["completedAt"] = run.heartbeat_at
+    record["failureReason"] = run.cancel_reason or DIED
+    with repo.tree.changing(rel) as change:
+        change.write(rel, yaml_dialect.dump(record).encode())
+
+
+def workflow_record(repo: Repo, run_id: str) -> str | None:
+    """Return where the record of a workflow run is, None if there is none."""
+    import os
+
+    for workflow in repo.tree.subdirs(WORKFLOW_RUNS):
+        rel = f"{WORKFLOW_RUNS}/{workflow}/workflow-run-{run_id}.yaml"
+        if os.path.exists(repo.tree.path(rel)):
+            return rel
+    return None
