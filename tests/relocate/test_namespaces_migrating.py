@@ -258,19 +258,19 @@ def test_the_documents_of_a_migration(cli: CommandLine, repo_dir: Path) -> None:
     assert set_["registrationSkipped"] is False
     assert "stays" in set_["warning"]
     preview = cli("datastore", "namespace", "migrate", "--json").json
-    [directory] = preview.pop("directories")
-    assert directory == {
+    data, audit = preview.pop("directories")
+    assert data == {
         "subdir": "data",
         "source": f"{base}/data",
         "destination": f"{base}/infra/data",
         "fileCount": 3,
-        "totalBytes": preview["totalBytes"],
+        "totalBytes": preview["totalBytes"] - audit["totalBytes"],
     }
     same = {"namespace": "infra", "datastorePath": base, "isExtensionDatastore": False}
-    totals = {"totalFiles": 3, "totalBytes": preview["totalBytes"]}
+    totals = {"totalFiles": 4, "totalBytes": preview["totalBytes"]}
     assert preview == {**same, **totals, "reverse": False, "confirm": False}
     done = cli("datastore", "namespace", "migrate", "-y", "--json").json
-    assert done == {**same, **totals, "reverse": False, "migratedDirectories": ["data"]}
+    assert done == {**same, **totals, "reverse": False, "migratedDirectories": ["data", "audit"]}
     assert cli("data", "get", MODEL, "state", "--raw").stdout == b"one"
 
 
@@ -304,7 +304,7 @@ def test_a_part_that_cannot_move_is_reported(
     cli: CommandLine, repo_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("outputs", "audit"):
-        (repo_dir / ".swamp" / name).mkdir()
+        (repo_dir / ".swamp" / name).mkdir(exist_ok=True)
         (repo_dir / ".swamp" / name / "x").write_text("x")
     cli("datastore", "namespace", "set", "infra")
     whole = moving._move_whole

@@ -180,6 +180,7 @@ def test_every_command_refuses_what_a_newer_release_wrote_and_changes_nothing(
             assert "--repair" not in told
             assert place.remote() == remote, told
         assert place.newer(kind) == newer, told
+        remote = place.remote()
 
 
 @pytest.mark.parametrize("kind", ["sidecar", "journal", "base", "catalog"])

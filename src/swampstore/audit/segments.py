@@ -179,9 +179,16 @@ def _share(tree: Tree, rel: str, path: str) -> None:
 
 
 def carry_over(old: Config, new: Config) -> None:
-    """Let what was not shared yet go with the repository to another datastore or namespace."""
+    """Let what was not shared yet go with the repository to another datastore or namespace.
+
+    From then on its files have other names: those from before may come along, or come back.
+    """
     before, after = _home(old), _home(new)
-    if before == after or not os.path.isdir(before):
+    if before == after:
+        return
+    with contextlib.suppress(OSError):
+        os.unlink(f"{old.local_dir}/{_MACHINE}")
+    if not os.path.isdir(before):
         return
     try:
         with _alone(old):

@@ -75,6 +75,12 @@ class Command(click.Command):
         self.params.extend(_global_options())
         self.examples = [line.strip() for line in examples.strip().splitlines()]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; the session knows which command it was, for the audit."""
+        if not isinstance(self, click.Group):
+            ctx.find_root().ensure_object(Session).context = ctx
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the global options after the command's own."""
         own: list[tuple[str, str]] = []

@@ -64,6 +64,7 @@ def _run(root: click.Command, arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except click.exceptions.Exit as request:
+        _audit(session, request.exit_code)
         return request.exit_code
     except (Exception, KeyboardInterrupt, Terminated) as error:  # noqa: BLE001 - every error becomes a message
         if isinstance(error, click.UsageError):
@@ -71,12 +72,24 @@ def _run(root: click.Command, arguments: list[str]) -> int:
             session.json |= "--json" in _before_operands(arguments)
         failure = _failure_of(error)
         _report(failure, as_json=session.json)
+        _audit(session, failure.status, error)
         return failure.status
     if session.unpushed is None:
+        _audit(session, 0)
         return 0
     failure = _failure_of(session.unpushed)
     _report(failure, as_json=session.json)
+    _audit(session, failure.status, session.unpushed)
     return failure.status
+
+
+def _audit(session: Session, status: int, error: BaseException | None = None) -> None:
+    """Write the event of a command that worked on a repository."""
+    if session.repo is not None and session.context is not None:
+        from swampstore.cli.auditing import record_command
+
+        with contextlib.suppress(SwampstoreError, OSError):
+            record_command(session, status, error)
 
 
 def _before_operands(arguments: list[str]) -> list[str]:

@@ -37,12 +37,19 @@ class Session:
         self.datastore: str | None = None
         # Why what the command did is here and not on the remote, to be told after its result.
         self.unpushed: SwampstoreError | None = None
+        # What the audit is told at the end, see `auditing`.
+        self.context: click.Context | None = None
+        self.repo: Repo | None = None
+        self.models: list[str] = []
+        self.is_cancelled = False
 
     def open_repo(self) -> Repo:
         """Open the repository that the options, the environment or the directory name."""
         from swampstore.repo import open_repo
 
-        return open_repo(self.repo_dir, datastore=self.datastore)
+        self.repo = open_repo(self.repo_dir, datastore=self.datastore)
+        self.repo.is_audited = True  # one event for the command will do
+        return self.repo
 
     def catch_up(self, repo: Repo) -> None:
         """Before something is planned for everything, have what others pushed, if possible."""
@@ -61,6 +68,7 @@ class Session:
         """
         with ExitStack() as stack:
             work = stack.enter_context(repo.session(models))
+            self.models += map(str, work.models or ())
             yield
             try:
                 stack.close()
@@ -103,6 +111,7 @@ class Session:
 
     def show_cancelled(self) -> None:
         """Print the result of a command that was not confirmed."""
+        self.is_cancelled = True
         self.show({"cancelled": True}, lambda: "Cancelled, nothing was changed.")
 
 
