@@ -119,6 +119,11 @@ class Tree:
                 # A push that came in between has seen the old state, and settled the mark.
                 self._announce_write(f"{self._prefix}{rel}")
 
+    def replace_file(self, rel: str, data: bytes) -> None:
+        """Write a whole small file, announced, in one step, and durably; its directory is made."""
+        with self.changing(rel) as change:
+            change.write_below(rel, data)
+
     def drop_dir(self, above: str, rel: str) -> None:
         """Let a directory below `above` vanish in one rename, then clean up; announces nothing.
 
@@ -237,6 +242,13 @@ class Change:
                 self._sync_file(fd)
             finally:
                 os.close(fd)
+
+    def write_below(self, rel: str, data: bytes) -> None:
+        """Replace a file as `write` does, make the directories it is in, and make it durable."""
+        parent = os.path.dirname(self._path(rel))
+        self._make_dirs(parent)
+        self.write(rel, data)
+        self._sync_dir(parent)
 
     def claim_dir_held(self, rel: str, file: str, hold: Hold) -> bool:
         """Create a directory like `claim_dir`, with a file in it that is held from then on."""

@@ -14,13 +14,16 @@ from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from swampstore import yaml_dialect
 from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.database import Checkpoint, checkpoint
-from swampstore.errors import PruneRefusedError, SwampstoreError
-from swampstore.files import read_file
-from swampstore.layout import MARKER, DataRef, ModelRef
-from swampstore.marker import read_marker
+from swampstore.errors import ConfigError, PruneRefusedError
+from swampstore.layout import DataRef, ModelRef
+from swampstore.repo.definition_files import (
+    AUTO_DEFINITIONS,
+    DefinitionFile,
+    read_definition_files,
+    source_directory,
+)
 from swampstore.retention.apply import Target, carry_out, require_datastore
 from swampstore.retention.plan import latest_row, rows_on_disk
 from swampstore.retention.rules import Doubts
@@ -200,11 +203,11 @@ class Definitions(NamedTuple):
 
 def read_definitions(repo: Repo) -> Definitions:
     """Read every definition; raise PruneRefusedError if one cannot be read or there is none."""
-    reader = _Reader(repo.config.repo_dir)
-    models = reader.ids(reader.directory("modelsDir", "models"))
-    for place in repo.tree.places("auto-definitions"):
-        models |= reader.ids(place)
-    workflows = reader.ids(reader.directory("workflowsDir", "workflows"))
+    reader = _Reader(repo)
+    models = reader.ids("modelsDir", "models")
+    for place in repo.tree.places(AUTO_DEFINITIONS):
+        models |= reader.ids_below(place)
+    workflows = reader.ids("workflowsDir", "workflows")
     reader.refuse_if_incomplete()
     if not models:
         raise PruneRefusedError(
@@ -220,33 +223,33 @@ def definition_files(repo: Repo, model_id: str) -> tuple[str, ...]:
 
     Only the id counts, as for pruning.
     """
-    reader = _Reader(repo.config.repo_dir)
-    top = reader.directory("modelsDir", "models")
-    found = (path for path in reader.files(top) if reader.id_of(path) == model_id)
+    try:
+        files = read_definition_files(source_directory(repo, "modelsDir", "models"))
+    except ConfigError:
+        return ()
+    found = (file.path for file in files if file.document.get("id") == model_id)
     return tuple(sorted(os.path.relpath(path, repo.config.repo_dir) for path in found))
 
 
 class _Reader:
     """Collects ids, and everything that stands in the way of collecting them all."""
 
-    def __init__(self, repo_dir: str) -> None:
-        self._repo_dir = repo_dir
-        self._marker = read_marker(repo_dir)
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
         self._problems: list[str] = []
 
-    def directory(self, setting: str, default: str) -> str:
-        """Return a directory of definitions; one that is named in the settings must be there."""
-        chosen = self._marker.get(setting)
-        if chosen is None:
-            return os.path.join(self._repo_dir, default)
-        path = os.path.join(self._repo_dir, str(chosen))
-        if not isinstance(chosen, str) or not os.path.isdir(path):
-            self._problem(path, f"{setting} in {MARKER} names it, but it is no directory")
-        return path
+    def ids(self, setting: str, default: str) -> set[str]:
+        """Return the ids of all definitions in a directory of the source."""
+        try:
+            return self.ids_below(source_directory(self._repo, setting, default))
+        except ConfigError as error:
+            path, _, reason = error.message.partition(": ")
+            self._problem(path, reason)
+            return set()
 
-    def ids(self, directory: str) -> set[str]:
+    def ids_below(self, directory: str) -> set[str]:
         """Return the ids of all definitions below a directory, which need not be there."""
-        return {found for path in self.files(directory) if (found := self.id_of(path))}
+        return {found for file in read_definition_files(directory) if (found := self._id(file))}
 
     def refuse_if_incomplete(self) -> None:
         if not self._problems:
@@ -259,42 +262,19 @@ class _Reader:
             hint="Without them nobody can tell whose data is left over. Repair or remove them.",
         )
 
-    def files(self, top: str) -> Iterator[str]:
-        """Yield the files below a directory that may be definitions."""
-        # Links are followed, since what they lead to may be all that defines a model.
-        seen: set[str] = set()
-        for where, directories, files in os.walk(top, onerror=self._unreadable, followlinks=True):
-            real = os.path.realpath(where)
-            if real in seen:
-                directories.clear()
-                continue
-            seen.add(real)
-            for name in files:
-                if name.endswith((".yaml", ".yml")):
-                    yield os.path.join(where, name)
-
-    def _unreadable(self, error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            self._problem(str(error.filename), error.strerror or str(error))
-
-    def id_of(self, path: str) -> str:
+    def _id(self, file: DefinitionFile) -> str:
         """Return a definition's id; empty, and noted as a problem, if there is none to be had."""
-        try:
-            data = read_file(path)
-            if data is None:
-                self._problem(path, "it is gone, or a link to nowhere")
-                return ""
-            found = yaml_dialect.load_mapping(data, what=path).get("id")
-        except (SwampstoreError, OSError) as error:
-            self._problem(path, str(error).removeprefix(path).lstrip(",: "))
+        if file.error:
+            self._problem(file.path, str(file.error).removeprefix(file.path).lstrip(",: "))
             return ""
+        found = file.document.get("id")
         if not isinstance(found, str) or not found:
-            self._problem(path, "it has no id that is text")
+            self._problem(file.path, "it has no id that is text")
             return ""
         return found
 
     def _problem(self, path: str, reason: str) -> None:
-        self._problems.append(f"{os.path.relpath(path, self._repo_dir)} ({reason})")
+        self._problems.append(f"{os.path.relpath(path, self._repo.config.repo_dir)} ({reason})")
 
 
 # Pruning -----------------------------------------------------------------------------------------
