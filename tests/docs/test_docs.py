@@ -43,6 +43,7 @@ from swampstore.relocate import namespace as relocate_namespace
 from swampstore.relocate import setup as relocate_setup
 from swampstore.repo import models as repo_models
 from swampstore.repo.saving import Artifacts
+from swampstore.runs import errors as run_errors
 from swampstore.stores import errors as store_errors
 from swampstore.sync.service import SyncService
 from swampstore.vaults import errors as vault_errors
@@ -249,6 +250,7 @@ def test_the_codes_of_the_command_line_are_documented() -> None:
 def _library_errors() -> set[type[SwampstoreError]]:
     modules = {SwampstoreError.__module__, store_errors.__name__, sync_errors.__name__}
     modules |= {lock_errors.__name__, pipeline_errors.__name__, vault_errors.__name__}
+    modules |= {run_errors.__name__}
     return {kind for kind in _errors() if kind.__module__ in modules}
 
 

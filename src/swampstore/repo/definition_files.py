@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from swampstore.repo import Repo
 
 AUTO_DEFINITIONS = "auto-definitions"
+EVALUATED_DEFINITIONS = "definitions-evaluated"
+EVALUATED_WORKFLOWS = "workflows-evaluated"
 SUFFIXES = (".yaml", ".yml")
 
 

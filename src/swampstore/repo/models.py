@@ -20,13 +20,12 @@ from swampstore.catalog.catalog import ModelTotals
 from swampstore.errors import ModelNotFoundError, SwampstoreError
 from swampstore.files import Tree, disk_errors, read_file
 from swampstore.layout import DataRef, ModelRef, is_temp
+from swampstore.repo.definition_files import AUTO_DEFINITIONS, EVALUATED_DEFINITIONS
 
 if TYPE_CHECKING:
     from swampstore.repo.lookups import Repo
 
 OUTPUTS = "outputs"
-EVALUATED = "definitions-evaluated"
-AUTOMATIC = "auto-definitions"
 # `{model id}-{start of the run}.yaml`, and the log beside it.
 _RECORD = re.compile(r"(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3,9}Z\.(?:yaml|log)", re.DOTALL)
 _YAML = ".yaml"
@@ -161,7 +160,7 @@ class ModelFiles:
 
     def definitions(self) -> list[str]:
         """Return the paths of its evaluated and automatic definitions."""
-        tops = (f"{top}/{self.model.type}" for top in (EVALUATED, AUTOMATIC))
+        tops = (f"{top}/{self.model.type}" for top in (EVALUATED_DEFINITIONS, AUTO_DEFINITIONS))
         return sorted(
             rel
             for top in tops

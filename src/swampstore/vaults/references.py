@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     from swampstore.vaults import Vaults
     from swampstore.vaults.vault import Vault
 
-_EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _ARGUMENT = r"""\s*(?:'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([A-Za-z0-9_][A-Za-z0-9_.\-]*))\s*"""
 _CALL = re.compile(rf"vault\.get\({_ARGUMENT},{_ARGUMENT}\)", re.DOTALL)
 _SAVED = re.compile(r"\$\{\{\s*vault\.get\(\s*'.*'\s*,\s*'.*'\s*\)\s*\}\}", re.DOTALL)
 _LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 _BEFORE = re.compile(r"[\w.]\Z")
 _VARIABLE = "__SWAMP_VAULT_{}"
+_OPENING = "${{"
+# An expression that stands for nothing but the beginning of one.
+LITERAL = f"${{{{ '{_OPENING}' }}}}"
 # An expression ends with two of them, wherever they are.
 _BRACES = r"\}\}"
 
@@ -44,7 +47,7 @@ def _quoted(text: str) -> str:
 
 def parse_reference(text: str) -> Reference | None:
     """Return what a text refers to if it is one reference and nothing else, else None."""
-    found = _EXPRESSION.fullmatch(text.strip())
+    found = EXPRESSION.fullmatch(text.strip())
     return _whole(found[1]) if found else None
 
 
@@ -53,7 +56,7 @@ def references_in(text: str) -> list[Reference]:
 
     They need not be the whole of an expression: `${{ "Bearer " + vault.get('ops','api') }}`.
     """
-    expressions = (found[1] for found in _EXPRESSION.finditer(text))
+    expressions = (found[1] for found in EXPRESSION.finditer(text))
     return [*dict.fromkeys(one for expression in expressions for one in _calls(expression))]
 
 
@@ -81,6 +84,24 @@ def _reference(found: re.Match[str]) -> Reference:
         for first in (0, 3)
     )
     return Reference(re.sub(r"\\(.)", r"\1", vault), re.sub(r"\\(.)", r"\1", key))
+
+
+def is_literal(expression: str) -> bool:
+    """Whether what is between the braces only stands for the beginning of an expression."""
+    return expression.strip() == f"'{_OPENING}'"
+
+
+def escape(text: str) -> str:
+    """Return a text in which nothing will be taken for a reference; resolving it gives it back.
+
+    What others have written into data must not decide which secrets a run is given.
+    """
+    return text.replace(_OPENING, LITERAL)
+
+
+def escape_saved(text: str) -> str:
+    """Return a text as `escape` does, unless it is the one reference that saving a secret left."""
+    return text if _OPENING not in text or _SAVED.fullmatch(text) else escape(text)
 
 
 class Resolver:
@@ -112,10 +133,12 @@ class Resolver:
         """Return a text with the value of each reference that is an expression by itself."""
 
         def value(found: re.Match[str]) -> str:
+            if is_literal(found[1]):
+                return _OPENING
             reference = _whole(found[1])
             return self.get(*reference) if reference else found[0]
 
-        return _EXPRESSION.sub(value, text)
+        return EXPRESSION.sub(value, text)
 
     def document(self, value: Any) -> Any:
         """Return what JSON can hold with the references in its texts resolved; keys stay."""
@@ -151,11 +174,16 @@ class Resolver:
         parts: list[str] = []
         variables: dict[Reference, str] = {}
         at, quote = 0, ""
-        for found in _EXPRESSION.finditer(command):
+        for found in EXPRESSION.finditer(command):
             reference = _whole(found[1])
+            before = command[at : found.start()]
+            if is_literal(found[1]):
+                quote = _open_quote(before, quote)
+                parts += (before, _OPENING)
+                at = found.end()
+                continue
             if reference is None:
                 continue
-            before = command[at : found.start()]
             quote = _open_quote(before, quote)
             name = variables.setdefault(reference, _VARIABLE.format(len(variables)))
             parts += (before, _in_quotes(f"${{{name}}}", quote))

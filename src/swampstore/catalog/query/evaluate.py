@@ -26,13 +26,15 @@ def evaluator(expr: Expr, source: str) -> Callable[[Record], Any]:
 
     _ensure_constants_work(expr, source)
     try:
-        program = cel.compile(_LibraryRenderer().render(expr))
+        program = cel.compile(LibraryRenderer().render(expr))
     except ValueError as error:
         raise complaint(
             "The query cannot be evaluated", source, expr.at, hint=str(error).splitlines()[0]
         ) from error
     names = sorted(roots(expr))
-    functions = {name: _FUNCTIONS[name] for name in program.functions() if name in _FUNCTIONS}
+    functions = {
+        name: LIBRARY_FUNCTIONS[name] for name in program.functions() if name in LIBRARY_FUNCTIONS
+    }
 
     def evaluate(record: Record) -> Any:
         return program.execute({**functions, **{name: record[name] for name in names}})
@@ -63,7 +65,7 @@ def _ensure_constants_work(expr: Expr, source: str) -> None:
             ) from error
 
 
-class _LibraryRenderer(Renderer):
+class LibraryRenderer(Renderer):
     """Writes the calls that the library gets wrong in a way it gets right."""
 
     def call(self, expr: Call) -> str:
@@ -100,4 +102,4 @@ _BOOLEANS = dict.fromkeys(("1", "t", "true", "TRUE", "True"), True) | dict.fromk
     ("0", "f", "false", "FALSE", "False"), False
 )
 _ARGUMENTS = {"size": "countable", "string": "printable"}
-_FUNCTIONS = {"countable": _countable, "printable": _printable, "bool": _boolean}
+LIBRARY_FUNCTIONS = {"countable": _countable, "printable": _printable, "bool": _boolean}

@@ -77,12 +77,12 @@ def field_list(names: Iterable[str] = FIELDS) -> str:
 
 def roots(expr: Expr) -> frozenset[str]:
     """Return the fields `expr` mentions; variables of comprehensions are none of them."""
-    return frozenset(ident.name for ident in _free(expr, _NO_NAMES)) & FIELDS.keys()
+    return frozenset(ident.name for ident in free_names(expr)) & FIELDS.keys()
 
 
 def ensure_known(expr: Expr, source: str) -> None:
     """Raise QueryError for a name that is no field, with the fields there are."""
-    for ident in _free(expr, _NO_NAMES):
+    for ident in free_names(expr):
         if ident.name not in FIELDS and ident.name not in TYPE_NAMES:
             raise _unknown(ident, source, is_key=_is_key(ident, expr))
 
@@ -94,6 +94,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     by_lower = {name.lower(): name for name in known}
     close = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"Did you mean {by_lower[close[0]]}? " if close else ""
+
+
+def free_names(expr: Expr) -> list[Ident]:
+    """Return the names `expr` mentions, variables of comprehensions left out."""
+    return _free(expr, _NO_NAMES)
 
 
 def _free(expr: Expr, bound: frozenset[str]) -> list[Ident]:

@@ -48,10 +48,15 @@ _MAX_UINT = (1 << 64) - 1
 _WORDS = {"and": "&&", "or": "||", "not": "!", "is": "=="}
 
 
-def parse(source: str) -> Expr:
+OPTIONAL = "?"
+"""The name under which optional access, `a.?b` or `a[?b]`, is in the tree: a call of a method."""
+
+
+def parse(source: str, *, optional: bool = False) -> Expr:
     """Return the tree of `source`; raise QueryError that points at the first mistake.
 
-    `namespace` is a reserved word of CEL; it is read as its alias `ns`.
+    `namespace` is a reserved word of CEL; it is read as its alias `ns`. Optional access is not
+    part of the query language, but with `optional` of the language of this expression.
     """
     if len(source) > MAX_LENGTH:
         raise QueryError(
@@ -63,7 +68,7 @@ def parse(source: str) -> Expr:
             "The query holds characters that are not valid Unicode",
             hint="Check the encoding of the terminal or of the file the query comes from.",
         )
-    expr = _Parser(source).parse()
+    expr = _Parser(source, optional=optional).parse()
     _ensure_shallow(expr)
     return expr
 
@@ -87,8 +92,9 @@ def _too_deep() -> QueryError:
 class _Parser:
     """Recursive descent, with precedence climbing for the binary operators."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, optional: bool = False) -> None:
         self._source = source
+        self._optional = optional
         self._tokens = list(tokenize(source))
         self._next = 0
         self._nesting = 0
@@ -183,7 +189,11 @@ class _Parser:
             if self._accept("."):
                 expr = self._selection(expr, at)
             elif self._accept("["):
-                expr = Index(expr, self._expression(), at)
+                is_optional = self._optional and self._accept("?")
+                key = self._expression()
+                expr = (
+                    MethodCall(expr, OPTIONAL, (key,), at) if is_optional else Index(expr, key, at)
+                )
                 self._expect("]")
             elif self._is("{") and isinstance(expr, Ident | Member):
                 self._unexpected("an operator or the end")
@@ -191,14 +201,15 @@ class _Parser:
                 return expr
 
     def _selection(self, target: Expr, at: int) -> Expr:
-        token = self._peek()
-        if self._is("?"):
+        if self._is("?") and not self._optional:
             raise complaint(
                 "Optional access (.?) is not part of the query language",
                 self._source,
                 at,
                 hint="A row that lacks the member does not match; test for it with has(a.b).",
             )
+        is_optional = self._accept("?")
+        token = self._peek()
         if token.kind != "ident":
             self._unexpected("the name of a member")
         if token.text in KEYWORDS:
@@ -209,6 +220,10 @@ class _Parser:
                 hint=f'Write it as a string in brackets: ["{token.text}"].',
             )
         self._advance()
+        if is_optional:
+            return MethodCall(
+                target, OPTIONAL, (Literal("string", token.text, token.at),), token.at
+            )
         if not self._accept("("):
             return Member(target, token.text, token.at)
         if token.text in MACROS:
