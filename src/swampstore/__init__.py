@@ -18,33 +18,52 @@ if TYPE_CHECKING:
     from swampstore.layout import DataRef, ModelRef
     from swampstore.repo import Repo, init_repo, open_repo
     from swampstore.repo.results import Results
+    from swampstore.runs.context import MethodContext
+    from swampstore.runs.method_run import MethodResult, run
+    from swampstore.runs.models import File, Resource, check, method, model
 
 __version__ = "0.1.0"
 __all__ = [
     "Artifact",
     "DataRef",
     "Draft",
+    "File",
     "Metadata",
+    "MethodContext",
+    "MethodResult",
     "ModelRef",
     "Owner",
     "Repo",
+    "Resource",
     "Results",
     "SwampstoreError",
     "__version__",
+    "check",
     "init_repo",
+    "method",
+    "model",
     "open_repo",
+    "run",
 ]
 _HOMES = {
     "Artifact": "artifact",
     "DataRef": "layout",
     "Draft": "artifacts.metadata",
+    "File": "runs.models",
     "Metadata": "artifacts.metadata",
+    "MethodContext": "runs.context",
+    "MethodResult": "runs.method_run",
     "ModelRef": "layout",
     "Owner": "artifacts.metadata",
     "Repo": "repo",
+    "Resource": "runs.models",
     "Results": "repo.results",
+    "check": "runs.models",
     "init_repo": "repo",
+    "method": "runs.models",
+    "model": "runs.models",
     "open_repo": "repo",
+    "run": "runs.method_run",
 }
 
 if not TYPE_CHECKING:  # a type checker that saw this would believe in any name at all

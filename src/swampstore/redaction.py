@@ -75,6 +75,11 @@ class Redactor:
     def __repr__(self) -> str:
         return f"<Redactor of {len(self._forms)} secrets>"
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it knows no secret."""
+        return not self._forms
+
     def add(self, secret: str) -> None:
         """Take a value out from now on."""
         if len(secret) >= SHORTEST and secret not in self._forms:
@@ -88,6 +93,8 @@ class Redactor:
 
     def data(self, data: bytes) -> bytes:
         """Return bytes with `***` for each secret in them."""
+        if not self._forms:
+            return data
         return self._searching().redacted(data, is_end=True)[0]
 
     def text(self, text: str) -> str:
@@ -119,6 +126,8 @@ class Redactor:
 
     def advance(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the beginning of a stream without secrets, and the rest that more may follow."""
+        if not self._forms:
+            return data, b""
         return self._searching().redacted(data, is_end=False)
 
 

@@ -39,12 +39,11 @@ def cli(
 
 def test_the_commands_are_these() -> None:
     assert [" ".join(case.values[1]) for case in ALL] == [  # type: ignore[arg-type]
-        *("init", "sync", "doctor", "completion"),
+        *("init", "run", "sync", "doctor", "completion"),
         *(f"data {name}" for name in ("put", "get", "list", "versions", "query", "search")),
         *(f"data {name}" for name in ("hydrate", "delete", "rename", "gc", "prune")),
         *("model list", "model show", "model delete"),
         *("catalog status", "catalog rebuild", "catalog compact"),
-        "run gc",
         *(f"vault {name}" for name in ("create", "put", "get", "list", "inspect", "annotate")),
         *(f"vault {name}" for name in ("delete", "rotate", "migrate", "audit")),
         *("bundles list", "bundles gc"),
@@ -133,7 +132,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(cli: CommandLine) -> None:
     assert outcome.err.startswith("error: ")
 
 
-@pytest.mark.parametrize("path", [[], ["data"], ["catalog"], ["run"], ["datastore"]])
+@pytest.mark.parametrize("path", [[], ["data"], ["catalog"], ["datastore"]])
 def test_a_group_without_a_command_shows_its_help(cli: CommandLine, path: list[str]) -> None:
     outcome = cli(*path)
     assert outcome.status == 2

@@ -35,7 +35,10 @@ root = Group(
         "data": Entry("app:data", "Save, read, find and delete artifacts."),
         "model": Entry("app:model", "See which models there are, and delete one."),
         "catalog": Entry("app:catalog", "Look after the index of all artifacts."),
-        "run": Entry("app:run", "Look after the records of runs."),
+        "run": Entry(
+            "run:run",
+            "Run a method of a model, or a command as one, and keep what it prints and writes.",
+        ),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
         "vault": Entry("app:vault", "Keep secrets, and use them without showing them."),
         "bundles": Entry("app:bundles", "Look after the cache of what was built."),
@@ -190,17 +193,6 @@ namespace = Group(
             "datastore.namespace:migrate",
             "Move the data from before the namespace was set into it.",
         ),
-    },
-)
-
-run = Group(
-    "run",
-    root.entries["run"].summary,
-    {
-        "gc": Entry(
-            "data.gc:run_gc",
-            "Delete the records and logs of workflow runs and outputs that ended long ago.",
-        )
     },
 )
 

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Self
@@ -20,7 +21,7 @@ from swampstore.artifacts.content import LARGEST_PARSED
 from swampstore.files import disk_errors, sync_dir, write_all
 from swampstore.layout import LOCAL_DIR
 from swampstore.runs.outputs import LIVE_LOGS, live_log, stem
-from swampstore.runs.shell import STDERR, STDOUT
+from swampstore.runs.processes import STDERR, STDOUT
 
 if TYPE_CHECKING:
     from swampstore.artifacts.streaming import VersionWriter
@@ -35,24 +36,25 @@ _OLD = 7 * 24 * 3600.0
 
 
 class RunLog:
-    """The log of one run, made when the first byte comes. Several threads may write to it."""
+    """The log of one run, made when the first byte comes. Several threads may write to it.
+
+    `is_empty` says that there is nothing to be kept, or no longer.
+    """
 
     def __init__(self, repo: Repo, run_id: str) -> None:
         self._repo = repo
         self.path = live_log(repo, run_id)
         self._fd = -1
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing was written."""
-        return self._fd < 0
+        self._guard = threading.Lock()
+        self.is_empty = True
 
     def write(self, data: bytes) -> None:
         """Append bytes; raise DiskError if the disk refuses."""
         if data:
-            with disk_errors(self.path):
+            with self._guard, disk_errors(self.path):
                 if self._fd < 0:
                     self._fd = self._create()
+                    self.is_empty = False
                 write_all(self._fd, data)
 
     def _create(self) -> int:
@@ -70,6 +72,7 @@ class RunLog:
                 if self._repo.config.durable:
                     os.fsync(self._fd)
                 os.close(self._fd)
+                self._fd = -1
 
     def to_artifact(self, writing: Writing, spec: Spec) -> Handle:
         """Make the log an artifact, without a copy where that is possible."""
@@ -129,6 +132,7 @@ class RunLog:
 
     def drop(self) -> None:
         """Remove what is left of it here, and of runs that were killed long ago."""
+        self.is_empty = True
         with contextlib.suppress(OSError):
             os.unlink(self.path)
         before = time.time() - _OLD

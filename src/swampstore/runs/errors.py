@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from swampstore.errors import NotFoundError, SwampstoreError
+from typing import TYPE_CHECKING
+
+from swampstore.errors import EXIT_INTERRUPTED, NotFoundError, SwampstoreError
+
+if TYPE_CHECKING:
+    from swampstore.runs.method_run import MethodResult
 
 
 class DefinitionError(SwampstoreError, ValueError):
@@ -33,3 +38,67 @@ class ExpressionError(SwampstoreError, ValueError):
     """An expression is wrong, or cannot be evaluated with what is there; nothing was run."""
 
     code = "expression_failed"
+
+
+class RunError(SwampstoreError):
+    """The root of what goes wrong in a run."""
+
+    code = "run_failed"
+
+
+class CommandError(RunError):
+    """A command could not be started, or ended with another exit status than 0."""
+
+    code = "command_failed"
+
+    def __init__(self, message: str, exit_code: int, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.exit_code = exit_code
+
+
+class CommandTimeoutError(CommandError, TimeoutError):
+    """A command took longer than it was given."""
+
+    code = "command_timed_out"
+
+
+class RunCancelledError(RunError):
+    """Somebody asked the run to end."""
+
+    code = "run_cancelled"
+    exit_status = EXIT_INTERRUPTED
+
+
+class UndeclaredSpecError(RunError, ValueError):
+    """A method writes something that its class does not declare."""
+
+    code = "spec_not_declared"
+
+
+class CheckFailedError(RunError):
+    """A pre-flight check found something wrong, so the method did not begin."""
+
+    code = "check_failed"
+
+
+class ResourceDeletedError(RunError):
+    """Everything that the model describes was deleted by a method."""
+
+    code = "resource_deleted"
+
+
+class NestedRunError(RunError):
+    """A method ran a method of another model, and that failed or may not be."""
+
+    code = "nested_run_failed"
+
+
+class MethodFailedError(RunError):
+    """A method did not succeed; `result` says how it ended."""
+
+    code = "method_failed"
+
+    def __init__(self, message: str, result: MethodResult, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.result = result
+        self.exit_status = result.exit_code

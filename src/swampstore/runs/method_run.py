@@ -8,44 +8,74 @@ record, the event of the audit.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
 
-from swampstore.artifacts.save import to_json_bytes
+from swampstore.audit import record
 from swampstore.clock import to_iso
-from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOT_PUSHED, SwampstoreError
-from swampstore.layout import ModelRef, check_segment
+from swampstore.errors import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_PUSHED,
+    SwampstoreError,
+)
+from swampstore.layout import ModelRef
+from swampstore.notices import notice
 from swampstore.redaction import Redactor
-from swampstore.runs.capture import Capture, RunLog
+from swampstore.repo.definition_files import AUTO_DEFINITIONS
+from swampstore.runs import models, preflight, shell
+from swampstore.runs.capture import RunLog
+from swampstore.runs.context import Calls, MethodContext, RunState, told
+from swampstore.runs.definitions import Definitions
+from swampstore.runs.errors import (
+    CommandError,
+    CommandTimeoutError,
+    MethodFailedError,
+    RunCancelledError,
+)
+from swampstore.runs.git import git_commit
+from swampstore.runs.method_plan import (
+    Given,
+    check_arguments,
+    find_target,
+    given_by,
+    holds_expression,
+)
 from swampstore.runs.outputs import Output, Outputs, Provenance
-from swampstore.runs.shell import STDERR, STDOUT, CommandError, CommandTimeoutError, run_command
-from swampstore.runs.writing import FILE, Handle, Origin, Spec, WorkflowStep, Writing
+from swampstore.runs.processes import Interruption
+from swampstore.runs.tracker import METHOD, TrackedRun, Tracker
+from swampstore.runs.writing import Handle, Origin, WorkflowStep, Writing
 
 if TYPE_CHECKING:
+    from swampstore.artifacts.groups import Deferral
     from swampstore.repo import Repo
+    from swampstore.repo.session import Session
+    from swampstore.runs.expressions import Scope
+    from swampstore.vaults import Vaults
+    from swampstore.vaults.references import Resolver
 
 __all__ = [
     "MethodRequest",
     "MethodResult",
     "RunListener",
     "WorkflowStep",
+    "run",
     "run_method",
     "silent",
 ]
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-RESULT = Spec("result")
-LOG = Spec("log", FILE, "text/plain", streaming=True)
 
 
-class RunListener:
-    """Hears what a run does. This one does nothing with it."""
+class RunListener(Protocol):
+    """Hears what a run does."""
 
     def out(self, stream: str, data: bytes) -> None:
         """Hear what comes from `stdout` or `stderr`, without secrets."""
@@ -54,7 +84,15 @@ class RunListener:
         """Hear that something happened."""
 
 
-silent = RunListener()
+class _Silent(RunListener):
+    def out(self, stream: str, data: bytes) -> None:
+        pass
+
+    def event(self, kind: str, **details: Any) -> None:
+        pass
+
+
+silent = _Silent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,97 +172,227 @@ def run_method(
 ) -> MethodResult:
     """Run a method, and return how it ended: a method that fails is no error here.
 
-    Raises what keeps it from beginning: ModelNotFoundError, ValidationError for its inputs,
-    LockTimeoutError.
+    Raises what keeps it from beginning: ModelNotFoundError, InputError, LockTimeoutError. An
+    exception that is no Exception, such as KeyboardInterrupt, is raised after the run was recorded.
     """
-    return _MethodRun(repo, request, listener, cancelled).run()
+    return _MethodRun(repo, request, listener, [cancelled] if cancelled else []).run()
+
+
+def run(
+    repo: Repo,
+    model: str,
+    method: str,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    check: bool = True,
+    listener: RunListener = silent,
+    **details: Any,
+) -> MethodResult:
+    """Run a method of a model, given as `TYPE/ID` or by its name, and return how it ended.
+
+    `details` are further members of `MethodRequest`: command, timeout, rollback_on_failure. Raises
+    MethodFailedError if it does not succeed, unless `check` is off, and what `run_method` raises.
+    """
+    request = MethodRequest(model, method, inputs or {}, tags or {}, **details)
+    result = run_method(repo, request, listener=listener)
+    if check and result.status != SUCCEEDED:
+        error = result.output.error or {}
+        raise MethodFailedError(
+            f"{result.output.model} {method} {result.status}: {error.get('message', '')}",
+            result,
+            hint=f"See `swampstore output show {result.output.id}`.",
+        )
+    return result
 
 
 class _MethodRun:
+    """One run. Its parts are made in the order in which they are needed."""
+
     def __init__(
         self,
         repo: Repo,
         request: MethodRequest,
         listener: RunListener,
-        cancelled: threading.Event | None,
+        cancelled: Sequence[threading.Event],
+        calls: Calls | None = None,
     ) -> None:
-        self.repo = repo
-        self.request = request
-        self.listener = listener
-        self.cancelled = [cancelled] if cancelled else []
-        self.model = ModelRef.parse(request.model)
-        self.model_name = self.model.id
-        self.method = check_segment("method", request.method)
-        self.id = str(uuid.uuid4())
-        self.redactor = Redactor()
-        self.log = RunLog(repo, self.id)
-        origin = Origin(
-            self.model,
-            self.model_name,
-            step=request.step,
-            runtime_tags=request.tags,
-            overrides=request.overrides,
-            inputs=request.inputs,
-        )
-        self.writing = Writing(repo, origin, self.redactor)
-        self.exit_code = 0
+        self._repo = repo
+        self._request = request
+        self._listener = listener
+        self._cancelled = [*cancelled]
+        self._id = str(uuid.uuid4())
+        self._target = find_target(repo, request)
+        self._model, self._method = self._target.model, self._target.method
+        self._given = given_by(self._target, request)
+        if not self._given.has_expressions:
+            self._given = check_arguments(self._target, self._given)
+        self._redactor = Redactor()
+        self._log = RunLog(repo, self._id)
+        self._parent = calls
+        self._group: Deferral | None = None
+        self._reports: tuple[Any, ...] = ()
+        self._exit_code = 0
+        self._started_at, self._start = "", 0.0
+        self._interrupted_by: BaseException | None = None
+        self._tracked: TrackedRun | None = None
+
+    # Start to end ----------------------------------------------------------------------------
 
     def run(self) -> MethodResult:
-        with ExitStack() as stack:
-            work = stack.enter_context(self.repo.session([self.model]))
-            output = self._run()
-            not_pushed: SwampstoreError | None = None
-            try:
-                stack.close()
-            except SwampstoreError as error:
-                not_pushed = error
-        not_pushed = not_pushed or work.not_pushed
-        exit_code = self.exit_code
-        if not_pushed and not exit_code:
-            exit_code = EXIT_NOT_PUSHED
-        return MethodResult(
-            output, output.status, exit_code, tuple(self.writing.handles), not_pushed=not_pushed
-        )
+        """Run it under the lock of its model, and push what it wrote."""
+        from swampstore.locks.record import LockLostError
+
+        work: Session | None = None
+        output: Output | None = None
+        not_pushed: SwampstoreError | None = None
+        try:
+            with self._repo.session([self._model]) as work:
+                output = self._run()
+        except LockLostError as error:
+            if not self._started_at:
+                raise
+            output = self._say_lost(output, error)
+        except SwampstoreError as error:
+            if output is None:
+                raise
+            not_pushed = error
+        if self._interrupted_by is not None:
+            raise self._interrupted_by
+        assert output is not None
+        assert work is not None
+        return self._result(output, not_pushed or work.not_pushed)
+
+    def _say_lost(self, output: Output | None, error: SwampstoreError) -> Output:
+        """Say in the record that somebody took the lock over; that is nobody else's file."""
+        self._exit_code = EXIT_ERROR
+        failed = output or self._output(FAILED, error)
+        return self._save(replace(failed, status=FAILED, error=self._told(error)))
 
     def _run(self) -> Output:
-        started_at, start = to_iso(self.repo.clock()), time.monotonic()
-        self.listener.event("started", run_id=self.id, model=self.model, method=self.method)
-        status = SUCCEEDED
-        failure: Exception | None = None
-        try:
-            self._command(list(self.request.command or ()))
-        except CancelledRunError as error:
-            status, failure, self.exit_code = CANCELLED, error, EXIT_INTERRUPTED
-        except CommandError as error:
-            status, failure, self.exit_code = FAILED, error, error.exit_code
-        except Exception as error:  # noqa: BLE001 - whatever a method raises, its record tells
-            status, failure, self.exit_code = FAILED, error, EXIT_ERROR
-        output = Output(
-            id=self.id,
-            model=self.model,
-            model_name=self.model_name,
-            method=self.method,
-            status=status,
-            started_at=started_at,
-            completed_at=to_iso(self.repo.clock()),
-            duration_ms=round((time.monotonic() - start) * 1000),
-            provenance=self._provenance(),
-            artifacts=self.writing.written,
-            error={"message": self.redactor.text(str(failure))} if failure else None,
-            pid=os.getpid(),
-            extra={
-                "command": list(self.request.command or ()),
-                "inputs": dict(self.request.inputs),
-            },
+        self._started_at, self._start = to_iso(self._repo.clock()), time.monotonic()
+        tracked = Tracker(self._repo).running(
+            METHOD, run_id=self._id, model=self._model, method=self._method
         )
-        self.log.drop()
-        return Outputs(self.repo).save(output)
+        with tracked as track:
+            self._tracked = track
+            self._cancelled.append(track.cancelled)
+            self._listener.event("started", run_id=self._id, model=self._model, method=self._method)
+            status, error = self._executed()
+            output = self._finished(status, error)
+            track.finish(output.status)
+        self._listener.event("finished", run_id=self._id, status=output.status)
+        return output
+
+    def _executed(self) -> tuple[str, BaseException | None]:
+        """Do what the method does; return how that ended."""
+        try:
+            self._perform(self._context())
+            if self._group:
+                self._group.commit()
+                self._group = None
+        except BaseException as error:  # noqa: BLE001 - whatever a method raises, its record tells
+            status = self._status_of(error)
+            self._exit_code = EXIT_INTERRUPTED if status == CANCELLED else _exit_code_of(error)
+            return status, error
+        return SUCCEEDED, None
+
+    def _status_of(self, error: BaseException) -> str:
+        is_asked = any(one.is_set() for one in self._cancelled)
+        if isinstance(error, Exception | SystemExit):
+            return CANCELLED if is_asked or isinstance(error, RunCancelledError) else FAILED
+        if not (is_asked and isinstance(error, KeyboardInterrupt)):
+            self._interrupted_by = error
+        return CANCELLED
+
+    def _finished(self, status: str, error: BaseException | None) -> Output:
+        """Clean up, report, and leave the record; all of it goes with the one push."""
+        if self._group:
+            self._roll_back(self._group)
+        if status == SUCCEEDED and self._target.kind == models.DELETE:
+            self._mark_deleted()
+        log_file = self._keep_log()
+        output = replace(self._output(status, error), log_file=log_file)
+        output = self._save(output)
+        record(
+            self._repo,
+            "run",
+            command=f"run {self._model} {self._method}",
+            model=self._model,
+            method=self._method,
+            status=output.status,
+            exitCode=self._exit_code,
+            outputId=self._id,
+        )
+        if status == SUCCEEDED and self._repo.config.auto_gc:
+            from swampstore.retention import auto_gc_model
+
+            auto_gc_model(self._repo, self._model)
+        return output
+
+    def _roll_back(self, group: Deferral) -> None:
+        try:
+            group.rollback()
+        except SwampstoreError as error:
+            # Nobody sees them, and whoever meets them removes them.
+            notice("what the run wrote could not be removed yet: %s", error.message)
+        self._writing.forget()
+
+    def _keep_log(self) -> str | None:
+        try:
+            return self._log.to_file(self._model, self._method, self._started_at)
+        except SwampstoreError as error:
+            self._session_check()
+            notice("the log of the run could not be kept: %s", error.message)
+            return None
+
+    def _session_check(self) -> None:
+        """Raise LockLostError if that is why something failed."""
+        with self._repo.session([self._model]) as session:
+            session.check()
+
+    def _save(self, output: Output) -> Output:
+        if self._redactor.is_empty:
+            return Outputs(self._repo).save(output)
+        return Outputs(self._repo).save(redacted(output, self._redactor))
+
+    def _output(self, status: str, error: BaseException | None) -> Output:
+        request, definition = self._request, self._target.definition
+        extra: dict[str, Any] = {
+            "command": [*request.command] if request.command is not None else None,
+            "inputs": dict(request.inputs) or None,
+            "exitCode": self._exit_code if request.command is not None else None,
+            "host": os.uname().nodename,
+            "gitCommit": git_commit(self._repo.config.repo_dir),
+        }
+        return Output(
+            id=self._id,
+            model=self._model,
+            model_name=definition.name,
+            method=self._method,
+            status=status,
+            started_at=self._started_at,
+            completed_at=to_iso(self._repo.clock()),
+            duration_ms=round((time.monotonic() - self._start) * 1000),
+            provenance=self._provenance(),
+            artifacts=self._writing.written,
+            error=self._told(error) if error else None,
+            pid=os.getpid(),
+            extra={key: value for key, value in extra.items() if value is not None},
+        )
 
     def _provenance(self) -> Provenance:
-        step = self.request.step
+        definition, step = self._target.definition, self._request.step
+        provenance = Provenance(
+            definition_hash=definition.hash,
+            model_version=self._target.version or definition.type_version or "",
+            triggered_by="model" if self._parent else "manual",
+            parent_output_id=self._parent.output_id if self._parent else "",
+        )
         if step is None:
-            return Provenance()
-        return Provenance(
+            return provenance
+        return replace(
+            provenance,
             triggered_by="workflow",
             workflow_id=step.workflow_id,
             workflow_run_id=step.workflow_run_id,
@@ -232,39 +400,251 @@ class _MethodRun:
             initiated_by=step.initiated_by,
         )
 
-    def _command(self, argv: list[str]) -> None:
-        with Capture(self.log, self.redactor, self.listener.out) as capture:
-            ended = run_command(
-                argv,
-                capture.take,
-                env=os.environ,
-                cwd=os.getcwd(),
-                cancelled=self.cancelled,
-                timeout=self.request.timeout,
+    def _told(self, error: BaseException) -> dict[str, str]:
+        """Return what the record says of an error; where it happened, if it is none of ours."""
+        text = told(error)
+        if self._tracked and self._tracked.reason and isinstance(error, RunCancelledError):
+            text = f"{text}: {self._tracked.reason}"
+        message = {"message": self._redactor.text(text)}
+        if isinstance(error, SwampstoreError | KeyboardInterrupt | SystemExit):
+            return message
+        import traceback
+
+        stack = "".join(traceback.format_exception(error))
+        return {**message, "stack": self._redactor.text(stack)}
+
+    def _result(self, output: Output, not_pushed: SwampstoreError | None) -> MethodResult:
+        exit_code = self._exit_code
+        if not_pushed is not None and not exit_code:
+            exit_code = EXIT_NOT_PUSHED
+        return MethodResult(
+            output=output,
+            status=output.status,
+            exit_code=exit_code,
+            artifacts=tuple(self._writing.handles),
+            reports=self._reports,
+            not_pushed=not_pushed,
+            arguments=self._redactor.document(self._given.arguments),
+            global_arguments=self._redactor.document(self._given.global_arguments),
+        )
+
+    # What the method gets ----------------------------------------------------------------------
+
+    @cached_property
+    def _writing(self) -> Writing:
+        target, request = self._target, self._request
+        origin = Origin(
+            model=self._model,
+            model_name=target.definition.name,
+            tags=target.definition.tags,
+            resources=target.definition.resources,
+            step=request.step,
+            runtime_tags=request.tags,
+            overrides=request.overrides,
+            inputs=self._given.inputs,
+        )
+        lock = self._parent.lock if self._parent else None
+        return Writing(self._repo, origin, self._redactor, lock)
+
+    @cached_property
+    def _vaults(self) -> Vaults:
+        from swampstore.vaults import Vaults
+
+        return Vaults(self._repo, caller=f"run {self._model} {self._method}")
+
+    @cached_property
+    def _resolver(self) -> Resolver:
+        from swampstore.vaults.references import Resolver
+
+        return Resolver(self._vaults, self._redactor)
+
+    def _context(self) -> MethodContext:
+        self._note_sensitive_inputs()
+        given = self._evaluated()
+        declared = self._target.declared
+        if self._request.rollback_on_failure or (declared and declared.rollback_on_failure):
+            self._group = self._writing.group = self._repo.artifacts.deferring()
+        state = RunState(
+            repo=self._repo,
+            run_id=self._id,
+            model=self._model,
+            method=self._method,
+            writing=self._writing,
+            log=self._log,
+            redactor=self._redactor,
+            show=self._listener.out,
+            cancelled=self._cancelled,
+            specs=self._target.specs,
+            vaults=lambda: self._vaults,
+            resolver=lambda: self._resolver,
+            run_nested=self._run_nested,
+            timeout=self._request.timeout,
+        )
+        global_arguments = given.global_arguments
+        if self._target.code and holds_expression(global_arguments):
+            global_arguments = self._resolver.document(global_arguments)
+        return MethodContext(state, self._target.definition, given.inputs, global_arguments)
+
+    def _note_sensitive_inputs(self) -> None:
+        """Let the redactor know what the schemas call sensitive, before anybody sees it."""
+        target = self._target
+        for schema, values in (
+            (target.definition.inputs, self._given.inputs),
+            (target.argument_schema, self._given.arguments),
+            (target.global_schema, self._given.global_arguments),
+        ):
+            if schema and "sensitive" in str(schema):
+                from swampstore.vaults.sensitive import note_sensitive
+
+                note_sensitive(schema, values, self._redactor)
+
+    def _evaluated(self) -> Given:
+        """Evaluate the expressions of a definition, and keep what it is then."""
+        target, given = self._target, self._given
+        definitions = Definitions(self._repo)
+        if given.has_expressions:
+            from swampstore.runs.expressions import evaluate
+
+            given = replace(
+                given,
+                arguments=evaluate(given.arguments, self._scope),
+                global_arguments=evaluate(given.global_arguments, self._scope),
             )
-            capture.finish()
-            document = capture.document()
-            if document is None:
-                document = {
-                    "exitCode": ended.exit_code,
-                    "executedAt": to_iso(self.repo.clock()),
-                    "command": " ".join(argv),
-                    "durationMs": ended.duration_ms,
-                    "stdout": capture.text(STDOUT)[0],
-                    "stderr": capture.text(STDERR)[0],
-                }
-            self.writing.save(RESULT, "result", to_json_bytes(document), attributes=document)
-            self.log.to_artifact(self.writing, LOG)
-        if ended.was_cancelled:
-            raise CancelledRunError("the run was cancelled")
-        if ended.timed_out:
-            raise CommandTimeoutError("the command took too long", ended.exit_code)
-        if ended.exit_code:
-            raise CommandError(f"exit status {ended.exit_code}", ended.exit_code)
+            self._given = given = check_arguments(target, given)
+        definition = target.definition
+        if definition.path is None:
+            definitions.save_auto(definition)
+        elif not self._request.last_evaluated and AUTO_DEFINITIONS not in definition.path:
+            methods = {**definition.methods, self._method: given.arguments}
+            definitions.save_evaluated(
+                replace(definition, global_arguments=given.global_arguments, methods=methods)
+            )
+        return given
+
+    @cached_property
+    def _scope(self) -> Scope:
+        from swampstore.runs.expressions import Scope
+
+        return Scope(
+            self._repo,
+            inputs=self._given.inputs,
+            definition=self._target.definition,
+            redactor=self._redactor,
+        )
+
+    # What the method does ------------------------------------------------------------------------
+
+    def _perform(self, context: MethodContext) -> None:
+        preflight.check_deleted(self._repo, self._target)
+        preflight.check_vaults(self._target, lambda: self._vaults)
+        if self._request.command is not None:
+            argv = [*self._request.command]
+            if holds_expression(argv):
+                from swampstore.runs.expressions import evaluate
+
+                argv = [str(one) for one in evaluate(argv, self._scope)]
+            shell.run_argv(context, argv)
+        elif self._target.code is None:
+            shell.run_shell(context, self._given.arguments)
+        else:
+            self._call(context, self._target.code, self._target.declared)
+
+    def _call(
+        self, context: MethodContext, code: models.ModelType, declared: models.Method | None
+    ) -> None:
+        """Call the method of a class."""
+        from swampstore.runs.method_log import printing_to_log
+
+        assert declared is not None
+        arguments = self._given.arguments
+        if holds_expression(arguments):
+            arguments = self._resolver.document(arguments)
+        instance = code.cls()
+        with _deadline(self._cancelled, self._request.timeout), printing_to_log(context.state):
+            if not self._request.skip_checks:
+                preflight.run_checks(context, self._target, instance)
+            with _reachable(self._cancelled):
+                getattr(instance, declared.attribute)(context, **arguments)
+
+    def _mark_deleted(self) -> None:
+        """Leave a deletion marker for every resource that the model has."""
+        for name in preflight.live_resources(self._repo, self._target):
+            with self._writing.lock:
+                self._repo.artifacts.mark_deleted(self._model, name, method=self._method)
+
+    def _run_nested(
+        self, model: str, method: str, inputs: Mapping[str, Any], **details: Any
+    ) -> MethodResult:
+        """Run a method inside of this one: in this session, if it is of the same model."""
+        request = MethodRequest(model, method, inputs, **details)
+        calls = Calls(
+            chain=((self._parent.chain if self._parent else ()) + ((self._model, self._method),)),
+            output_id=self._id,
+            count=self._parent.count if self._parent else [0],
+        )
+        target = find_target(self._repo, request)
+        calls.check(target.model, target.method)
+        if target.model == self._model:
+            calls.lock = self._writing.lock
+            run = _MethodRun(self._repo, request, self._listener, self._cancelled, calls)
+            with self._writing.lock:
+                return run.run()
+        with type(self._repo)(self._repo.config, clock=self._repo.clock) as repo:
+            return _MethodRun(repo, request, self._listener, self._cancelled, calls).run()
 
 
-class CancelledRunError(SwampstoreError):
-    """Somebody asked the run to end."""
+def _exit_code_of(error: BaseException) -> int:
+    match error:
+        case CommandError():
+            return error.exit_code or EXIT_ERROR
+        case SystemExit(code=int(code)):
+            return code or EXIT_ERROR
+    return EXIT_ERROR
 
-    code = "run_cancelled"
-    exit_status = EXIT_INTERRUPTED
+
+@contextlib.contextmanager
+def _reachable(cancelled: Sequence[threading.Event]) -> Iterator[None]:
+    """Let an interruption raise KeyboardInterrupt in code that nothing else would reach."""
+    interruptions = [one for one in cancelled if isinstance(one, Interruption)]
+    for one in interruptions:
+        one.raises = True
+        if one.is_set():
+            raise RunCancelledError("the run was cancelled before it began")
+    try:
+        yield
+    finally:
+        for one in interruptions:
+            one.raises = False
+
+
+@contextlib.contextmanager
+def _deadline(cancelled: list[threading.Event], timeout: float | None) -> Iterator[None]:
+    """Ask a method to end when its time is over; whether it does is up to it."""
+    if timeout is None:
+        yield
+        return
+    over = threading.Event()
+    timer = threading.Timer(timeout, over.set)
+    timer.daemon = True
+    cancelled.append(over)
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if over.is_set():
+            raise CommandTimeoutError(
+                f"the method took longer than {timeout:g} seconds", EXIT_ERROR
+            ) from error
+        raise
+    finally:
+        timer.cancel()
+        cancelled.remove(over)
+
+
+def redacted(output: Output, redactor: Redactor) -> Output:
+    """Return a record without secrets."""
+    return replace(
+        output,
+        error=redactor.document(output.error) if output.error else None,
+        extra=redactor.document(output.extra),
+    )

@@ -1,229 +1,182 @@
-"""Running a command: its output is shown while it comes, and kept whatever its size.
+"""Commands as methods: `run TYPE/ID METHOD -- command ...`, and the built-in type `command/shell`.
 
-The command has a process group of its own. What asks the run to end is forwarded to all of it; who
-insists, or waits for too long, has it killed.
+What a command writes is shown while it comes, and becomes the artifact `log`, whatever its size.
+Its result is the JSON that it prints, else what is known about how it went. Secrets reach it in
+environment variables: arguments can be seen by everybody on the machine.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import selectors
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import IO, NamedTuple
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from swampstore.errors import SwampstoreError
+from swampstore.clock import to_iso
+from swampstore.errors import ValidationError
+from swampstore.runs.capture import Capture
+from swampstore.runs.context import MethodContext
+from swampstore.runs.errors import CommandError, CommandTimeoutError, RunCancelledError
+from swampstore.runs.processes import STDERR, STDOUT, Ended, run_command
+from swampstore.runs.writing import FILE, Spec
 
-STDOUT, STDERR = "stdout", "stderr"
-EXIT_NOT_FOUND = 127
-EXIT_NOT_EXECUTABLE = 126
-_PIECE = 1 << 16
-# How soon it is noticed that somebody asks for an end.
-_LOOK = 0.1
-# How long a command may take to end after it was asked to.
-_GRACE = 10.0
-# How long output is waited for that comes from what a command left behind when it ended.
-_REST = 0.2
-
-
-class CommandError(SwampstoreError):
-    """A command could not be started, or ended with another exit status than 0."""
-
-    code = "command_failed"
-
-    def __init__(self, message: str, exit_code: int, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.exit_code = exit_code
-
-
-class CommandTimeoutError(CommandError, TimeoutError):
-    """A command took longer than it was given."""
-
-    code = "command_timed_out"
+SHELL_TYPE = "command/shell"
+SHELL_METHOD = "execute"
+SHELL_VERSION = "2026.02.09.1"
+RESULT = Spec("result")
+LOG = Spec("log", FILE, "text/plain", streaming=True)
+SPECS = {"result": RESULT, "log": LOG}
+SHELL_ARGUMENTS: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "run": {"type": "string"},
+        "workingDir": {"type": "string"},
+        "timeout": {"type": "number", "exclusiveMinimum": 0},
+        "env": {"type": "object"},
+        "ignoreExitCode": {"type": "boolean"},
+    },
+    "required": ["run"],
+    "additionalProperties": False,
+}
+_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
+_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
-class Interruption(threading.Event):
-    """A wish that a run ends. `signal` is what its command is told, `strikes` how often it came.
-
-    While `raises` is true, code of a method runs that nothing else would reach.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.signal: int = signal.SIGTERM
-        self.strikes = 0
-        self.raises = False
-
-    def strike(self, number: int = signal.SIGTERM) -> None:
-        """Ask once more."""
-        self.signal = number
-        self.strikes += 1
-        self.set()
+def run_argv(context: MethodContext, argv: Sequence[str]) -> None:
+    """Run the command of `run TYPE/ID METHOD -- command ...`."""
+    argv, variables = _without_secrets(context, [*argv])
+    env = {**_environment(context), **variables}
+    with Capture(context.state.log, context.state.redactor, context.state.show) as capture:
+        ended = _run(context, capture, argv, env, os.getcwd(), context.state.timeout)
+        document = capture.document()
+        if document is None:
+            document = _account(context, ended, capture, _shown(argv))
+        _keep(context, document, has_failed=_has_failed(ended))
+    _judge(ended, _shown(argv), context.state.timeout)
 
 
-class Ended(NamedTuple):
-    """How a command ended: the exit status as shells report it, and who ended it."""
+def run_shell(context: MethodContext, arguments: Mapping[str, Any]) -> None:
+    """Run the method `execute` of `command/shell`; vault references are still references."""
+    text = str(arguments["run"])
+    command, variables = text, dict[str, str]()
+    if "vault.get" in text:
+        command, variables = context.state.resolver().shell(text)
+    own = arguments.get("env") or {}
+    if "vault.get" in str(own):
+        own = context.state.resolver().document(own)
+    env = {**_environment(context), **{key: _text(value) for key, value in own.items()}}
+    cwd = os.path.join(context.state.repo.config.repo_dir, str(arguments.get("workingDir") or ""))
+    timeout = arguments.get("timeout")
+    seconds = context.state.timeout if timeout is None else float(timeout) / 1000
+    with Capture(context.state.log, context.state.redactor, context.state.show) as capture:
+        ended = _run(context, capture, ["/bin/sh", "-c", command], env | variables, cwd, seconds)
+        account = _account(context, ended, capture, text)
+        if arguments.get("ignoreExitCode") and not (ended.was_cancelled or ended.timed_out):
+            ended = ended._replace(exit_code=0)
+        _keep(context, account, has_failed=_has_failed(ended))
+    _judge(ended, text, seconds)
 
-    exit_code: int
-    duration_ms: int
-    was_cancelled: bool = False
-    timed_out: bool = False
 
-
-def run_command(
+def _run(
+    context: MethodContext,
+    capture: Capture,
     argv: Sequence[str],
-    take: Callable[[str, bytes], None],
-    *,
     env: Mapping[str, str],
     cwd: str,
-    cancelled: Sequence[threading.Event] = (),
-    timeout: float | None = None,
+    timeout: float | None,
 ) -> Ended:
-    """Run a command until it ends; `take` is given what it writes, and where, as it comes.
+    ended = run_command(
+        argv, capture.take, env=env, cwd=cwd, cancelled=context.state.cancelled, timeout=timeout
+    )
+    capture.finish()
+    return ended
 
-    Standard input is ours unless that is a terminal. Raises CommandError if the command cannot be
-    started; if `take` fails, the command is killed.
-    """
-    start = time.monotonic()
-    process = _started(argv, env, cwd)
-    ending = _Ending(process.pid, cancelled, None if timeout is None else start + timeout)
-    try:
-        _read(process, take, ending)
-        while process.poll() is None:
-            ending.look()
-            time.sleep(0.01)
-    except BaseException:
-        _signal_group(process.pid, signal.SIGKILL)
-        process.wait()
-        raise
-    finally:
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
-    status = process.returncode
-    return Ended(
-        exit_code=status if status >= 0 else 128 - status,
-        duration_ms=round((time.monotonic() - start) * 1000),
-        was_cancelled=ending.was_cancelled,
-        timed_out=ending.timed_out,
+
+def _without_secrets(context: MethodContext, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Let a shell find the secrets of its command in variables; refuse them anywhere else."""
+    at = [number for number, one in enumerate(argv) if "${{" in one and "vault.get" in one]
+    if not at:
+        return argv, {}
+    if at == [2] and argv[1] == "-c" and os.path.basename(argv[0]) in _SHELLS:
+        command, variables = context.state.resolver().shell(argv[2])
+        return [*argv[:2], command, *argv[3:]], variables
+    raise ValidationError(
+        "a secret would be an argument, which everybody on this machine can see",
+        hint="Pass it as an input, which the command finds in $SWAMPSTORE_INPUT_NAME:"
+        " --input \"name=${{ vault.get('vault','key') }}\". Or use `sh -c '...'`.",
     )
 
 
-def _started(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - to run what the user says is what this is for
-            [*argv],
-            stdin=subprocess.DEVNULL if _is_terminal(0) else None,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-            env={**env},
-            cwd=cwd,
-            # Not just a group: what waits for a password at the terminal would stop for ever.
-            start_new_session=True,
+def _environment(context: MethodContext) -> dict[str, str]:
+    """Return the environment of a command: ours, who runs it, and its inputs."""
+    inputs = dict(context.inputs)
+    if inputs and "vault.get" in str(inputs):
+        inputs = context.state.resolver().document(inputs)
+    told = {
+        f"SWAMPSTORE_INPUT_{_NAME.sub('_', name).upper()}": _text(value)
+        for name, value in inputs.items()
+    }
+    return {
+        **os.environ,
+        "SWAMP_REPO_DIR": context.state.repo.config.repo_dir,
+        "SWAMPSTORE_RUN_ID": context.run_id,
+        "SWAMPSTORE_MODEL": str(context.model),
+        "SWAMPSTORE_METHOD": context.method,
+        **told,
+    }
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shown(argv: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(argv)
+
+
+def _account(
+    context: MethodContext, ended: Ended, capture: Capture, command: str
+) -> dict[str, Any]:
+    """Return what is known about how a command went."""
+    document: dict[str, Any] = {
+        "exitCode": ended.exit_code,
+        "executedAt": to_iso(context.state.repo.clock()),
+        "command": command,
+        "durationMs": ended.duration_ms,
+    }
+    for stream in (STDOUT, STDERR):
+        text, is_cut = capture.text(stream)
+        document[stream] = text
+        if is_cut:
+            document[f"{stream}Truncated"] = True
+    return document
+
+
+def _keep(context: MethodContext, document: Any, *, has_failed: bool) -> None:
+    """Save the result and the log; a log that would be taken back goes with the record instead."""
+    context.write_resource(RESULT.name, RESULT.name, document)
+    if not (has_failed and context.state.writing.group):
+        context.state.log.to_artifact(context.state.writing, LOG)
+
+
+def _has_failed(ended: Ended) -> bool:
+    return bool(ended.exit_code or ended.was_cancelled or ended.timed_out)
+
+
+def _judge(ended: Ended, command: str, timeout: float | None) -> None:
+    """Raise what a command that did not go well stands for."""
+    if ended.was_cancelled:
+        raise RunCancelledError("the run was cancelled, and its command was told")
+    if ended.timed_out:
+        raise CommandTimeoutError(
+            f"the command took longer than {timeout:g} seconds: {command}",
+            ended.exit_code,
+            hint="Give it more time, or find out what it waits for.",
         )
-    except FileNotFoundError:
-        if not os.path.isdir(cwd):
-            raise CommandError(
-                f"the directory {cwd} does not exist",
-                EXIT_NOT_FOUND,
-                hint="Check the working directory.",
-            ) from None
+    if ended.exit_code:
         raise CommandError(
-            f"there is no command {argv[0]!r}", EXIT_NOT_FOUND, hint="Check its name and PATH."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{argv[0]!r} cannot be run: {error}",
-            EXIT_NOT_EXECUTABLE,
-            hint="Check that the file is executable.",
-        ) from None
-
-
-def _is_terminal(fd: int) -> bool:
-    try:
-        return os.isatty(fd)
-    except OSError:
-        return False
-
-
-class _Ending:
-    """Whether a command should end, and what was done about it."""
-
-    def __init__(
-        self, pid: int, cancelled: Sequence[threading.Event], deadline: float | None
-    ) -> None:
-        self._pid = pid
-        self._cancelled = cancelled
-        self._deadline = deadline
-        self._kill_at: float | None = None
-        self._strikes = 0
-        self.was_cancelled = False
-        self.timed_out = False
-
-    def look(self) -> None:
-        """Tell the command to end if it is time."""
-        now = time.monotonic()
-        asked = next((one for one in self._cancelled if one.is_set()), None)
-        if asked is not None:
-            strikes = asked.strikes if isinstance(asked, Interruption) else 1
-            if not self.was_cancelled:
-                number = asked.signal if isinstance(asked, Interruption) else signal.SIGTERM
-                self.was_cancelled = True
-                self._strikes = strikes
-                self._ask(number, now)
-            elif strikes > self._strikes:
-                self._kill_at = now
-        elif self._deadline is not None and now >= self._deadline and not self.timed_out:
-            self.timed_out = True
-            self._ask(signal.SIGTERM, now)
-        if self._kill_at is not None and now >= self._kill_at:
-            _signal_group(self._pid, signal.SIGKILL)
-
-    def _ask(self, number: int, now: float) -> None:
-        _signal_group(self._pid, number)
-        self._kill_at = now + _GRACE
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return  # all of it has ended
-
-
-def _read(
-    process: subprocess.Popen[bytes], take: Callable[[str, bytes], None], ending: _Ending
-) -> None:
-    """Hand on what a command writes, until it and all it started have closed their ends.
-
-    What a command leaves running in the background is not waited for.
-    """
-    with selectors.DefaultSelector() as selector:
-        for name, pipe in ((STDOUT, process.stdout), (STDERR, process.stderr)):
-            assert pipe is not None
-            selector.register(pipe, selectors.EVENT_READ, name)
-        silent_since: float | None = None
-        while selector.get_map():
-            ready = selector.select(_LOOK)
-            ending.look()
-            for key, _ in ready:
-                pipe = key.fileobj  # type: ignore[assignment]
-                if data := os.read(_number(pipe), _PIECE):
-                    take(key.data, data)
-                else:
-                    selector.unregister(key.fileobj)
-            if ready or process.poll() is None:
-                silent_since = None
-                continue
-            silent_since = silent_since or time.monotonic()
-            if time.monotonic() - silent_since > _REST:
-                return
-
-
-def _number(pipe: IO[bytes] | None) -> int:
-    assert pipe is not None
-    return pipe.fileno()
+            f"the command ended with exit status {ended.exit_code}: {command}", ended.exit_code
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -207,16 +208,23 @@ def _as_json(value: Any) -> str:
 
 
 class Writing:
-    """Everything that one run writes. With a `group` it becomes visible at the end, or never."""
+    """Everything that one run writes. With a `group` it becomes visible at the end, or never.
+
+    `lock` is that of a run around this one, in the same session.
+    """
 
     def __init__(
-        self, repo: Repo, origin: Origin, redactor: Redactor, group: Deferral | None = None
+        self,
+        repo: Repo,
+        origin: Origin,
+        redactor: Redactor,
+        lock: AbstractContextManager[bool] | None = None,
     ) -> None:
         self._repo = repo
         self.origin = origin
         self._redactor = redactor
-        self._group = group
-        self.lock = threading.RLock()
+        self.group: Deferral | None = None
+        self.lock = threading.RLock() if lock is None else lock
         self.handles: list[Handle] = []
 
     @property
@@ -253,8 +261,8 @@ class Writing:
         self._repo.check_session(ref.model)
         if draft.lifetime == EPHEMERAL:
             return self._repo.start_ephemeral().store.save(ref, content, draft)
-        if self._group:
-            return self._group.save(ref, content, draft)
+        if self.group:
+            return self.group.save(ref, content, draft)
         return self._repo.store.save(ref, content, draft)
 
     def open_writer(
@@ -265,8 +273,8 @@ class Writing:
         ref = self.ref(spec, name)
         with self.lock:
             self._repo.check_session(ref.model)
-            if self._group:
-                return self._group.open_writer(ref, draft)
+            if self.group:
+                return self.group.open_writer(ref, draft)
             return self._repo.store.open_writer(ref, draft)
 
     def finalize(self, spec: Spec, writer: VersionWriter) -> Handle:

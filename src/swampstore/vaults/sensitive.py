@@ -16,7 +16,7 @@ from swampstore.vaults.errors import (
     VaultProviderError,
     VaultUnsupportedError,
 )
-from swampstore.vaults.references import Reference
+from swampstore.vaults.references import Reference, parse_reference
 
 if TYPE_CHECKING:
     from swampstore.redaction import Redactor
@@ -152,6 +152,17 @@ def store_sensitive(
     for path, wish in members.items():
         resource = _replaced(resource, path, lambda value, p=path, w=wish: kept(p, value, w))
     return resource
+
+
+def note_sensitive(schema: Mapping[str, Any], values: Any, redactor: Redactor) -> None:
+    """Let a redactor know the values that a JSON Schema calls sensitive."""
+    for path in sensitive_members(schema):
+        found = values
+        for part in path:
+            found = found.get(part) if isinstance(found, Mapping) else None
+        for text in _texts(found if isinstance(found, str | Mapping | list) else str(found or "")):
+            if parse_reference(text) is None:
+                redactor.add(text)
 
 
 def _texts(value: Any) -> Iterator[str]:

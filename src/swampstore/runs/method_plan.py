@@ -1,0 +1,196 @@
+"""What a request stands for: the definition, the code, and the arguments before they are evaluated.
+
+Everything that can be wrong before anything runs is found here, without any lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from swampstore.errors import ModelNotFoundError, ValidationError
+from swampstore.layout import ModelRef, check_segment
+from swampstore.runs import models, shell
+from swampstore.runs.definitions import Definition, Definitions, adhoc
+from swampstore.runs.writing import Spec
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+    from swampstore.runs.method_run import MethodRequest
+
+OPENING = "${{"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The method of a model that is to be run, and what may be said to it.
+
+    `argument_schema` is None for a command, which takes any input.
+    """
+
+    definition: Definition
+    method: str
+    kind: str
+    version: str
+    specs: Mapping[str, Spec]
+    argument_schema: Mapping[str, Any] | None = None
+    global_schema: Mapping[str, Any] | None = None
+    code: models.ModelType | None = None
+    declared: models.Method | None = None
+
+    @property
+    def model(self) -> ModelRef:
+        """The address of the model."""
+        return self.definition.ref
+
+    @property
+    def input_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema by which inputs of the command line get their types."""
+        schemas = (self.global_schema, self.argument_schema, self.definition.inputs)
+        properties: dict[str, Any] = {}
+        for schema in schemas:
+            properties |= _properties(schema)
+        return {"type": "object", "properties": properties} if properties else None
+
+
+def find_target(repo: Repo, request: MethodRequest) -> Target:
+    """Return what is to be run.
+
+    Raises ModelNotFoundError, ModelTypeNotFoundError or MethodNotFoundError, each saying what
+    there is.
+    """
+    definition = _definition(repo, request)
+    method = check_segment("method", request.method)
+    if request.command is not None:
+        if not request.command:
+            raise ValidationError("the command is empty", hint="Write it behind `--`.")
+        return Target(definition, method, models.kind_of(method), "", shell.SPECS)
+    if definition.type == shell.SHELL_TYPE:
+        if method != shell.SHELL_METHOD:
+            raise models.MethodNotFoundError(
+                f"{shell.SHELL_TYPE} has no method {method!r}",
+                hint=f"It has: {shell.SHELL_METHOD}.",
+            )
+        return Target(
+            definition, method, "", shell.SHELL_VERSION, shell.SPECS, shell.SHELL_ARGUMENTS
+        )
+    code = models.find_model_type(repo, definition.type)
+    if code is None:
+        raise models.ModelTypeNotFoundError(
+            f"there is no code for the type {definition.type}",
+            hint="Give a command behind `--`, or write a class for the type in `models`.",
+        )
+    declared = code.method(method)
+    return Target(
+        definition=definition,
+        method=method,
+        kind=declared.kind,
+        version=code.version,
+        specs=code.specs,
+        argument_schema=declared.arguments,
+        global_schema=code.arguments,
+        code=code,
+        declared=declared,
+    )
+
+
+def _definition(repo: Repo, request: MethodRequest) -> Definition:
+    definitions = Definitions(repo)
+    if request.last_evaluated:
+        return definitions.load_evaluated(request.model)
+    if found := definitions.find(request.model):
+        return found
+    if "/" in request.model:
+        return adhoc(repo.model(request.model))
+    try:
+        return adhoc(repo.model(request.model), request.model)
+    except ModelNotFoundError:
+        return definitions.require(request.model)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a method is given, references and other expressions still in it."""
+
+    inputs: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    global_arguments: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_expressions(self) -> bool:
+        """Whether something has to be evaluated."""
+        return any(map(holds_expression, (self.arguments, self.global_arguments)))
+
+
+def given_by(target: Target, request: MethodRequest) -> Given:
+    """Return what a method is given by its definition and by the request.
+
+    An input that the definition does not declare is an argument of the method, or a global one.
+    Raises InputError naming the field that is wrong, ValidationError for an input that nobody
+    takes.
+    """
+    from swampstore.runs.inputs import check_inputs
+
+    definition = target.definition
+    declared, inputs = _properties(definition.inputs), dict(request.inputs)
+    arguments = dict(definition.methods.get(target.method) or {})
+    global_arguments = {**definition.global_arguments, **request.global_arguments}
+    if target.argument_schema is None:
+        return Given(
+            check_inputs(definition.inputs, inputs, str(target.model)) if declared else inputs,
+            arguments,
+            global_arguments,
+        )
+    own, everywhere = _properties(target.argument_schema), _properties(target.global_schema)
+    takes_any = target.argument_schema.get("additionalProperties") not in (None, False)
+    for name, value in request.inputs.items():
+        if name in declared:
+            if name in own:
+                arguments.setdefault(name, value)
+            continue
+        if name in own:
+            arguments[name] = value
+        elif name in everywhere:
+            global_arguments[name] = value
+        elif takes_any:
+            arguments[name] = value
+        else:
+            known = ", ".join(sorted({*declared, *own, *everywhere})) or "none"
+            raise ValidationError(
+                f"{target.model} {target.method} takes no input {name!r}", hint=f"Inputs: {known}."
+            )
+    checked = {name: value for name, value in inputs.items() if name in declared}
+    if definition.inputs:
+        inputs |= check_inputs(definition.inputs, checked, str(target.model))
+    return Given(inputs, arguments, global_arguments)
+
+
+def check_arguments(target: Target, given: Given) -> Given:
+    """Return the arguments with defaults filled in; raise InputError naming what is wrong."""
+    from swampstore.runs.inputs import check_inputs
+
+    what = f"{target.model} {target.method}"
+    arguments, everywhere = given.arguments, given.global_arguments
+    if target.argument_schema is not None:
+        arguments = check_inputs(target.argument_schema, arguments, what)
+    if target.global_schema is not None:
+        everywhere = check_inputs(target.global_schema, everywhere, f"{what}, globally")
+    return Given(given.inputs, arguments, everywhere)
+
+
+def holds_expression(value: Any) -> bool:
+    """Whether there is an expression somewhere in a document, told at a glance."""
+    match value:
+        case str():
+            return OPENING in value
+        case Mapping():
+            return any(map(holds_expression, value.values()))
+        case list() | tuple():
+            return any(map(holds_expression, value))
+    return False
+
+
+def _properties(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    found = (schema or {}).get("properties")
+    return found if isinstance(found, Mapping) else {}
