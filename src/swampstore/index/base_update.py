@@ -8,6 +8,7 @@ longer that of the remote, so the next pull looks for what it misses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock, to_iso
 from swampstore.index.base import Base
@@ -22,11 +23,13 @@ from swampstore.index.state import (
     Committed,
     MetaSnapshot,
     from_monolith,
+    meta_facts,
     same,
 )
-from swampstore.index.version1_commit import MonolithCommitted
-from swampstore.index.version2_commit import ShardsCommitted
-from swampstore.index.watch import meta_facts
+
+if TYPE_CHECKING:
+    from swampstore.index.version1_commit import MonolithCommitted
+    from swampstore.index.version2_commit import ShardsCommitted
 
 Facts = dict[str, str | None]
 Shards = dict[tuple[str, str], str]
@@ -38,7 +41,8 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
     assert meta is not None
     if done.sighting is done.onto:
         return Committed(meta.commit_seq, {}, {})
-    facts = _seen(base, done.sighting)
+    # The frozen monolith must never again prove anything.
+    facts = _seen(base, done.sighting) | dict.fromkeys((MONOLITH_ETAG, MONOLITH_CHECKED))
     agreements = Agreements(base)
     shards: Shards = {}
     for one in _scopes(scope):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from swampstore.errors import SwampstoreError, ValidationError
@@ -104,15 +104,19 @@ class Documents:
 
     def shard(self, partition: str) -> Found:
         """Return a shard; one that is missing or damaged has no `doc`. Raises NewerFormatError."""
+        found = self.shard_as_it_is(partition)
+        return replace(found, is_dirty=self._scrub(found.doc)) if found.doc else found
+
+    def shard_as_it_is(self, partition: str) -> Found:
+        """Return a shard with every entry that it has, also such that may not be there."""
         fetched = self._get(self._names.remote(shard_key(partition)))
         if fetched is None:
             return Found()
         info, data = fetched
         try:
-            doc = decode_shard(data, partition)
+            return Found(decode_shard(data, partition), info.etag, info.token)
         except IndexDamagedError:
             return Found(None, info.etag, info.token)
-        return Found(doc, info.etag, info.token, self._scrub(doc))
 
     def refuse_newer(self, etags: Mapping[str, str | None]) -> None:
         """Raise NewerFormatError if a shard is not to be replaced: a newer release wrote it.

@@ -283,6 +283,12 @@ def scrub(entries: RawEntries, unwanted: Callable[[str], str | None]) -> dict[st
     return reasons
 
 
+def merged(current: RawEntries, wanted: RawEntries) -> RawEntries:
+    """Return the wanted entries in the order of the current ones, then the new ones."""
+    kept = {rel: wanted[rel] for rel in current if rel in wanted}
+    return kept | {rel: raw for rel, raw in sorted(wanted.items()) if rel not in kept}
+
+
 def iso_ms(mtime_ns: int) -> str:
     """Write an mtime the way `localMtime` has it: cut off, never rounded, to milliseconds.
 

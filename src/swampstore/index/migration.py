@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
-from swampstore.clock import Clock, to_iso
+from swampstore.clock import to_iso
 from swampstore.index import base_update as remembering
-from swampstore.index.base import Base
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Found
 from swampstore.index.format import (
     Document,
     Meta,
@@ -24,49 +24,45 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import partition_of
-from swampstore.index.repair import Recovery
-from swampstore.index.state import Agreements, MetaSnapshot, Migrated, View, document, grouped, same
+from swampstore.index.state import (
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    MetaSnapshot,
+    Migrated,
+    View,
+    document,
+    grouped,
+    meta_facts,
+    same,
+)
 from swampstore.index.version2_commit import ShardCommit
-from swampstore.index.watch import Watch, meta_facts
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written
 
+if TYPE_CHECKING:
+    from swampstore.index.version import IndexContext
+
 
 class Migration:
-    """Migrates one remote."""
+    """Migrates one remote from version 1 to version 2, or heals one of version 2.
 
-    def __init__(
-        self,
-        documents: Documents,
-        copy: LocalCopy,
-        recovery: Recovery,
-        watch: Watch,
-        base: Base,
-        clock: Clock,
-    ) -> None:
-        self._documents = documents
-        self._copy = copy
-        self._recovery = recovery
-        self._watch = watch
-        self._base = base
-        self._clock = clock
+    The commit number of a remote only ever grows.
+    """
 
-    def run(self) -> Migrated:
-        """Migrate, or heal what is migrated already. Its commit number only ever grows."""
-        for _ in attempts(()):
-            sighting = self._watch.look_again()
-            if sighting.version == 2:
-                return self._heal(sighting)
-            migrated = self._migrate(sighting)
-            if migrated is not None:
-                return migrated
-        raise AssertionError  # attempts() ends with an error
+    def __init__(self, context: IndexContext) -> None:
+        self._context = context
+        self._documents = context.documents
+        self._copy = context.copy
+        self._recovery = context.recovery
+        self._watch = context.watch
+        self._base = context.base
+        self._clock = context.clock
 
     # From version 1 ----------------------------------------------------------------------------
 
-    def _migrate(self, sighting: MetaSnapshot) -> Migrated | None:
+    def migrate(self, sighting: MetaSnapshot) -> Migrated | None:
         """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
         found = sighting.discovered or self._copy.fetch()
         if found.doc is None:
@@ -121,7 +117,8 @@ class Migration:
     def _remember(self, done: MetaSnapshot, monolith: str | None) -> None:
         assert done.meta is not None
         assert done.etag is not None
-        facts = meta_facts(self._base, done.meta, done.text or "", done.etag, done.token)
+        stale = (MONOLITH_ETAG, MONOLITH_CHECKED)
+        facts = meta_facts(self._base, done.meta, done.text or "", done.etag, done.token, stale)
         shards: dict[tuple[str, str], str] = {}
         agreements = Agreements(self._base)
         agreed = agreements.of(None)
@@ -132,16 +129,14 @@ class Migration:
 
     # On version 2 ------------------------------------------------------------------------------
 
-    def _heal(self, sighting: MetaSnapshot) -> Migrated:
+    def heal(self, sighting: MetaSnapshot) -> Migrated:
         """Read every shard and put right what is not; the monolith is never looked at."""
         assert sighting.meta is not None
         partitions = {*sighting.meta.partitions, *self._documents.listed_shards()}
         moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
         found = self._recovery.shards(partitions | moved, sighting)
         view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
-        done = ShardCommit(self._documents, self._recovery, self._watch, trust).commit(
-            view, NO_CHANGE
-        )
+        done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)
         committed = remembering.after_shards(self._base, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)
         entries = sum(len(document(shard).entries) for shard in view.shards.values())

@@ -6,22 +6,18 @@ import contextlib
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 
 from swampstore.clock import Clock
-from swampstore.index import base_update as remembering
 from swampstore.index.base import Base
-from swampstore.index.changes import Change, trust
-from swampstore.index.documents import Documents, Found
-from swampstore.index.errors import IndexMovedError
-from swampstore.index.fencing import Fence
-from swampstore.index.format import Document, Entry
+from swampstore.index.changes import Change, attempts, trust
+from swampstore.index.documents import Documents
+from swampstore.index.fencing import fence
+from swampstore.index.format import Entry
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.migration import Migration
-from swampstore.index.partitions import MONOLITH_KEY, Scope, shard_key
+from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.reading import Reader
 from swampstore.index.repair import Recovery
 from swampstore.index.report import Skipped
 from swampstore.index.state import (
-    COMMIT_SEQ,
     META_ETAG,
     PARTIAL,
     Agreements,
@@ -33,8 +29,8 @@ from swampstore.index.state import (
     State,
     View,
 )
-from swampstore.index.version1_commit import MonolithCommit
-from swampstore.index.version2_commit import ShardCommit
+from swampstore.index.version import IndexContext
+from swampstore.index.versions import version_of
 from swampstore.index.watch import Watch
 from swampstore.stores.protocol import Store
 
@@ -49,16 +45,17 @@ class RemoteIndex:
     def __init__(
         self, store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
     ) -> None:
+        documents = Documents(store, names, concurrency)
+        copy = LocalCopy(names.cache_dir, base, documents)
+        recovery = Recovery(documents, names, base, copy)
+        watch = Watch(documents, recovery, base, clock)
+        self._context = IndexContext(documents, base, copy, recovery, watch, clock)
         self._base = base
         self._clock = clock
-        self._documents = Documents(store, names, concurrency)
-        self._copy = LocalCopy(names.cache_dir, base, self._documents)
-        self._recovery = Recovery(self._documents, names, base, self._copy)
-        self._watch = Watch(self._documents, self._recovery, base, clock)
+        self._documents = documents
+        self._watch = watch
         self._sighting: MetaSnapshot | None = None
         self._reader: Reader | None = None
-        # Shards that may be there though nobody tells of them.
-        self._doubtful: set[str] = set()
 
     @property
     def damage(self) -> list[Skipped]:
@@ -84,15 +81,7 @@ class RemoteIndex:
         yields all of them, whatever the base agreed with.
         """
         sighting = self._look()
-        reader = Reader(
-            self._documents,
-            self._copy,
-            self._recovery,
-            self._watch,
-            self._base,
-            scope,
-            everything=everything,
-        )
+        reader = Reader(self._context, scope, everything=everything)
         self._reader = reader
         yield from reader.read(sighting)
 
@@ -107,12 +96,9 @@ class RemoteIndex:
     def proof(self) -> Proof:
         """Return what proves to other clients that the base agrees with the remote, if it does."""
         agreed = Agreements(self._base).of(None)
-        seen, seq = self._base.facts(META_ETAG, COMMIT_SEQ)
-        if agreed is None or agreed.meta != seen:
+        if agreed is None or agreed.meta != self._base.fact(META_ETAG):
             return Proof()
-        if agreed.version == 2:
-            return Proof(commit_seq=int(seq)) if seq else Proof()
-        return self._copy.proof(agreed.monolith)
+        return version_of(agreed.version).proof(self._context, agreed)
 
     def read_again(self, partitions: Collection[str]) -> None:
         """Make the next `changes` yield these partitions, whatever the base agreed with.
@@ -138,34 +124,8 @@ class RemoteIndex:
         has what is there.
         """
         sighting = self._look()
-        if sighting.version == 2:
-            return View(sighting, shards=self._shards(sighting, {*partitions}, {*additions}))
-        if sighting.exists and sighting.discovered is None:
-            monolith = self._copy.monolith()
-            if monolith.doc is not None:
-                self._refuse_newer_copies(sighting, {*partitions, *additions})
-                return View(sighting, monolith=monolith)
-            sighting = self._recovery.discover(sighting)
-        return View(sighting, monolith=sighting.discovered or Found(Document({})))
-
-    def _refuse_newer_copies(self, sighting: MetaSnapshot, partitions: set[str]) -> None:
-        """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
-        if sighting.meta is None:
-            return  # whoever writes shards then reads all of them
-        known = self._base.shard_etags()
-        seen = {one: etag for one, etag in sighting.meta.shards.items() if known.get(one) == etag}
-        there = partitions.intersection(sighting.meta.partitions)
-        self._documents.refuse_newer({one: seen.get(one) for one in there})
-
-    def _shards(
-        self, sighting: MetaSnapshot, partitions: set[str], additions: set[str]
-    ) -> dict[str, Found]:
-        assert sighting.meta is not None
-        assumed: set[str] = set()
-        if self._documents.store.capabilities.conditional_create:
-            assumed = additions - partitions - self._doubtful - {*sighting.meta.partitions}
-        shards = self._recovery.shards((partitions | additions) - assumed, sighting)
-        return shards | dict.fromkeys(assumed, Found(is_assumed=True))
+        version = version_of(sighting.version)
+        return version.view(self._context, sighting, {*partitions}, {*additions})
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.
@@ -177,14 +137,7 @@ class RemoteIndex:
         self._sighting = sighting
         if not sighting.exists:
             return None
-        if sighting.version != 2:
-            return None if MONOLITH_KEY in stored else set()
-        lost = {
-            partition
-            for partition in (sighting.meta.partitions if sighting.meta else ())
-            if shard_key(partition) not in stored
-        }
-        return lost if lost or sighting.is_healed else None
+        return version_of(sighting.version).lost_partitions(sighting, stored)
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
@@ -202,8 +155,7 @@ class RemoteIndex:
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
         self._sighting = None
-        fence = Fence(self._documents, self._recovery, self._watch, self._clock)
-        fence.raise_up(is_new=not self._base.count())
+        fence(self._context, is_new=not self._base.count())
 
     def commit(
         self,
@@ -231,24 +183,15 @@ class RemoteIndex:
         change = Change(
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
         )
-        if view.version == 2:
-            commit = ShardCommit(self._documents, self._recovery, self._watch, look_again)
-            try:
-                committed = commit.commit(view, change)
-            except IndexMovedError:
-                # Among the shards that `_meta.json` does not tell of are now some of this commit.
-                self._doubtful |= view.shards.keys()
-                raise
-            return remembering.after_shards(self._base, committed, scope)
-        done = MonolithCommit(
-            self._documents, self._copy, self._watch, self._clock, look_again
-        ).commit(view, change)
-        return remembering.after_monolith(self._base, done, scope, self._clock)
+        return version_of(view.version).commit(self._context, view, change, scope, look_again)
 
     def migrate(self) -> Migrated:
         """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""
         self._sighting = None
         self._documents.damage = []
-        return Migration(
-            self._documents, self._copy, self._recovery, self._watch, self._base, self._clock
-        ).run()
+        for _ in attempts(()):
+            sighting = self._watch.look_again()
+            migrated = version_of(sighting.version).migrate(self._context, sighting)
+            if migrated is not None:
+                return migrated
+        raise AssertionError  # attempts() ends with an error

@@ -36,6 +36,7 @@ from swampstore.index.state import (
     grouped,
     with_uncommitted,
 )
+from swampstore.index.versions import known_version
 from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 
@@ -60,8 +61,14 @@ class Recovery:
 
         Nothing that anybody committed is left out, whichever of its documents was the truth.
         """
-        if self._base.fact(INDEX_VERSION) == "2":
-            return self._sharded(self._documents.listed_shards(), etag, token)
+        return known_version(self._base.fact(INDEX_VERSION)).recovered(self, etag, token)
+
+    def sharded(self, etag: str | None, token: str | None) -> MetaSnapshot:
+        """Return a version 2 remote as its shards show it."""
+        return self._sharded(self._documents.listed_shards(), etag, token)
+
+    def told_by_documents(self, etag: str | None, token: str | None) -> MetaSnapshot:
+        """Find out from its documents whether a remote has version 1 or 2, and what it holds."""
         listed = self._listed("")
         shards = self._documents.shards_among(listed.values())
         found = dict(self._documents.shards(shards))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -149,6 +149,26 @@ class Agreements:
         self._base.apply(facts={_EPOCH: str(int(self.epoch) + 1)})
 
 
+def meta_facts(
+    base: Base, meta: Meta, text: str, etag: str, token: str | None, stale: Iterable[str] = ()
+) -> dict[str, str | None]:
+    """Return the facts that remember a `_meta.json` as the last one seen.
+
+    The origin is that of what the base holds, for as long as it holds anything. `stale` are
+    facts that mean nothing any more, by the version of the index.
+    """
+    facts: dict[str, str | None] = {
+        META: text,
+        META_ETAG: etag,
+        META_TOKEN: token,
+        INDEX_VERSION: str(meta.version),
+        COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
+    }
+    if meta.origin is not None and (base.fact(ORIGIN) is None or not base.count()):
+        facts[ORIGIN] = meta.origin
+    return facts | dict.fromkeys(stale)
+
+
 def _name(scope: Scope | None) -> str:
     return f"{AGREED}:{scope.key}" if scope else AGREED
 
@@ -205,8 +225,8 @@ class MetaSnapshot:
         return self.meta is not None and same(self.meta.monolith, monolith_etag)
 
     def fingerprint(self, monolith_etag: str | None) -> Fingerprint:
-        """Return what identifies this state of the remote."""
-        return Fingerprint(self.version, self.etag, monolith_etag if self.version == 1 else None)
+        """Return what identifies this state of the remote; on version 2 without a monolith."""
+        return Fingerprint(self.version, self.etag, monolith_etag)
 
 
 class View:

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from swampstore.clock import Clock, to_iso
+from swampstore.clock import to_iso
 from swampstore.index.changes import Change, attempts, index_moved, new_write_id
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Found
 from swampstore.index.format import (
     Document,
     Meta,
@@ -24,10 +25,11 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.index.local_copy import LocalCopy
 from swampstore.index.state import MetaSnapshot, View, document, grouped, slices_of
-from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
+
+if TYPE_CHECKING:
+    from swampstore.index.version import IndexContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +71,13 @@ class MonolithCommit:
     """Commits changes to one version 1 remote."""
 
     def __init__(
-        self,
-        documents: Documents,
-        copy: LocalCopy,
-        watch: Watch,
-        clock: Clock,
-        look_again: Callable[[Collection[str]], None],
+        self, context: IndexContext, look_again: Callable[[Collection[str]], None]
     ) -> None:
         self._look_again = look_again
-        self._documents = documents
-        self._copy = copy
-        self._watch = watch
-        self._clock = clock
+        self._documents = context.documents
+        self._copy = context.copy
+        self._watch = context.watch
+        self._clock = context.clock
 
     def commit(self, view: View, change: Change) -> MonolithCommitted:
         """Put the change into the monolith, and what follows from it into the shards."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
 from swampstore.index.changes import (
@@ -26,13 +27,14 @@ from swampstore.index.changes import (
     index_moved,
     new_write_id,
 )
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Found
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.partitions import shard_key
-from swampstore.index.repair import Recovery
 from swampstore.index.state import MetaSnapshot, View, document, with_uncommitted
-from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError, StoreError
+
+if TYPE_CHECKING:
+    from swampstore.index.version import IndexContext
 
 # Stands for the ETag of entries that no base can have agreed with.
 _MADE_ANEW = "made anew"
@@ -64,16 +66,12 @@ class ShardCommit:
     """Commits changes to one version 2 remote."""
 
     def __init__(
-        self,
-        documents: Documents,
-        recovery: Recovery,
-        watch: Watch,
-        look_again: Callable[[Collection[str]], None],
+        self, context: IndexContext, look_again: Callable[[Collection[str]], None]
     ) -> None:
         self._look_again = look_again
-        self._documents = documents
-        self._recovery = recovery
-        self._watch = watch
+        self._documents = context.documents
+        self._recovery = context.recovery
+        self._watch = context.watch
 
     def commit(self, view: View, change: Change) -> ShardsCommitted:
         """Put the change into the shards of the view, and whatever of them has to be healed."""

@@ -21,20 +21,20 @@ from swampstore.index.format import Meta, decode_meta, encode_meta
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery
 from swampstore.index.state import (
-    COMMIT_SEQ,
     FOREIGN_WRITER,
     INDEX_VERSION,
     META,
     META_ETAG,
     META_TOKEN,
     MONOLITH_CHECKED,
-    MONOLITH_ETAG,
     ORIGIN,
     Agreements,
     Fingerprint,
     MetaSnapshot,
+    meta_facts,
     same,
 )
+from swampstore.index.versions import version_of
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Fetched, ObjectInfo
 
@@ -80,7 +80,7 @@ class Watch:
         if seen is None and answer.fetched is not None:
             self._answer = answer
             return False
-        if agreed.version == 2 or self._is_monolith_unchanged(agreed):
+        if version_of(agreed.version).is_unchanged(self, agreed):
             return True
         self._answer = answer
         return False
@@ -90,7 +90,8 @@ class Watch:
         found = (self._agreements.of(one) for one in ((None, scope) if scope else (None,)))
         return [one for one in found if one is not None]
 
-    def _is_monolith_unchanged(self, agreed: Fingerprint) -> bool:
+    def is_monolith_unchanged(self, agreed: Fingerprint) -> bool:
+        """Whether the monolith is the one agreed with, or it is not yet time to ask again."""
         if agreed.meta is not None and not self._is_check_due():
             return True
         self._monolith = self._documents.monolith_info()
@@ -183,7 +184,8 @@ class Watch:
         text = data.decode()
         known = self._base.fact(ORIGIN)
         self.is_another = None not in (meta.origin, known) and meta.origin != known
-        self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token))
+        stale = version_of(meta.version).stale_facts
+        self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token, stale))
         return MetaSnapshot(meta.version, meta, text, info.etag, info.token)
 
     def _forget(self) -> None:
@@ -195,26 +197,6 @@ class Watch:
         if sighting.exists and self._base.fact(INDEX_VERSION) != str(sighting.version):
             self._base.apply(facts={INDEX_VERSION: str(sighting.version)})
         return sighting
-
-
-def meta_facts(
-    base: Base, meta: Meta, text: str, etag: str, token: str | None
-) -> dict[str, str | None]:
-    """Return the facts that remember a `_meta.json` as the last one seen.
-
-    The origin is that of what the base holds, for as long as it holds anything.
-    """
-    facts: dict[str, str | None] = {
-        META: text,
-        META_ETAG: etag,
-        META_TOKEN: token,
-        INDEX_VERSION: str(meta.version),
-        COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
-    }
-    if meta.origin is not None and (base.fact(ORIGIN) is None or not base.count()):
-        facts[ORIGIN] = meta.origin
-    # The frozen monolith of version 2 must never again prove anything.
-    return facts | ({MONOLITH_ETAG: None, MONOLITH_CHECKED: None} if meta.version == 2 else {})
 
 
 def _decode(data: bytes) -> Meta | None:
