@@ -67,7 +67,7 @@ def _of_units(paths: dict[str, Path], ground: IndexState) -> Iterator[Found]:
 
 
 def _stale(paths: dict[str, Path], ground: IndexState) -> Counter[str]:
-    if ground.version != 1 or ground.is_monolith_lost:
+    if not ground.has_copies:
         return Counter()
     readable = set(readable_shards(ground))
     return Counter(one for path in paths.values() for one in stale_in(path) if one in readable)

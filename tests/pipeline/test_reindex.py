@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import pytest
 
+from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
-from swampstore.index.format import Meta, RawEntries, decode_shard
+from swampstore.index.format import RawEntries, decode_shard, merged
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex
-from swampstore.pipeline.reindex.rebuilding import Writing, merged, write_shard
+from swampstore.pipeline.reindex.rebuilding import write_shard
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
+from swampstore.stores.protocol import Written
 from tests.pipeline.test_verify import MODELS, Home, fill
 from tests.support.damage import Bucket
 
@@ -153,11 +155,15 @@ def test_a_reindex_that_was_killed_before_meta_is_finished_by_the_next_one(
     ground.bucket.remove(SHARD)
     ground.bucket.remove(META_KEY)
 
-    def killed(self: Writing, meta: Meta, *, commits: bool) -> None:
-        raise KeyboardInterrupt
+    put_meta, kills = Documents.put_meta, iter([KeyboardInterrupt])
+
+    def killed(self: Documents, data: bytes, token: str | None, *, commits: bool) -> Written:
+        for kill in kills:
+            raise kill
+        return put_meta(self, data, token, commits=commits)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writing, "_put_meta", killed)
+        patched.setattr(Documents, "put_meta", killed)
         with pytest.raises(KeyboardInterrupt):
             reindex(spark, ground.places)
     # Whoever is interrupted shuts himself out before he gives the lock back, which heals the list.

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from swampstore.index.format import decode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.removals import Note, Notes, Removal
+from swampstore.index.versions import version_of
 from swampstore.pipeline.evidence.rows import (
     Claim,
     Item,
@@ -41,9 +42,13 @@ from tests.support.staging import metadata_of
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OLD = NOW - timedelta(days=1)
 SHARDED = TrustRules(
-    2, is_assumed=False, damaged=frozenset(), shards=None, since=NOW - timedelta(hours=1)
+    version_of(2),
+    is_assumed=False,
+    damaged=frozenset(),
+    shards=None,
+    since=NOW - timedelta(hours=1),
 )
-MONOLITHIC = SHARDED._replace(version=1)
+MONOLITHIC = SHARDED._replace(version=version_of(1))
 LOOK = 7
 NAME = "data/t/u/m/n"
 DIGEST = hashlib.sha256(b"content").hexdigest()

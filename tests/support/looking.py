@@ -47,7 +47,7 @@ class Looked(NamedTuple):
     def found(self) -> set[tuple[str, str]]:
         found = [(one.kind, one.rel) for _, _, some in self.examined() for one in some]
         stale: Counter[str] = Counter()
-        if self.ground.version == 1 and not self.ground.is_monolith_lost:
+        if self.ground.has_copies:
             readable = readable_shards(self.ground)
             stale.update(
                 partition

@@ -16,6 +16,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.index.path_map import Names
+from swampstore.index.versions import FIRST, known_version, version_of
 from swampstore.layout import is_internal
 from swampstore.notices import notice
 from swampstore.stores import ObjectInfo
@@ -63,13 +64,13 @@ class IndexCheck:
         unread = [one for one, info in listed.items() if self._known.get(one) != info.etag]
         self._documents.refuse_newer(dict.fromkeys(unread))
         lost = [one for one in meta.partitions if one not in listed]
-        # On version 1 the shards only repeat what the monolith says.
-        problems = self._broken if meta.version == 2 else self._behind
+        version = version_of(meta.version)
         for partition in lost:
+            problems = self._broken if version.counts(partition) else self._behind
             problems.add(f"{shard_key(partition)} is missing")
         for partition in self._unlike(meta, listed):
             self._behind.add(f"{shard_key(partition)} is not the one that {META_KEY} tells of")
-        if meta.version == 2:
+        if not version.counts(None):
             return
         if monolith is None:
             self._broken.add(f"{MONOLITH_KEY} is missing")
@@ -98,7 +99,7 @@ class IndexCheck:
 def heal(repo: Repo) -> bool:
     """Make missing documents of a sharded index anew; return whether that could be done."""
     try:
-        if repo.sync.status().index_version != 2:
+        if known_version(repo.sync.status().index_version).successor is not None:
             return False
         repo.sync.migrate_index()
     except SwampstoreError as error:
@@ -141,16 +142,11 @@ class ObjectCheck:
         """Yield the paths that the index names (in these partitions) below `data/`."""
         fetched = self._documents.meta()
         meta = decode_meta(fetched.data) if fetched else None
-        if meta is not None and meta.version == 2:
-            chosen = [one for one in meta.partitions if partitions is None or one in partitions]
-            for _, found in self._documents.shards(chosen):
-                yield from _data(found.doc.entries if found.doc else ())
-            return
-        monolith = self._documents.monolith()
-        if monolith is not None:
-            info, data = monolith
-            document = self._documents.parse_monolith(data, info.etag, info.token).doc
-            yield from _data(document.entries if document else ())
+        version = version_of(meta.version) if meta else FIRST
+        told = meta.partitions if meta else ()
+        chosen = [one for one in told if partitions is None or one in partitions]
+        for entries in version.entries(self._documents, chosen):
+            yield from _data(entries)
 
     def _objects(self) -> Iterator[tuple[str, ObjectInfo]]:
         root = self._names.remote("")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -119,7 +119,7 @@ class _EntryMembers(msgspec.Struct, rename="camel"):
 
 
 class _MetaMembers(msgspec.Struct, rename="camel"):
-    version: Literal[1, 2]
+    version: Annotated[int, msgspec.Meta(ge=1)]
     partitions: list[str]
     commit_seq: _CommitSeq | None = None
 

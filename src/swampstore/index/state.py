@@ -31,6 +31,16 @@ class State(NamedTuple):
     exists: bool
     discovered: bool = False
 
+    def is_another(self, version: str | None, commit_seq: str | None, origin: str | None) -> bool:
+        """Whether this is not the index that it was: another origin, or numbers that went back."""
+        if self.meta and self.meta.origin and origin and self.meta.origin != origin:
+            return True
+        if version is not None and self.version < int(version):
+            return True
+        if self.commit_seq is None or commit_seq is None:
+            return False
+        return self.commit_seq < int(commit_seq)
+
 
 class Slice(NamedTuple):
     """The entries of one partition, as far as the scope that was asked for covers them.

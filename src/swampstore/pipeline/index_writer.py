@@ -15,6 +15,8 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.state import View
+from swampstore.index.version import IndexVersion
+from swampstore.index.versions import FIRST, version_of
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
@@ -103,14 +105,14 @@ def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWrite
         yield editor
 
 
-def version_without_meta(place: Place, store: Store) -> int:
-    """Return what a cache that knows nothing takes a remote without `_meta.json` for; 0: for empty.
+def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
+    """Return what a cache that knows nothing takes a remote without `_meta.json` for.
 
-    Raises NewerFormatError.
+    None: for one that is empty. Raises NewerFormatError.
     """
     with _opened(place, store, system_clock) as editor:
         try:
             state = editor.index.refresh()
         except IndexDamagedError:
-            return 1  # a monolith that cannot be read is one that was in use
-    return state.version if state.exists else 0
+            return FIRST  # a monolith that cannot be read is one that was in use
+    return version_of(state.version) if state.exists else None

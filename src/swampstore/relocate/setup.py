@@ -26,6 +26,7 @@ from swampstore.errors import (
 from swampstore.escaping import escaped
 from swampstore.index.path_map import ways_out
 from swampstore.index.report import Conflict, Progress, Pushed, Step, no_progress
+from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
 from swampstore.relocate.destinations import (
@@ -240,11 +241,15 @@ class Setup:
             pushed = self._push_to(self._there, full=True)
             self._report.files_pushed = pushed.files
             self._warn_about(pushed.conflicts)
-        if index == "sharded":
+        wanted = version_named(index) if index else None
+        if wanted is not None and wanted.successor is None:
             service.migrate_index()
         self._pull_from(self._there, full=cache.released > 0)
-        if index == "v1" and service.status().index_version == 2:
-            self._report.warnings.append("the index of the remote is the sharded one, and stays so")
+        found = known_version(service.status().index_version)
+        if wanted not in (None, found):
+            self._report.warnings.append(
+                f"the index of the remote is the {found.name} one, and stays so"
+            )
 
     def _push_to(self, repo: Repo, *, full: bool = False) -> Pushed:
         self._begin("push")

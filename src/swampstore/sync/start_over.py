@@ -17,7 +17,6 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.state import State
 from swampstore.layout import DATASTORE_SUBDIRS
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
@@ -42,7 +41,7 @@ def start_over_if_made_anew(parts: SyncContext) -> bool:
         parts.tracker.mark(None)
         base.clear()
         return True
-    if base.count() and _is_another(state, *before):
+    if base.count() and state.is_another(*before):
         _start_over(parts)
         return False
     learn_own_commits(parts)
@@ -133,16 +132,3 @@ def _is_base_lost(parts: SyncContext) -> bool:
     if parts.base.fact("verified_at") is not None or parts.base.count():
         return False
     return bool(parts.tracker.state().last_verified_at)
-
-
-def _is_another(
-    state: State, version: str | None, commit_seq: str | None, origin: str | None
-) -> bool:
-    """Whether an index is not the one it was: another origin, or numbers that went back."""
-    if state.meta and state.meta.origin and origin and state.meta.origin != origin:
-        return True
-    if version is not None and state.version < int(version):
-        return True
-    if state.commit_seq is None or commit_seq is None:
-        return False
-    return state.commit_seq < int(commit_seq)

@@ -12,6 +12,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import unit_of, version_file
 from swampstore.index.report import Progress, no_progress
 from swampstore.index.state import View
+from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import METADATA
 from swampstore.pipeline.copy.comparison import Comparison, Trouble
 from swampstore.pipeline.copy.ends import (
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 
 _ATTEMPTS = 8
-_SHARDED = 2
 _TOLD = "others changed it, or something of the same data name, meanwhile"
 
 
@@ -73,7 +73,7 @@ class Commits:
         editor.index.fence()
         with source.open() as store:
             meta = read_meta(source, store)[0] if source.indexed else None
-        if meta is not None and meta.version == _SHARDED:
+        if meta is not None and version_of(meta.version) is not FIRST:
             with editor.locks.committing() as guard, editor.index.guarded(guard):
                 editor.index.migrate()
 

@@ -11,6 +11,8 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.removals import Notes, read_notes
+from swampstore.index.version import IndexVersion
+from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline.evidence.gathering import Places
 from swampstore.pipeline.evidence.rows import Summary, Total, TrustRules
 from swampstore.pipeline.index_writer import version_without_meta
@@ -24,7 +26,7 @@ _CONCURRENCY = 10
 class IndexState:
     """The index documents of one place, as they are before anybody does something about them.
 
-    `version` is 0 if there is no index: in a directory that is used in place, and where nothing
+    `version` is None if there is no index: in a directory that is used in place, and where nothing
     was pushed yet. Without `meta` there is none that can be used; it `is_damaged` if there is one
     all the same. `token` is the condition for replacing it. `shards` are those that are there,
     `now` is the time by the clock of the store. `notes` tell what deletions have still to remove.
@@ -32,7 +34,7 @@ class IndexState:
 
     place: Place
     now: datetime
-    version: int = 0
+    version: IndexVersion | None = None
     meta: Meta | None = None
     is_damaged: bool = False
     etag: str | None = None
@@ -56,8 +58,8 @@ class IndexState:
 
     @property
     def is_monolith_lost(self) -> bool:
-        """Whether the truth of a version 1 remote is missing or damaged."""
-        if self.version != 1:
+        """Whether the monolith is the truth, and is missing or damaged."""
+        if self.version is None or not self.version.counts(None):
             return False
         return self.monolith is None or any(
             one.document == MONOLITH_KEY and one.problem for one in self.summaries
@@ -65,27 +67,34 @@ class IndexState:
 
     @property
     def damaged(self) -> frozenset[str]:
-        """The partitions of a version 2 remote whose entries nobody can tell."""
-        if self.version != 2:
-            return frozenset()
+        """The partitions whose shard is the truth, and whose entries nobody can tell."""
         there = {partition for partition, _ in self.shards}
         unreadable = {one.partition for one in self.summaries if one.partition and one.problem}
-        return (self.listed - there) | unreadable
+        version = self.version
+        if version is None:
+            return frozenset()
+        return frozenset(filter(version.counts, (self.listed - there) | unreadable))
 
     @property
     def has_lost_list(self) -> bool:
-        """Whether nobody can tell which shards a version 2 remote should have."""
-        return self.version == 2 and self.meta is None
+        """Whether shards are the truth, and nobody can tell which there should be."""
+        return self.meta is None and self.version is not None and not self.version.counts(None)
 
     @property
     def is_bare(self) -> bool:
         """Whether there are objects, and not a single document that tells of them."""
-        return self.version == 1 and not (self.etag or self.monolith or self.shards)
+        return self.version is not None and not (self.etag or self.monolith or self.shards)
 
     @property
     def is_assumed(self) -> bool:
         """Whether nothing but the listing tells what belongs to the place."""
-        return self.version == 0 or self.is_monolith_lost
+        return self.version is None or self.is_monolith_lost
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether shards only repeat what the monolith says, which can be compared."""
+        is_truth = self.version is not None and self.version.counts(None)
+        return is_truth and not self.is_monolith_lost
 
     def outlook(self, grace: timedelta) -> TrustRules:
         """Return how evidence is to be understood; what is younger may be of a push."""
@@ -96,8 +105,8 @@ class IndexState:
     @property
     def expected(self) -> Total:
         """How much there should be by the documents that count."""
-        is_sharded = self.version == 2
-        counting = [one for one in self.summaries if (one.partition is not None) == is_sharded]
+        version = self.version or FIRST
+        counting = [one for one in self.summaries if version.counts(one.partition)]
         return Total(sum(one.entries for one in counting), sum(one.bytes for one in counting))
 
     @property
@@ -120,11 +129,11 @@ def look(place: Place, store: Store) -> IndexState:
     meta = _decoded(fetched.data) if fetched else None
     shards = tuple(sorted(documents.listed_shards().items()))
     monolith = documents.monolith_info()
-    version = meta.version if meta else version_without_meta(place, store)
+    version = version_of(meta.version) if meta else version_without_meta(place, store)
     return IndexState(
         place,
         store.clock(),
-        max(version, 1) if fetched else version,
+        version or (FIRST if fetched else None),
         meta,
         is_damaged=fetched is not None and meta is None,
         etag=fetched.info.etag if fetched else None,

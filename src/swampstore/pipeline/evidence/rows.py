@@ -17,6 +17,8 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.path_map import is_safe
 from swampstore.index.removals import Notes
+from swampstore.index.version import IndexVersion
+from swampstore.index.versions import FIRST
 from swampstore.layout import is_internal
 from swampstore.pipeline.source.objects import Content
 from swampstore.stores.protocol import ObjectInfo
@@ -196,13 +198,13 @@ def paths_in(
 class TrustRules(NamedTuple):
     """How the evidence of a place is to be understood, as far as a task must know.
 
-    `version` is that of the index. Whatever is there belongs to the place if it `is_assumed`, else
-    what is of one of the `damaged` partitions, and with `shards` all that is of no such partition.
-    What was written after `since` may belong to a push that is going on. `notes` tell what is left
-    of deletions.
+    `version` is that of the index, None without one. Whatever is there belongs to the place if it
+    `is_assumed`, else what is of one of the `damaged` partitions, and with `shards` all that is of
+    no such partition. What was written after `since` may belong to a push that is going on. `notes`
+    tell what is left of deletions.
     """
 
-    version: int
+    version: IndexVersion | None
     is_assumed: bool
     damaged: frozenset[str]
     shards: frozenset[str] | None
@@ -212,10 +214,10 @@ class TrustRules(NamedTuple):
     def truth(self, claims: Iterable[Claim]) -> Iterator[Claim]:
         """Yield the entries of the documents that count.
 
-        On version 2 these are all shards, also such that `_meta.json` does not tell of.
+        Among them are shards that `_meta.json` does not tell of.
         """
-        is_sharded = self.version == 2
-        return (one for one in claims if (one.partition is not None) == is_sharded)
+        version = self.version or FIRST
+        return (one for one in claims if version.counts(one.partition))
 
     def assumes(self, home: str) -> bool:
         """Whether an object of a partition belongs to the place, though no entry may tell."""

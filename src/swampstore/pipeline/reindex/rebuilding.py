@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -10,21 +9,19 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.clock import system_clock, to_iso
-from swampstore.index.changes import attempts, index_moved, new_write_id
+from swampstore.clock import system_clock
+from swampstore.index.changes import attempts, index_moved
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
-    Meta,
     RawEntries,
-    decode_monolith,
     decode_shard,
-    encode_meta,
-    encode_monolith,
     encode_shard,
+    merged,
 )
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.partitions import META_KEY, shard_key
+from swampstore.index.version import Rebuild
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
@@ -57,7 +54,7 @@ from swampstore.pipeline.reindex.planned import (
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import FINDINGS
 from swampstore.pipeline.source.scan import batches
-from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
+from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.protocol import Store, Written
 
 if TYPE_CHECKING:
@@ -77,12 +74,6 @@ class Current(NamedTuple):
     doc: Document | None = None
     etag: str | None = None
     token: str | None = None
-
-
-def merged(current: RawEntries, wanted: RawEntries) -> RawEntries:
-    """Return the wanted entries in the order of the current ones, then the new ones."""
-    kept = {rel: wanted[rel] for rel in current if rel in wanted}
-    return kept | {rel: raw for rel, raw in sorted(wanted.items()) if rel not in kept}
 
 
 def read_shard(store: Store, key: str) -> Current:
@@ -107,8 +98,8 @@ def write_shard(
 ) -> tuple[str, str, bool]:
     """Make a shard hold these entries; return its ETag, its token and whether it was written.
 
-    `commit_seq` is the commit that writes it on version 2. `expected` is the ETag that it had when
-    the entries were settled. Raises IndexMovedError if somebody wrote another one since.
+    `commit_seq` is the commit that writes it, if commits are counted. `expected` is the ETag that
+    it had when the entries were settled. Raises IndexMovedError if somebody wrote another one.
     """
     key = place.names().remote(shard_key(partition))
     for _ in attempts(()):
@@ -262,10 +253,14 @@ class Rebuilding:
             look,
             ground.outlook(self._grace),
             frozenset(ground.unlisted),
-            ground.highest + 1 if ground.version == 2 else None,
+            ground.highest + 1 if _counts_commits(ground) else None,
             adopts=self._adopts,
             rehash=self._rehash,
         )
+
+
+def _counts_commits(ground: IndexState) -> bool:
+    return ground.version is not None and ground.version.counts_commits
 
 
 def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
@@ -307,7 +302,20 @@ class Writing:
     def run(self) -> int:
         """Write what has to be written; return how many documents that were."""
         self._keep_evidence()
-        return self._sharded() if self._ground.version == 2 else self._monolithic()
+        ground = self._ground
+        assert ground.version is not None
+        return ground.version.rebuild(
+            Rebuild(
+                self._documents,
+                ground.meta,
+                ground.token,
+                dict(ground.shards),
+                ground.highest,
+                self._write_shards,
+                self._entries,
+                system_clock,
+            )
+        )
 
     def _keep_evidence(self) -> None:
         damaged = [one.document for one in self._ground.summaries if one.problem or one.nonsense]
@@ -316,100 +324,8 @@ class Writing:
         for rel in sorted({*damaged}):
             self._quarantine.keep(rel)
 
-    # Version 2 ---------------------------------------------------------------------------------
-
-    def _sharded(self) -> int:
-        seq = self._ground.highest + 1
-        etags, written = self._write_shards(seq)
-        emptied = self._empty({*dict(self._ground.shards), *self._ground.listed} - etags.keys())
-        if not written and not emptied and self._is_told(etags):
-            return 0
-        meta = self._ground.meta or Meta(2, ())
-        self._put_meta(
-            replace(
-                meta,
-                partitions=tuple(sorted(etags)),
-                commit_seq=seq,
-                shards=dict(sorted(etags.items())),
-                origin=meta.origin or new_write_id(),
-            ),
-            commits=True,
-        )
-        self._remove(emptied)
-        return written + len(emptied) + 1
-
-    def _is_told(self, etags: Mapping[str, str]) -> bool:
-        """Whether `_meta.json` says already what is there."""
-        meta = self._ground.meta
-        return (
-            meta is not None
-            and (meta.commit_seq or 0) >= self._ground.highest
-            and {*meta.partitions} == etags.keys()
-            and all(meta.shards.get(one, etag) == etag for one, etag in etags.items())
-        )
-
-    def _empty(self, partitions: Iterable[str]) -> dict[str, str]:
-        """Write shards without entries where there should be none; return their tokens."""
-        tokens: dict[str, str] = {}
-        there = dict(self._ground.shards)
-        for partition in sorted(partitions):
-            if partition in there:
-                key = self._place.names().remote(shard_key(partition))
-                now = read_shard(self._documents.store, key)
-                if now.doc is None or now.doc.entries:
-                    data = encode_shard((now.doc or Document({})).holding({}))
-                    tokens[partition] = self._documents.put_shard(partition, data, now.token).token
-        return tokens
-
-    def _remove(self, emptied: Mapping[str, str]) -> None:
-        if self._documents.store.capabilities.conditional_delete:
-            for partition, token in emptied.items():
-                with contextlib.suppress(StoreError):  # an empty shard does no harm
-                    self._documents.delete_shard_if(partition, token)
-
-    # Version 1 ---------------------------------------------------------------------------------
-
-    def _monolithic(self) -> int:
-        etag, is_written = self._write_monolith()
-        etags, written = self._write_shards(None)
-        leftovers = sorted(dict(self._ground.shards).keys() - etags.keys())
-        for partition in leftovers:
-            self._documents.delete_shard(partition)
-        written += is_written + len(leftovers)
-        meta = self._ground.meta
-        if not written and meta and meta.monolith == etag and {*meta.partitions} == etags.keys():
-            return 0
-        known = [one for one in (meta.partitions if meta else ()) if one in etags]
-        partitions = tuple(dict.fromkeys((*known, *sorted(etags))))
-        self._put_meta(
-            Meta(
-                version=1,
-                partitions=partitions,
-                shards={one: etags[one] for one in partitions},
-                monolith=etag,
-                extra=meta.extra if meta else {},
-                origin=(meta and meta.origin) or new_write_id(),
-            ),
-            commits=False,
-        )
-        return written + 1
-
-    def _write_monolith(self) -> tuple[str, bool]:
-        fetched = self._documents.monolith()
-        token = fetched.info.token if fetched else None
-        current = _decoded(fetched.data) if fetched else None
-        wanted = wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
-        if fetched is not None and current is not None and current.entries == wanted:
-            return fetched.info.etag, False
-        before = current or Document({})
-        doc = Document(merged(before.entries, wanted), before.extra)
-        data = encode_monolith(doc, to_iso(system_clock()), new_write_id())
-        try:
-            return self._documents.put_monolith(data, token).etag, True
-        except PreconditionFailedError:
-            raise index_moved(f"somebody else wrote {MONOLITH_KEY}", ()) from None
-
-    # Both --------------------------------------------------------------------------------------
+    def _entries(self) -> RawEntries:
+        return wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
 
     def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
@@ -425,17 +341,3 @@ class Writing:
                 raise index_moved(answer["error"], ())
         etags = {answer["partition"]: answer["etag"] for answer in answers}
         return etags, sum(answer["is_written"] for answer in answers)
-
-    def _put_meta(self, meta: Meta, *, commits: bool) -> None:
-        data = encode_meta(meta, new_write_id())
-        try:
-            self._documents.put_meta(data, self._ground.token, commits=commits)
-        except PreconditionFailedError:
-            raise index_moved(f"somebody else wrote {META_KEY}", ()) from None
-
-
-def _decoded(data: bytes) -> Document | None:
-    try:
-        return decode_monolith(data)
-    except IndexDamagedError:
-        return None

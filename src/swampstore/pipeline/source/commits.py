@@ -15,6 +15,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, Entry, decode_entry, decode_meta
 from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.index.state import same
+from swampstore.index.versions import FIRST, version_of
 from swampstore.notices import notice
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.stores.errors import ObjectNotFoundError
@@ -83,8 +84,8 @@ def look(documents: Documents, before: Told | None = None) -> Told:
         _check_empty(documents)
         return Told(0, {})
     meta = decode_meta(fetched.data)
-    if meta.version != 2:
-        raise _version_1(documents)
+    if not version_of(meta.version).counts_commits:
+        raise _uncounted(documents, meta.version)
     etags = {one: meta.shards[one] for one in meta.partitions if one in meta.shards}
     listed = _listed(documents, [one for one in meta.partitions if one not in etags])
     info, seq = fetched.info, meta.commit_seq or 0
@@ -94,7 +95,7 @@ def look(documents: Documents, before: Told | None = None) -> Told:
 def _check_empty(documents: Documents) -> None:
     """Make sure that there is no index because there is nothing yet."""
     if documents.monolith_info() is not None:
-        raise _version_1(documents)
+        raise _uncounted(documents, FIRST.number)
     if documents.listed_shards():
         raise IndexDamagedError(
             f"{META_KEY} of {documents.store.identity} is missing, so nobody knows what was"
@@ -103,9 +104,9 @@ def _check_empty(documents: Documents) -> None:
         )
 
 
-def _version_1(documents: Documents) -> NotFollowableError:
+def _uncounted(documents: Documents, version: int) -> NotFollowableError:
     return NotFollowableError(
-        f"the index of {documents.store.identity} is of version 1, which does not count its"
+        f"the index of {documents.store.identity} is of version {version}, which does not count its"
         " commits: there is nothing to follow",
         hint=f"{_MIGRATE} All clients that use it must know version 2 then.",
     )

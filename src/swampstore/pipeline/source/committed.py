@@ -13,6 +13,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import RawEntries, decode_entry, decode_monolith, decode_shard
 from swampstore.index.partitions import MONOLITH_KEY, partition_of, shard_key
 from swampstore.index.path_kinds import unit_of
+from swampstore.index.versions import version_of
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, each, listed, pieces
@@ -68,7 +69,7 @@ def slices(
     """
     if place.indexed:
         meta, is_damaged = read_meta(place, store)
-        if meta is not None and meta.version == 2:
+        if meta is not None and not version_of(meta.version).counts(None):
             chosen = [one for one in meta.partitions if may_hold(one)]
             return [Shards(tuple(one)) for one in bins(chosen, lambda _: 1, tasks)]
         # Where `_meta.json` is lost, shards may have gone on after the monolith was frozen.

@@ -18,6 +18,7 @@ from swampstore.index.format import (
 )
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.index.state import MetaSnapshot, document, with_uncommitted
+from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline import schemas
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
@@ -40,7 +41,7 @@ _NOTHING = (None,) * 8
 class Index(Whole):
     """One row per entry of the documents that are the truth.
 
-    On version 2 these are the shards that `_meta.json` names, on version 1 the monolith. With
+    These are the monolith, or the shards that `_meta.json` names, as the version has it. With
     `every_document` entries come from the monolith and from every shard that is named or there.
     A document that is missing or damaged is a row without a path that tells the problem.
     """
@@ -78,17 +79,16 @@ def documents(place: Place, store: Store, *, every: bool = False) -> list[str]:
     shards: set[str] = set(meta.partitions) if meta else set()
     if every or meta is None:
         shards |= listed_shards(place, store)
-    if meta is not None:
-        is_sharded = meta.version == 2
-    else:
+    if every:
+        chosen = [*sorted(map(shard_key, shards)), *([MONOLITH_KEY] if has_monolith else [])]
+    elif meta is not None:
+        chosen = version_of(meta.version).documents(shards)
+    elif has_monolith:
         # After shards took over, the monolith may still be there.
-        is_sharded = not has_monolith or (
-            bool(shards) and not every and version_without_meta(place, store) == 2
-        )
-    chosen = sorted(map(shard_key, shards)) if every or is_sharded else []
-    must_be_there = meta is not None and not every  # if it is not, its row tells
-    if (every or not is_sharded) and (has_monolith or must_be_there):
-        chosen.append(MONOLITH_KEY)
+        version = version_without_meta(place, store) if shards else None
+        chosen = (version or FIRST).documents(shards)
+    else:
+        chosen = sorted(map(shard_key, shards))
     return [META_KEY, *chosen] if is_damaged else chosen
 
 
@@ -152,8 +152,8 @@ def read_document(place: Place, store: Store, rel: str) -> Document | str:
         if partition is None or not found.removed:
             return found
         meta, _ = read_meta(place, store)
-        sighting = MetaSnapshot(version=meta.version if meta else 0, meta=meta)
-        return document(with_uncommitted(partition, Found(found, info.etag), sighting))
+        snapshot = MetaSnapshot(meta.version if meta else FIRST.number, meta)
+        return document(with_uncommitted(partition, Found(found, info.etag), snapshot))
     except ObjectNotFoundError:
         return "it is missing"
     except IndexDamagedError as error:

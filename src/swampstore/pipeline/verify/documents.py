@@ -24,10 +24,10 @@ _STALE = "place int, partition string, count bigint"
 
 def of_documents(ground: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
     """Yield what is wrong; `stale` counts the entries by which shards differ from the monolith."""
-    if ground.version == 0:
+    if ground.version is None:
         return
     yield from _of_meta(ground)
-    if ground.version == 1:
+    if ground.version.counts(None):
         yield from _of_monolith(ground)
     times = {partition: info.last_modified for partition, info in ground.shards}
     since = ground.now - grace
@@ -67,11 +67,11 @@ def _of_shard(ground: IndexState, one: Summary, partition: str) -> Found | None:
         return None
     if partition not in ground.listed:
         # What has no entries is left where the last version of a model was deleted.
-        if not one.entries or (ground.version == 1 and ground.is_monolith_lost):
+        if not one.entries or ground.is_monolith_lost:
             return None
         return Found(kinds.UNLISTED_SHARD, one.document, f"it has {one.entries} entries")
     seq = ground.meta.commit_seq or 0
-    if ground.version == 2 and one.highest > seq:
+    if ground.version and ground.version.counts_commits and one.highest > seq:
         detail = f"it has entries of commit {one.highest}, the last one is {seq}"
         return Found(kinds.WRONG_SEQUENCE, one.document, detail)
     return None
@@ -90,11 +90,9 @@ def _unless_young(found: Found, written: datetime, since: datetime) -> Found:
 def stale_shards(
     entries: DataFrame, grounds: Mapping[int, IndexState]
 ) -> dict[int, dict[str, int]]:
-    """Return by how many entries shards of version 1 differ from the monolith, if they do."""
+    """Return by how many entries shards differ from the monolith that they repeat, if they do."""
     shards = {
-        number: frozenset(readable_shards(one))
-        for number, one in grounds.items()
-        if one.version == 1 and not one.is_monolith_lost
+        number: frozenset(readable_shards(one)) for number, one in grounds.items() if one.has_copies
     }
     if not any(shards.values()):
         return {}
