@@ -336,6 +336,22 @@ def test_a_damaged_or_missing_document_is_found(repo: Repo, bucket: Path, name: 
     assert name in finding(report, "remote_index").details[0]
 
 
+def test_a_lost_meta_of_a_sharded_index_is_found_and_healed(repo: Repo, bucket: Path) -> None:
+    repo.sync.migrate_index()
+    (bucket / "_index/_meta.json").unlink()
+    report = examine(repo)
+    assert failures(report) == {"remote_index"}
+    assert "_index/_meta.json is missing" in finding(report, "remote_index").details[0]
+    assert examine(repo, repair=True).ok
+    assert failures(examine(repo)) == set()
+
+
+def test_a_lost_meta_is_a_warning_where_there_is_a_monolith(repo: Repo, bucket: Path) -> None:
+    (bucket / "_index/_meta.json").unlink()
+    report = examine(repo)
+    assert (failures(report), warnings(report)) == (set(), {"remote_index"})
+
+
 # Objects --------------------------------------------------------------------------------------
 
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 from swampstore.doctor import checks
 from swampstore.doctor.findings import Finding, Problems
 from swampstore.errors import SwampstoreError
+from swampstore.index import rules
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Meta, decode_meta
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.format import Document, Meta, decode_meta
+from swampstore.index.partitions import META_KEY, partition_of
 from swampstore.index.path_map import Names
-from swampstore.index.versions import FIRST, known_version, version_of
+from swampstore.index.rules import IndexDocuments
+from swampstore.index.version import IndexVersion
+from swampstore.index.versions import FIRST, VERSIONS, known_version, version_of
 from swampstore.layout import is_internal
 from swampstore.notices import notice
 from swampstore.stores import ObjectInfo
@@ -48,52 +51,57 @@ class IndexCheck:
         """Return what was found; what breaks nothing is a warning."""
         fetched = self._documents.meta()
         monolith = self._documents.monolith_info()
-        if fetched is None and monolith is None:
+        shards = self._documents.listed_shards()
+        if fetched is None and monolith is None and not shards:
             return Finding(checks.INDEX.name, passed=True, message="nothing was pushed yet")
-        if fetched is not None:
-            try:
-                self._compare(decode_meta(fetched.data), monolith)
-            except IndexDamagedError as error:
-                self._broken.add(error.message)
+        try:
+            meta = decode_meta(fetched.data) if fetched else None
+            seen = self._seen(meta, monolith, shards)
+        except IndexDamagedError as error:
+            self._broken.add(error.message)
         else:
-            self._read_monolith()
+            self._judge(seen)
         return (self._broken if self._broken.count else self._behind).finding()
 
-    def _compare(self, meta: Meta, monolith: ObjectInfo | None) -> None:
-        listed = self._documents.listed_shards()
-        unread = [one for one, info in listed.items() if self._known.get(one) != info.etag]
+    def _seen(
+        self, meta: Meta | None, monolith: ObjectInfo | None, shards: Mapping[str, ObjectInfo]
+    ) -> IndexDocuments:
+        """Read what has to be read; raise IndexDamagedError if the monolith is no use."""
+        unread = [one for one, info in shards.items() if self._known.get(one) != info.etag]
         self._documents.refuse_newer(dict.fromkeys(unread))
-        lost = [one for one in meta.partitions if one not in listed]
-        version = version_of(meta.version)
-        for partition in lost:
-            problems = self._broken if version.counts(partition) else self._behind
-            problems.add(f"{shard_key(partition)} is missing")
-        for partition in self._unlike(meta, listed):
-            self._behind.add(f"{shard_key(partition)} is not the one that {META_KEY} tells of")
-        if not version.counts(None):
-            return
-        if monolith is None:
-            self._broken.add(f"{MONOLITH_KEY} is missing")
-        elif meta.monolith != monolith.etag:
-            self._read_monolith()
-            if meta.monolith is not None and self._is_settled(monolith):
-                self._behind.add(f"{MONOLITH_KEY} is not the one that {META_KEY} tells of")
+        version = version_of(meta.version) if meta else self._version_without_meta(monolith)
+        problem = None
+        is_told = meta is not None and monolith is not None and meta.monolith == monolith.etag
+        if version.counts(None) and not is_told:
+            try:
+                self._monolith()
+            except IndexDamagedError as error:
+                problem = error.message
+        return IndexDocuments(
+            version, meta, monolith=monolith, monolith_problem=problem, shards=shards
+        )
 
-    def _read_monolith(self) -> None:
-        """Raise NewerFormatError or IndexDamagedError if it cannot be understood."""
+    def _version_without_meta(self, monolith: ObjectInfo | None) -> IndexVersion:
+        """Return the version whose documents are there; a frozen monolith is not the truth."""
+        found = self._monolith() if monolith else None
+        is_truth = found is not None and not found.is_frozen
+        return next(one for one in VERSIONS.values() if one.counts(None) is is_truth)
+
+    def _monolith(self) -> Document | None:
+        """Return the monolith; raise NewerFormatError or IndexDamagedError."""
         found = self._documents.monolith()
-        if found is not None:
-            self._documents.parse_monolith(found.data, found.info.etag, found.info.token)
+        if found is None:
+            return None
+        info, data = found
+        return self._documents.parse_monolith(data, info.etag, info.token).doc
 
-    def _unlike(self, meta: Meta, listed: dict[str, ObjectInfo]) -> Iterator[str]:
-        for partition, info in sorted(listed.items()):
-            is_told = partition in meta.partitions
-            etag = meta.shards.get(partition, info.etag)
-            if (not is_told or etag != info.etag) and self._is_settled(info):
-                yield partition
-
-    def _is_settled(self, info: ObjectInfo) -> bool:
-        return info.last_modified < self._since
+    def _judge(self, seen: IndexDocuments) -> None:
+        for fault in rules.faults(seen):
+            problems = self._broken if fault.is_loss else self._behind
+            problems.add(fault.detail or f"{fault.rel} is missing")
+        for fault in rules.strangers(seen):
+            if rules.is_settled(fault.written, self._since):
+                self._behind.add(f"{fault.rel} is not the one that {META_KEY} tells of")
 
 
 def heal(repo: Repo) -> bool:
@@ -130,7 +138,9 @@ class ObjectCheck:
         try:
             ledger.enter(self._entries(None))
             for info in ledger.unknown(self._objects()):
-                if info.last_modified < self._since:
+                is_young = not rules.is_settled(info.last_modified, self._since)
+                kind = rules.fault_of_object(is_named=False, is_there=True, is_young=is_young)
+                if kind == rules.ORPHAN:
                     orphans.add(info.key)
             for rel in self._confirmed(ledger.unseen()):
                 missing.add(rel)
@@ -162,7 +172,11 @@ class ObjectCheck:
         """
         for batch in _batches(unseen):
             named = set(self._entries({partition_of(rel) for rel in batch}))
-            yield from (rel for rel in batch if rel in named and not self._has_object(rel))
+            yield from (rel for rel in batch if rel in named and self._is_missing(rel))
+
+    def _is_missing(self, rel: str) -> bool:
+        kind = rules.fault_of_object(is_named=True, is_there=self._has_object(rel))
+        return kind == rules.MISSING_OBJECT
 
     def _has_object(self, rel: str) -> bool:
         # An early client put the data of a namespace under its bare path.

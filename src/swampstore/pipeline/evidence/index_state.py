@@ -11,6 +11,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.removals import Notes, read_notes
+from swampstore.index.rules import IndexDocuments, ShardContent
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline.evidence.gathering import Places
@@ -45,35 +46,48 @@ class IndexState:
     notes: Notes = field(default_factory=Notes)
 
     @property
+    def documents(self) -> IndexDocuments | None:
+        """What the rules for documents need to know, None without an index."""
+        if self.version is None:
+            return None
+        of_monolith = [one for one in self.summaries if one.document == MONOLITH_KEY]
+        return IndexDocuments(
+            self.version,
+            self.meta,
+            self.is_damaged,
+            self.monolith,
+            next((one.problem for one in of_monolith if one.problem), None),
+            dict(self.shards),
+            {
+                one.partition: ShardContent(one.entries, one.highest, one.problem)
+                for one in self.summaries
+                if one.partition is not None
+            },
+        )
+
+    @property
     def listed(self) -> frozenset[str]:
         """The partitions that readers look for."""
-        if self.meta is not None:
-            return frozenset(self.meta.partitions)
-        return frozenset(partition for partition, _ in self.shards)
+        found = self.documents
+        return found.listed if found else frozenset(dict(self.shards))
 
     @property
     def unlisted(self) -> list[str]:
         """The partitions of shards that are there, and that no reader looks for."""
-        return [partition for partition, _ in self.shards if partition not in self.listed]
+        listed = self.listed
+        return [partition for partition, _ in self.shards if partition not in listed]
 
     @property
     def is_monolith_lost(self) -> bool:
         """Whether the monolith is the truth, and is missing or damaged."""
-        if self.version is None or not self.version.counts(None):
-            return False
-        return self.monolith is None or any(
-            one.document == MONOLITH_KEY and one.problem for one in self.summaries
-        )
+        found = self.documents
+        return found is not None and found.is_monolith_lost
 
     @property
     def damaged(self) -> frozenset[str]:
         """The partitions whose shard is the truth, and whose entries nobody can tell."""
-        there = {partition for partition, _ in self.shards}
-        unreadable = {one.partition for one in self.summaries if one.partition and one.problem}
-        version = self.version
-        if version is None:
-            return frozenset()
-        return frozenset(filter(version.counts, (self.listed - there) | unreadable))
+        found = self.documents
+        return found.damaged if found else frozenset()
 
     @property
     def has_lost_list(self) -> bool:

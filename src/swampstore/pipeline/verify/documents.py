@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
+from swampstore.index import rules
+from swampstore.index.partitions import ROOT, partition_of, shard_key
 from swampstore.pipeline.evidence.gathering import Task, arrow_schema
 from swampstore.pipeline.evidence.index_state import IndexState
-from swampstore.pipeline.evidence.rows import Path, Summary, paths_in, why_forbidden
+from swampstore.pipeline.evidence.rows import Path, paths_in, why_forbidden
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.rules import Found
@@ -24,66 +25,27 @@ _STALE = "place int, partition string, count bigint"
 
 def of_documents(ground: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
     """Yield what is wrong; `stale` counts the entries by which shards differ from the monolith."""
-    if ground.version is None:
+    if ground.documents is None:
         return
-    yield from _of_meta(ground)
-    if ground.version.counts(None):
-        yield from _of_monolith(ground)
-    times = {partition: info.last_modified for partition, info in ground.shards}
     since = ground.now - grace
-    for partition in sorted(ground.listed - times.keys()):
-        yield Found(kinds.MISSING_SHARD, shard_key(partition))
-    for one in ground.summaries:
-        if one.partition is not None and one.partition in times:
-            found = _of_shard(ground, one, one.partition)
-            if found is not None and one.partition not in stale:
-                yield _unless_young(found, times[one.partition], since)
+    for fault in rules.faults(ground.documents):
+        # What is stale is told of as such.
+        if fault.written is None or fault.partition not in stale:
+            found = Found(fault.kind, fault.rel, fault.detail)
+            yield found if rules.is_settled(fault.written, since) else _young(found)
+    times = {partition: info.last_modified for partition, info in ground.shards}
     for partition, count in sorted(stale.items()):
         found = Found(kinds.STALE_SHARD, shard_key(partition), f"{count} entries differ")
         # The shard is written after the monolith, so both are looked at.
-        yield _unless_young(found, _latest(ground, times[partition]), since)
-
-
-def _of_meta(ground: IndexState) -> Iterator[Found]:
-    if ground.is_damaged:
-        yield Found(kinds.UNDECODABLE_META, META_KEY)
-    elif ground.meta is None and ground.shards:
-        # A version 1 remote without shards never had one.
-        yield Found(kinds.MISSING_META, META_KEY)
-
-
-def _of_monolith(ground: IndexState) -> Iterator[Found]:
-    if ground.monolith is None:
-        yield Found(kinds.MISSING_MONOLITH, MONOLITH_KEY)
-    for one in ground.summaries:
-        if one.document == MONOLITH_KEY and one.problem:
-            yield Found(kinds.UNDECODABLE_MONOLITH, MONOLITH_KEY, one.problem)
-
-
-def _of_shard(ground: IndexState, one: Summary, partition: str) -> Found | None:
-    if one.problem:
-        return Found(kinds.UNDECODABLE_SHARD, one.document, one.problem)
-    if ground.meta is None:
-        return None
-    if partition not in ground.listed:
-        # What has no entries is left where the last version of a model was deleted.
-        if not one.entries or ground.is_monolith_lost:
-            return None
-        return Found(kinds.UNLISTED_SHARD, one.document, f"it has {one.entries} entries")
-    seq = ground.meta.commit_seq or 0
-    if ground.version and ground.version.counts_commits and one.highest > seq:
-        detail = f"it has entries of commit {one.highest}, the last one is {seq}"
-        return Found(kinds.WRONG_SEQUENCE, one.document, detail)
-    return None
+        written = _latest(ground, times[partition])
+        yield found if rules.is_settled(written, since) else _young(found)
 
 
 def _latest(ground: IndexState, moment: datetime) -> datetime:
     return max(moment, ground.monolith.last_modified) if ground.monolith else moment
 
 
-def _unless_young(found: Found, written: datetime, since: datetime) -> Found:
-    if written <= since:
-        return found
+def _young(found: Found) -> Found:
     return Found(kinds.IN_FLIGHT, found.rel, found.detail)
 
 

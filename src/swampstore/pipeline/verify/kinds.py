@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from swampstore.index import rules
+
 Severity = Literal["error", "warning", "info"]
 
 
@@ -16,15 +18,15 @@ class Kind(NamedTuple):
 
 
 # Index documents.
-MISSING_META = "missing-meta"
-UNDECODABLE_META = "undecodable-meta"
-MISSING_MONOLITH = "missing-monolith"
-UNDECODABLE_MONOLITH = "undecodable-monolith"
-MISSING_SHARD = "missing-shard"
-UNDECODABLE_SHARD = "undecodable-shard"
-UNLISTED_SHARD = "unlisted-shard"
+MISSING_META = rules.MISSING_META
+UNDECODABLE_META = rules.UNDECODABLE_META
+MISSING_MONOLITH = rules.MISSING_MONOLITH
+UNDECODABLE_MONOLITH = rules.UNDECODABLE_MONOLITH
+MISSING_SHARD = rules.MISSING_SHARD
+UNDECODABLE_SHARD = rules.UNDECODABLE_SHARD
+UNLISTED_SHARD = rules.UNLISTED_SHARD
 STALE_SHARD = "stale-shard"
-WRONG_SEQUENCE = "wrong-sequence"
+WRONG_SEQUENCE = rules.WRONG_SEQUENCE
 # Entries of the index.
 DUPLICATE_ENTRY = "duplicate-entry"
 MISPLACED_ENTRY = "misplaced-entry"
@@ -32,8 +34,8 @@ UNDECODABLE_ENTRY = "undecodable-entry"
 FORBIDDEN_ENTRY = "forbidden-entry"
 WRONG_ENTRY = "wrong-entry"
 # Objects.
-MISSING_OBJECT = "missing-object"
-ORPHAN = "orphan"
+MISSING_OBJECT = rules.MISSING_OBJECT
+ORPHAN = rules.ORPHAN
 CORRUPT = "corrupt"
 TRUNCATED = "truncated"
 WRONG_SIZE = "wrong-size"
@@ -49,7 +51,7 @@ MISSING_CONTENT = "missing-content"
 MISSING_LATEST = "missing-latest"
 DANGLING_LATEST = "dangling-latest"
 # What is no damage.
-IN_FLIGHT = "in-flight"
+IN_FLIGHT = rules.IN_FLIGHT
 BEHIND_LATEST = "behind-latest"
 # What a repair could not save.
 LOST = "lost"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import MarkerProblem, latest_of, marker_problem
+from swampstore.index.rules import fault_of_object
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.evidence.rows import Path, TrustRules, believed, why_forbidden
 from swampstore.pipeline.source.objects import Content
@@ -116,12 +117,13 @@ def file_of(path: Path, outlook: TrustRules) -> File | None:
 
 def _kind(file: File) -> str | None:
     """Return what is wrong with an entry and its object, None if nothing is."""
-    if not file.is_named:
-        return kinds.IN_FLIGHT if file.is_young else kinds.ORPHAN
-    if file.problem is not None:
+    if file.is_named and file.problem is not None:
         return kinds.UNDECODABLE_ENTRY
-    if file.there is None:
-        return kinds.MISSING_OBJECT
+    kind = fault_of_object(
+        is_named=file.is_named, is_there=file.there is not None, is_young=file.is_young
+    )
+    if kind is not None or file.there is None:
+        return kind
     # However young the object is: the index knows what it should be.
     return _kind_of_object(file, file.there)
 
