@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from swampstore.runs.context import MethodContext
     from swampstore.runs.method_run import MethodResult, run
     from swampstore.runs.models import File, Resource, check, method, model
+    from swampstore.runs.reports import report
 
 __version__ = "0.1.0"
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "method",
     "model",
     "open_repo",
+    "report",
     "run",
 ]
 _HOMES = {
@@ -63,6 +65,7 @@ _HOMES = {
     "method": "runs.models",
     "model": "runs.models",
     "open_repo": "repo",
+    "report": "runs.reports",
     "run": "runs.method_run",
 }
 

@@ -19,7 +19,7 @@ from swampstore.runs.errors import ExpressionError
 from swampstore.runs.expressions import (
     Scope,
     evaluate,
-    evaluate_definition,
+    evaluate_tags,
     is_true,
     mentions,
     resolve,
@@ -246,20 +246,10 @@ def test_the_environment_is_not_evaluated_and_its_secrets_are_noted(
     assert "put it into a vault" in caplog.text
 
 
-def test_a_definition_is_evaluated_for_one_method(scope: Scope) -> None:
-    definition = Definition(
-        "command/shell",
-        ID,
-        "disk",
-        tags={"count": "${{ inputs.n }}"},
-        global_arguments={"host": "${{ inputs.host }}", "token": "${{ vault.get(ops, t) }}"},
-        methods={"execute": {"run": "df ${{ inputs.host }}"}, "other": {"run": "${{ inputs.no }}"}},
-    )
-    found = evaluate_definition(definition, scope, "execute")
-    assert found.tags == {"count": "3"}
-    assert found.global_arguments == {"host": "web", "token": "${{ vault.get('ops','t') }}"}
-    assert found.methods == {"execute": {"run": "df web"}, "other": {"run": "${{ inputs.no }}"}}
-    assert found.hash != definition.hash
+def test_tags_become_text(scope: Scope) -> None:
+    assert evaluate_tags({"n": "${{ inputs.n }}", "a": "b"}, scope) == {"n": "3", "a": "b"}
+    with pytest.raises(ExpressionError, match=r"tags\.n"):
+        evaluate_tags({"n": "${{ inputs.nothing }}"}, scope)
 
 
 # Documents of any shape ----------------------------------------------------------------------

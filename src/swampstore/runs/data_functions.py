@@ -14,7 +14,7 @@ from swampstore.artifacts.media_types import is_text
 from swampstore.errors import ModelNotFoundError, NotFoundError, ValidationError
 from swampstore.layout import ModelRef, check_segment
 from swampstore.runs.definitions import Definitions
-from swampstore.runs.vary import name_with
+from swampstore.runs.writing import vary_value
 from swampstore.vaults.references import escape_saved
 
 if TYPE_CHECKING:
@@ -148,7 +148,10 @@ def safe(value: Any) -> Any:
 def _name(name: str, vary: Sequence[Any] = ()) -> str:
     if isinstance(vary, str) or not isinstance(vary, Sequence):
         raise TypeError("vary must be a list")
-    return check_segment("data name", name_with(_string(name), vary) if vary else _string(name))
+    parts = [one if isinstance(one, str) else vary_value(one) for one in vary]
+    if not all(parts):
+        raise ValidationError(f"{name} varies by an empty value", hint="Name all of its values.")
+    return check_segment("data name", "-".join([_string(name), *parts]))
 
 
 def _string(value: Any) -> str:

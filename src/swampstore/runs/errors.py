@@ -102,3 +102,9 @@ class MethodFailedError(RunError):
         super().__init__(message, hint=hint)
         self.result = result
         self.exit_status = result.exit_code
+
+
+class ReportNotFoundError(NotFoundError):
+    """No report answers to a name that a definition or a workflow requires."""
+
+    code = "report_not_found"

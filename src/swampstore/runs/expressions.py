@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import QueryError, SwampstoreError, ValidationError
@@ -41,7 +40,7 @@ _SCOPED = re.compile(rf"(?:{'|'.join(_ROOTS)})\.")
 class Scope:
     """What expressions may see. Answers of `data.*` are remembered: make one for each step.
 
-    `self_values` are what `self.*` says, `definition` what `definition.*` says. What mentions one
+    `self_values` are what `self.*` says, by default the same as `definition.*`. What mentions one
     of the names in `defer` (`data` or `self`, say) is left as it is, to be evaluated later.
     `where` is the file that errors name, if it is not the definition's.
     """
@@ -61,7 +60,7 @@ class Scope:
         self._repo = repo
         self._inputs = inputs or {}
         self._environ = os.environ if environ is None else environ
-        self._self = self_values or {}
+        self._self = self_values
         self._definition = definition
         self._redactor = redactor
         self.defer = frozenset(defer)
@@ -74,7 +73,7 @@ class Scope:
         match name:
             case "inputs":
                 return self._inputs
-            case "self":
+            case "self" if self._self is not None:
                 return self._self
             case "env":
                 return _Environment(self._environ, self._redactor)
@@ -177,21 +176,13 @@ def evaluate(value: Any, scope: Scope, member: str = "") -> Any:
     return value
 
 
-def evaluate_definition(definition: Definition, scope: Scope, method: str | None) -> Definition:
-    """Return a definition with what a method of it needs evaluated; other methods stay."""
-    arguments = evaluate(definition.global_arguments, scope, "globalArguments")
-    evaluated = replace(
-        definition,
-        tags={
-            key: _as_text(value) for key, value in evaluate(definition.tags, scope, "tags").items()
-        },
-        global_arguments=arguments,
-        resources=evaluate(definition.resources, scope, "resources"),
-    )
-    if method is None or method not in definition.methods:
-        return evaluated
-    own = evaluate(definition.methods[method], scope, f"methods.{method}.arguments")
-    return replace(evaluated, methods={**definition.methods, method: own})
+def evaluate_tags(tags: Mapping[str, str], scope: Scope) -> dict[str, str]:
+    """Return tags with their expressions evaluated; whatever comes out becomes text."""
+    values = evaluate(tags, scope, "tags")
+    for key, value in values.items():
+        if value is None:
+            raise _error(scope, f"tags.{key}", tags[key], "it is null", "Tags are text.")
+    return {key: _as_text(value) for key, value in values.items()}
 
 
 def resolve(value: Any, resolver: Resolver) -> Any:

@@ -133,12 +133,14 @@ def given_by(target: Target, request: MethodRequest) -> Given:
     from swampstore.runs.inputs import check_inputs
 
     definition = target.definition
-    declared, inputs = _properties(definition.inputs), dict(request.inputs)
+    # What was evaluated needs no inputs any more.
+    schema = None if request.last_evaluated else definition.inputs
+    declared, inputs = _properties(schema), dict(request.inputs)
     arguments = dict(definition.methods.get(target.method) or {})
     global_arguments = {**definition.global_arguments, **request.global_arguments}
     if target.argument_schema is None:
         return Given(
-            check_inputs(definition.inputs, inputs, str(target.model)) if declared else inputs,
+            check_inputs(schema, inputs, definition.where) if declared else inputs,
             arguments,
             global_arguments,
         )
@@ -161,8 +163,8 @@ def given_by(target: Target, request: MethodRequest) -> Given:
                 f"{target.model} {target.method} takes no input {name!r}", hint=f"Inputs: {known}."
             )
     checked = {name: value for name, value in inputs.items() if name in declared}
-    if definition.inputs:
-        inputs |= check_inputs(definition.inputs, checked, str(target.model))
+    if schema:
+        inputs |= check_inputs(schema, checked, definition.where)
     return Given(inputs, arguments, global_arguments)
 
 

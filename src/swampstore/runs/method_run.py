@@ -57,7 +57,9 @@ if TYPE_CHECKING:
     from swampstore.artifacts.groups import Deferral
     from swampstore.repo import Repo
     from swampstore.repo.session import Session
+    from swampstore.runs.definitions import Definition
     from swampstore.runs.expressions import Scope
+    from swampstore.runs.reports import Report, WrittenReport
     from swampstore.vaults import Vaults
     from swampstore.vaults.references import Resolver
 
@@ -231,7 +233,10 @@ class _MethodRun:
         self._log = RunLog(repo, self._id)
         self._parent = calls
         self._group: Deferral | None = None
-        self._reports: tuple[Any, ...] = ()
+        definition = self._target.definition
+        self._tags, self._resources = definition.tags, definition.resources
+        self._wanted_reports = self._find_reports() if definition.reports else []
+        self._reports: tuple[WrittenReport, ...] = ()
         self._exit_code = 0
         self._started_at, self._start = "", 0.0
         self._interrupted_by: BaseException | None = None
@@ -311,8 +316,11 @@ class _MethodRun:
             self._roll_back(self._group)
         if status == SUCCEEDED and self._target.kind == models.DELETE:
             self._mark_deleted()
+        was_rolled_back = self._group is not None
         log_file = self._keep_log()
         output = replace(self._output(status, error), log_file=log_file)
+        if self._wanted_reports and status != CANCELLED and not was_rolled_back:
+            output = self._reported(output)
         output = self._save(output)
         record(
             self._repo,
@@ -329,6 +337,34 @@ class _MethodRun:
 
             auto_gc_model(self._repo, self._model)
         return output
+
+    def _find_reports(self) -> list[Report]:
+        from swampstore.runs import reports
+
+        return reports.reports_for(self._repo, self._target.definition.reports, reports.METHOD)
+
+    def _reported(self, output: Output) -> Output:
+        """Run the reports; one that raises makes the run a failed one."""
+        from swampstore.runs import reports
+
+        context = reports.ReportContext(
+            repo=self._repo,
+            scope=reports.METHOD,
+            model=self._model,
+            name=output.model_name,
+            status=output.status,
+            owner=self._writing.origin.owner(),
+            method=self._method,
+            inputs=self._redactor.document(self._given.inputs),
+            arguments=self._redactor.document(self._given.arguments),
+            artifacts=output.artifacts,
+            output=output,
+        )
+        self._reports = reports.run_reports(self._wanted_reports, context, self._redactor)
+        if (reason := reports.failure(self._reports)) is None:
+            return output
+        self._exit_code = self._exit_code or EXIT_ERROR
+        return replace(output, status=FAILED, error=output.error or {"message": reason})
 
     def _roll_back(self, group: Deferral) -> None:
         try:
@@ -436,8 +472,8 @@ class _MethodRun:
         origin = Origin(
             model=self._model,
             model_name=target.definition.name,
-            tags=target.definition.tags,
-            resources=target.definition.resources,
+            tags=self._tags,
+            resources=self._resources,
             step=request.step,
             runtime_tags=request.tags,
             overrides=request.overrides,
@@ -507,19 +543,34 @@ class _MethodRun:
 
             given = replace(
                 given,
-                arguments=evaluate(given.arguments, self._scope),
-                global_arguments=evaluate(given.global_arguments, self._scope),
+                arguments=evaluate(
+                    given.arguments, self._scope, f"methods.{self._method}.arguments"
+                ),
+                global_arguments=evaluate(given.global_arguments, self._scope, "globalArguments"),
             )
             self._given = given = check_arguments(target, given)
         definition = target.definition
+        if holds_expression((definition.tags, definition.resources)):
+            self._evaluate_tags(definition)
         if definition.path is None:
             definitions.save_auto(definition)
         elif not self._request.last_evaluated and AUTO_DEFINITIONS not in definition.path:
             methods = {**definition.methods, self._method: given.arguments}
-            definitions.save_evaluated(
-                replace(definition, global_arguments=given.global_arguments, methods=methods)
+            evaluated = replace(
+                definition,
+                tags=self._tags,
+                global_arguments=given.global_arguments,
+                methods=methods,
+                resources=self._resources,
             )
+            definitions.save_evaluated(evaluated)
         return given
+
+    def _evaluate_tags(self, definition: Definition) -> None:
+        from swampstore.runs.expressions import evaluate, evaluate_tags
+
+        self._tags = evaluate_tags(definition.tags, self._scope)
+        self._resources = evaluate(definition.resources, self._scope, "resources")
 
     @cached_property
     def _scope(self) -> Scope:

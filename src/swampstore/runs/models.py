@@ -371,14 +371,8 @@ def find_model_type(repo: Repo, model_type: str) -> ModelType | None:
 
 
 def _in_repository(repo: Repo, model_type: str) -> ModelType | None:
-    top = source_directory(repo, "modelsDir", "models")
     failures: list[ModelTypeError] = []
-    for path in _likely_first([*_python_files(top)], f"{top}/{model_type}"):
-        try:
-            module = _imported(top, _inner(top, path))
-        except ModelTypeError as error:
-            failures.append(error)
-            continue
+    for module in repository_modules(repo, failures, likely=model_type):
         for value in vars(module).values():
             found = model_type_of(value)
             if found and found.type == model_type and value.__module__ == module.__name__:
@@ -386,6 +380,21 @@ def _in_repository(repo: Repo, model_type: str) -> ModelType | None:
     if failures:
         raise failures[0]
     return None
+
+
+def repository_modules(
+    repo: Repo, failures: list[ModelTypeError], *, likely: str = ""
+) -> Iterator[ModuleType]:
+    """Yield the Python modules in `models`, imported one by one, the one called `likely` first.
+
+    Those that cannot be imported are left out, and why is added to `failures`.
+    """
+    top = source_directory(repo, "modelsDir", "models")
+    for path in _likely_first([*_python_files(top)], f"{top}/{likely}"):
+        try:
+            yield _imported(top, _inner(top, path))
+        except ModelTypeError as error:
+            failures.append(error)
 
 
 def _python_files(top: str) -> Iterator[str]:
