@@ -126,6 +126,7 @@ class TestDoctor:
         assert ana("data", "get", MODEL, "state", "--json").json["verified"] is True
         assert ana.get(MODEL, "state") == "right"
         assert (damaged.parent / "_catalog.db-damaged").read_bytes() != b"right"
+        ana("sync")  # the events of what was done
         assert ana("sync", "--full", "--json").json["filesPushed"] == 0
 
 

@@ -78,9 +78,13 @@ def force_release(store: Store, key: str, nonce: str | None) -> bool:
     return manager(store).force_release(key, nonce)
 
 
+# A command that removes a lock says so in the audit.
+_OF_EVENTS = ("audit/", "swampstore.")
+
+
 def keys_of(store: Store) -> list[str]:
-    """Return everything that is there, except what is left of locks that were given back."""
-    found = (info.key for info in store.list())
+    """Return everything that is there, but for events, and what is left of locks given back."""
+    found = (info.key for info in store.list() if not info.key.startswith(_OF_EVENTS))
     return sorted(key for key in found if not key.endswith(".lock") or not is_free(store, key))
 
 
