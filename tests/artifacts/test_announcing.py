@@ -408,7 +408,14 @@ ALLOWED: dict[str, dict[str, str]] = {
         "open": "content without secrets, in a version that is announced",
         "os.replace": "the same",
     },
-    "runs/workflow/record.py": {"os.makedirs": "the directory of runs; its files are announced"},
+    "runs/workflow/events.py": {
+        "open": "the log of a run in the local tier",
+        "os.makedirs": "the directory of such logs",
+    },
+    "runs/workflow/resume.py": {
+        "os.makedirs": "the local directory of files that show that a run goes on",
+        "os.unlink": "such a file",
+    },
     "runs/outputs.py": {"os.makedirs": "the directory of outputs; its files are announced"},
     "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},

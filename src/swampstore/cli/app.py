@@ -39,6 +39,7 @@ root = Group(
             "run:run",
             "Run a method of a model, or a command as one, and keep what it prints and writes.",
         ),
+        "workflow": Entry("app:workflow", "Run workflows, and go on with runs that stopped."),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
         "vault": Entry("app:vault", "Keep secrets, and use them without showing them."),
         "bundles": Entry("app:bundles", "Look after the cache of what was built."),
@@ -193,6 +194,23 @@ namespace = Group(
             "datastore.namespace:migrate",
             "Move the data from before the namespace was set into it.",
         ),
+    },
+)
+
+workflow = Group(
+    "workflow",
+    root.entries["workflow"].summary,
+    {
+        "run": Entry("workflow:run", "Run a workflow."),
+        "resume": Entry(
+            "workflow:resume", "Go on with a run from the first step that did not finish."
+        ),
+        "approve": Entry("workflow:approve", "Let a step that waits for approval go on."),
+        "reject": Entry("workflow:reject", "Let a step that waits for approval fail."),
+        "validate": Entry("workflow:validate", "Check workflow files."),
+        "list": Entry("workflow:list_", "List the workflows of the repository."),
+        "history": Entry("workflow:history", "List the runs of workflows."),
+        "show": Entry("workflow:show", "Show a run, and where it is or how it ended."),
     },
 )
 

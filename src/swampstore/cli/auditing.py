@@ -36,6 +36,7 @@ UNTOLD = frozenset(
         *(f"vault {name}" for name in ("get", "list", "inspect", "audit")),
         *(f"bundles {name}" for name in ("list", "gc")),
         *(f"runs {name}" for name in ("list", "show")),
+        *(f"workflow {name}" for name in ("validate", "list", "history", "show")),
         *(f"output {name}" for name in ("list", "show", "logs")),
         "audit list",
         *(f"datastore {name}" for name in ("status", "evict", "lock status", "namespace list")),

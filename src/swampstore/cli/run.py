@@ -124,7 +124,7 @@ def run(  # noqa: PLR0913 - one for each option
         last_evaluated=last_evaluated,
         rollback_on_failure=rollback_on_failure,
     )
-    with _heard() as interruption, session.open_repo() as repo:
+    with heard() as interruption, session.open_repo() as repo:
         request = _with_inputs(repo, request, inputs)
         shown = _Terminal(as_json=session.json)
         result = run_method(repo, request, listener=shown, cancelled=interruption)
@@ -200,7 +200,7 @@ def _raw(stream: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _heard() -> Iterator[Interruption]:
+def heard() -> Iterator[Interruption]:
     """Turn signals into a wish that the run ends; who insists ends the process."""
     from swampstore.runs.processes import Interruption
 

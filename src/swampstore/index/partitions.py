@@ -23,6 +23,7 @@ _WHOLE = frozenset(
     {"workflows-evaluated", "auto-definitions", "audit", "telemetry", "logs", "files"}
 )
 _JOINT = "--"
+_WORKFLOW_TYPE = "workflow"
 
 
 def shard_key(partition: str) -> str:
@@ -91,11 +92,12 @@ class Scope:
         self._prefixes = tuple(f"{directory}/" for directory in directories)
         split = [directory.split("/") for directory in directories]
         # A partition leaves out up to three segments of a path, the file's name among them, so it
-        # may be up to two segments shorter than the directory. It joins three at the least.
+        # may be up to two segments shorter than the directory. It joins three at the least, but
+        # for the runs of a workflow.
         self._exact = frozenset(
             _JOINT.join(segments[:count])
             for segments in split
-            for count in range(max(3, len(segments) - 2), len(segments) + 1)
+            for count in range(min(max(3, len(segments) - 2), len(segments)), len(segments) + 1)
         ) | {ROOT}
         self._inner = tuple(_JOINT.join([*segments, ""]) for segments in split)
 
@@ -129,6 +131,7 @@ class Scope:
         return f"Scope({', '.join(map(str, self.models))})"
 
 
-def _homes(model: ModelRef) -> tuple[str, str, str]:
-    """Return the directories of a model."""
-    return model.rel, f"outputs/{model.type}", f"definitions-evaluated/{model.type}"
+def _homes(model: ModelRef) -> tuple[str, ...]:
+    """Return the directories of a model; those of a workflow are its runs as well."""
+    homes = (model.rel, f"outputs/{model.type}", f"definitions-evaluated/{model.type}")
+    return (*homes, f"{_BY_WORKFLOW}/{model.id}") if model.type == _WORKFLOW_TYPE else homes

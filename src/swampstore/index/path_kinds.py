@@ -9,6 +9,8 @@ from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, RAW, parse_version
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
 _DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
 _CATALOG_EXPORT = ".catalog-export.json"
+# Small, and of no model: the line about a step is to arrive with what the step has written.
+_WITH_ANY_PUSH = ("audit/", "workflow-runs/", "workflows-evaluated/")
 CONFLICTS = "files/conflicts"
 # Leaves enough of what stores take (1024 bytes) for a namespace and a prefix.
 _LONGEST_COPY = 800
@@ -44,7 +46,7 @@ def is_lazy(rel: str) -> bool:
 
 def goes_with_any_push(rel: str) -> bool:
     """Whether a path is pushed along, whatever models a push is limited to."""
-    return rel == _CATALOG_EXPORT or rel.startswith("audit/")
+    return rel == _CATALOG_EXPORT or rel.startswith(_WITH_ANY_PUSH)
 
 
 def is_derived(rel: str) -> bool:

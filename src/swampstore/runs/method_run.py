@@ -434,6 +434,7 @@ class _MethodRun:
             workflow_run_id=step.workflow_run_id,
             step_name=step.step_name,
             initiated_by=step.initiated_by,
+            extra={"jobName": step.job_name},
         )
 
     def _told(self, error: BaseException) -> dict[str, str]:

@@ -58,17 +58,12 @@ class ApprovalTask:
 
 @dataclass(frozen=True, slots=True)
 class AssertTask:
-    """Fail unless an expression is true; of severity low or medium it only says so."""
+    """Fail unless an expression is true. `severity` is only told."""
 
     expr: str
     message: str
     severity: str = "high"
     type = "assert"
-
-    @property
-    def stops(self) -> bool:
-        """Whether the step fails if the expression is not true."""
-        return self.severity in ("high", "critical")
 
 
 Task = MethodTask | WorkflowTask | ApprovalTask | AssertTask

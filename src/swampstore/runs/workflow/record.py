@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore import yaml_dialect
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError, YamlError
-from swampstore.files import disk_errors, sync_dir
 from swampstore.layout import LOCAL_DIR, check_segment, is_temp
 from swampstore.notices import notice
 from swampstore.runs.workflow.conditions import ENDED, FAILED, SUCCEEDED
@@ -43,8 +42,9 @@ _STEP = (
     ("item", "item"),
     ("attempt", "attempt"),
     ("outputs", "outputs"),
-    ("skip_reason", "skipReason"),
+    ("reason", "reason"),
     ("model", "model"),
+    ("child", "childRunId"),
     ("is_reaction", "isReaction"),
 )
 _RUN = (
@@ -66,8 +66,9 @@ class StepRecord:
     """What has become of one step.
 
     Of our own: `template` and `item` of an expansion, `attempt` (how often it was tried),
-    `outputs` (ids of the output records that are accounted for), `skip_reason`, `model` (its
-    address), `is_reaction` (it ran because another one failed).
+    `outputs` (ids of the output records that are accounted for), `reason` (why it was skipped or
+    stopped), `model` (its address, from the moment it began), `child` (the run of a nested
+    workflow), `is_reaction` (it ran because another one failed).
     """
 
     name: str
@@ -85,8 +86,9 @@ class StepRecord:
     item: Any = None
     attempt: int | None = None
     outputs: list[str] | None = None
-    skip_reason: str | None = None
+    reason: str | None = None
     model: str | None = None
+    child: str | None = None
     is_reaction: bool | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -108,6 +110,7 @@ class StepRecord:
             item=self.item,
             outputs=self.outputs,
             model=self.model,
+            child=self.child,
             extra=self.extra,
         )
         for name in self.__dataclass_fields__:
@@ -330,13 +333,7 @@ class RunRecords:
 
     def write(self, rel: str, data: bytes) -> None:
         """Replace a record by these bytes, in one step, durably."""
-        path = self._tree.path(rel)
-        with disk_errors(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        with self._tree.changing(rel) as change:
-            change.write(rel, data)
-            if self._tree.durable:
-                sync_dir(os.path.dirname(path))
+        self._tree.replace_file(rel, data)
 
     def read(self, rel: str) -> RunRecord | None:
         """Read one record, None if it is gone; raise YamlError if it makes no sense."""

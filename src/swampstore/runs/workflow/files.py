@@ -1,0 +1,96 @@
+"""Where workflows are: files in `workflows/` or `workflowsDir`, found by name, id or path."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
+from swampstore.files import disk_errors, read_file
+from swampstore.repo.definition_files import DefinitionFile, definition_paths, workflow_directory
+from swampstore.runs.workflow.definition import Workflow, read_workflow
+from swampstore.runs.workflow.plan import check_plan
+from swampstore.runs.workflow.reading import listed, near
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+
+
+class WorkflowNotFoundError(NotFoundError):
+    """No workflow answers to that name, id or path."""
+
+    code = "workflow_not_found"
+
+
+class BrokenWorkflow(NamedTuple):
+    """A file that should hold a workflow, and what is wrong with it."""
+
+    path: str
+    error: SwampstoreError
+
+
+class Workflows:
+    """The workflows of one repository."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+
+    def all(self) -> tuple[list[Workflow], list[BrokenWorkflow]]:
+        """Return those that can be read, by name, and those that cannot."""
+        found: list[Workflow] = []
+        broken: list[BrokenWorkflow] = []
+        for path in definition_paths(workflow_directory(self._repo)):
+            if isinstance(path, DefinitionFile):
+                broken.append(BrokenWorkflow(path.path, path.error or ValidationError(path.path)))
+                continue
+            try:
+                found.append(self.read(path))
+            except SwampstoreError as error:
+                broken.append(BrokenWorkflow(path, error))
+        return sorted(found, key=lambda one: (one.name, one.path or "")), broken
+
+    def read(self, path: str) -> Workflow:
+        """Read one file, and check that it can be carried out."""
+        shown = os.path.relpath(path, self._repo.config.repo_dir)
+        shown = path if shown.startswith("..") else shown
+        with disk_errors(path):
+            data = read_file(path)
+        if data is None:
+            raise WorkflowNotFoundError(f"the file {path} does not exist", hint="Check the path.")
+        workflow = read_workflow(data, shown)
+        try:
+            check_plan(workflow)
+        except ValidationError as error:
+            raise type(error)(f"{shown}: {error.message}", hint=error.hint) from None
+        return workflow
+
+    def require(self, wanted: str) -> Workflow:
+        """Return the workflow with this name or id, or in this file; raise WorkflowNotFoundError.
+
+        Raises ValidationError if several have the name, and what is wrong with the file.
+        """
+        if wanted.endswith((".yaml", ".yml")) or os.sep in wanted.removeprefix("@"):
+            if os.path.isfile(wanted):
+                return self.read(os.path.abspath(wanted))
+            if os.path.isfile(path := os.path.join(self._repo.config.repo_dir, wanted)):
+                return self.read(path)
+        found, broken = self.all()
+        named = [one for one in found if wanted == one.name]
+        named = named or [one for one in found if wanted == one.id]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            raise ValidationError(
+                f"{wanted!r} is the name of {len(named)} workflows:"
+                f" {listed(one.path or '' for one in named)}",
+                hint="Give the path of the one you mean, or its id.",
+            )
+        for one in broken:
+            stem = os.path.splitext(os.path.basename(one.path))[0]
+            if wanted in (stem, stem.removeprefix("workflow-")):
+                raise one.error
+        names = [one.name for one in found]
+        hint = near(wanted, names) or (
+            f"There are: {listed(names)}." if names else "There is none in `workflows/` yet."
+        )
+        raise WorkflowNotFoundError(f"there is no workflow {wanted!r}", hint=hint)

@@ -1,0 +1,317 @@
+"""Going on with a run that stopped: what its steps have left behind, and where to begin again.
+
+A step may have been killed at any moment. The output record of its attempt is written last, so it
+decides: with one, the attempt is over, and is accounted for as if nothing had happened. Without
+one, the attempt never ended, and the versions that it wrote are taken back, so that the next one
+gets the numbers which it would have had. Both is done under the lock of the model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from swampstore.clock import to_iso
+from swampstore.errors import ValidationError
+from swampstore.files.hold import Hold, taking_over
+from swampstore.runs.outputs import Output, Outputs
+from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
+from swampstore.runs.workflow.definition import Workflow
+from swampstore.runs.workflow.plan import dependent_jobs, dependents
+from swampstore.runs.workflow.reading import listed, near
+from swampstore.runs.workflow.record import (
+    CANCELLED,
+    INTERRUPT_REASON,
+    PENDING,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+    JobRecord,
+    RunRecord,
+    RunRecords,
+    StepRecord,
+)
+
+if TYPE_CHECKING:
+    from swampstore.layout import ModelRef
+    from swampstore.repo import Repo
+
+GUARDED = "guarded"
+INTERRUPTED = "interrupted"
+_HOLDS = "swampstore.runs"
+
+
+class NotResumableError(ValidationError):
+    """The run is over, or somebody is carrying it out."""
+
+    code = "workflow_not_resumable"
+
+
+# Attempts ----------------------------------------------------------------------------------
+
+
+class Attempts:
+    """What earlier attempts of one step have left, as far as the record does not know of it."""
+
+    def __init__(
+        self, repo: Repo, model: ModelRef, method: str, run: RunRecord, job: str, step: StepRecord
+    ) -> None:
+        self._repo = repo
+        self._model = model
+        self._run, self._job, self._step = run, job, step
+        settled = set(step.outputs or ())
+        # None of them can have begun before the run did, on the clock of its machine. Other
+        # machines may have resumed it, with other clocks.
+        found = Outputs(repo).all(model=model, method=method)
+        self.outputs = [output for output in found if self._is_ours(output)]
+        self.unsettled = sorted(
+            (output for output in self.outputs if output.id not in settled),
+            key=lambda output: output.started_at,
+        )
+
+    def _is_ours(self, output: Output) -> bool:
+        origin = output.provenance
+        if (origin.workflow_run_id, origin.step_name) != (self._run.id, self._step.name):
+            return False
+        return _job_of(output) in (None, self._job)
+
+    def take_back(self) -> int:
+        """Delete the versions of attempts that never ended, or were cancelled; return how many.
+
+        Call it under the lock of the model.
+        """
+        kept = {
+            artifact.data_id
+            for output in self.outputs
+            if is_accountable(output)
+            for artifact in output.artifacts
+        }
+        doomed: dict[str, list[int]] = {}
+        for found in self._written():
+            if found.id not in kept:
+                doomed.setdefault(found.name, []).append(found.version)
+        for name, versions in doomed.items():
+            self._repo.store.delete_versions(self._repo.ref(self._model, name), sorted(versions))
+        return sum(map(len, doomed.values()))
+
+    def _written(self) -> list[_Written]:
+        rows = self._repo.query(
+            f"modelType == {_cel(self._model.type)} && modelId == {_cel(self._model.id)}"
+            f" && workflowRunId == {_cel(self._run.id)} && jobName == {_cel(self._job)}"
+            f" && stepName == {_cel(self._step.name)} && version > 0"
+            f" && ns == {_cel(self._repo.config.namespace)}"
+        )
+        return [_Written(row.id, row.name, row.version) for row in rows]
+
+
+def is_accountable(output: Output) -> bool:
+    """Whether an attempt came to its end: it was not cancelled, nor found dead by somebody."""
+    from swampstore.runs.tracker import DIED
+
+    if output.status == FAILED:
+        return (output.error or {}).get("message") != DIED
+    return output.status == SUCCEEDED
+
+
+class _Written:
+    def __init__(self, data_id: str, name: str, version: int) -> None:
+        self.id, self.name, self.version = data_id, name, version
+
+
+def _job_of(output: Output) -> str | None:
+    """Return the job that an output is of; None if another client has written it."""
+    named = output.provenance.extra.get("jobName")
+    return named if isinstance(named, str) else None
+
+
+def _cel(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)
+
+
+# Who carries a run out ---------------------------------------------------------------------
+
+
+def _hold_path(repo: Repo, run_id: str) -> str:
+    return f"{repo.config.local_dir}/{_HOLDS}/{run_id}"
+
+
+@contextlib.contextmanager
+def carrying_out(repo: Repo, run_id: str) -> Iterator[None]:
+    """Show others on this machine that a run is going on, for as long as the block lasts.
+
+    Raises NotResumableError if another process is carrying it out.
+    """
+    path = _hold_path(repo, run_id)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with taking_over(path) as is_dead:
+        if is_dead is False:
+            raise _going_on(run_id)
+        with Hold() as hold:
+            hold.prepare(os.path.dirname(path))
+            hold.place(path)
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+
+def is_going_on(repo: Repo, record: RunRecord) -> bool:
+    """Whether a process of this machine carries a run out now."""
+    with taking_over(_hold_path(repo, record.id)) as is_dead:
+        return is_dead is False
+
+
+def _going_on(run_id: str) -> NotResumableError:
+    return NotResumableError(
+        f"the run {run_id} is going on in another process",
+        hint="See `swampstore runs list`; `swampstore runs cancel` ends it.",
+    )
+
+
+def is_of_this_machine(record: RunRecord) -> bool:
+    """Whether a run was carried out here, as far as the name of the machine tells."""
+    return record.host is None or record.host == os.uname().nodename
+
+
+def reap(repo: Repo, record: RunRecord) -> bool:
+    """Mark a run whose process is dead as failed; whether it was one of this machine."""
+    if record.status != RUNNING or not is_of_this_machine(record) or is_going_on(repo, record):
+        return False
+    interrupt(record, to_iso(repo.clock()), f"process {record.pid} is gone")
+    RunRecords(repo).save(record)
+    return True
+
+
+def interrupt(record: RunRecord, at: str, reason: str) -> None:
+    """Let a record say that its run was interrupted, and in which steps."""
+    for job, step in record.steps():
+        if step.status == RUNNING:
+            step.status, step.completed_at, step.error = FAILED, at, f"interrupted: {reason}"
+            step.reason = INTERRUPTED
+        if job.status == RUNNING:
+            job.status, job.completed_at = FAILED, at
+    record.status, record.completed_at = FAILED, at
+    record.tags = {**(record.tags or {}), INTERRUPT_REASON: reason}
+
+
+# Beginning again ---------------------------------------------------------------------------
+
+
+def prepare(record: RunRecord, workflow: Workflow, *, from_step: str | None = None) -> None:
+    """Set everything that did not finish back to its beginning, in the record.
+
+    With `from_step` (a step, or JOB/STEP) that step goes back as well, with all that wait for it.
+    Raises NotResumableError if there is nothing to go on with.
+    """
+    if from_step is None and record.status == SUCCEEDED:
+        raise NotResumableError(
+            f"the run {record.id} has succeeded",
+            hint="Name the step to begin again from with --from, or start another run.",
+        )
+    if from_step is not None:
+        _reset_from(record, workflow, from_step)
+    for job, step in record.steps():
+        if _is_unfinished(step):
+            was_stopped = step.status == RUNNING or step.reason == INTERRUPTED
+            attempt = step.attempt if was_stopped else None
+            decision, started = step.approval_decision, step.started_at
+            waited = step.status == WAITING
+            step.start_over()
+            step.attempt = attempt
+            if waited:
+                step.status, step.approval_decision, step.started_at = WAITING, decision, started
+        if job.status != PENDING and not _is_finished(job):
+            job.status, job.completed_at = PENDING, None
+    _add_new_steps(record, workflow)
+    record.tags = {
+        key: value
+        for key, value in (record.tags or {}).items()
+        if key not in (INTERRUPT_REASON, "cancel_reason")
+    }
+    record.status, record.completed_at = RUNNING, None
+
+
+def _is_unfinished(step: StepRecord) -> bool:
+    """Whether a resumed run has to look at a step again."""
+    if step.status == SUCCEEDED or (step.status == SKIPPED and step.reason == GUARDED):
+        return False
+    return not (step.status == FAILED and step.allowed_failure)
+
+
+def _is_finished(job: JobRecord) -> bool:
+    return job.status == SUCCEEDED and not any(map(_is_unfinished, job.steps))
+
+
+def _reset_from(record: RunRecord, workflow: Workflow, wanted: str) -> None:
+    found = [
+        (job, step)
+        for job, step in record.steps()
+        if wanted
+        in (step.name, step.template, f"{job.name}/{step.name}", f"{job.name}/{step.template}")
+    ]
+    jobs = {job.name for job, _ in found}
+    if not found or len(jobs) > 1:
+        names = [f"{job.name}/{step.name}" for job, step in record.steps()]
+        raise NotResumableError(
+            f"{wanted!r} is a step of several jobs" if found else f"there is no step {wanted!r}",
+            hint=near(wanted, names) or f"Give it as JOB/STEP: {listed(names)}.",
+        )
+    (job_name,) = jobs
+    job = record.job(job_name)
+    chosen = {step.name for _, step in found}
+    later: set[str] = set()
+    for template in {step.template or step.name for _, step in found}:
+        later |= dependents(workflow.job(job_name), template) - {template}
+    _restart(job, [one for one in job.steps if one.name in chosen or _origin(one) in later])
+    for name in dependent_jobs(workflow, job_name):
+        _restart(record.job(name), record.job(name).steps)
+
+
+def _origin(step: StepRecord) -> str:
+    return step.template or step.name
+
+
+def _restart(job: JobRecord, steps: Sequence[StepRecord]) -> None:
+    job.status = PENDING
+    for step in steps:
+        step.start_over()
+        step.child = None
+
+
+def _add_new_steps(record: RunRecord, workflow: Workflow) -> None:
+    """Let the record have every job and step of a workflow that was changed since."""
+    for job in workflow.jobs:
+        try:
+            known = record.job(job.name)
+        except KeyError:
+            record.jobs.append(JobRecord(job.name, [StepRecord(step.name) for step in job.steps]))
+            continue
+        for step in job.steps:
+            if not known.of_template(step.name) and step.name not in (known.expanded or ()):
+                known.steps.append(StepRecord(step.name))
+                known.status = PENDING
+
+
+def check_resumable(repo: Repo, record: RunRecord, *, force: bool = False) -> None:
+    """Raise NotResumableError if a process, here or elsewhere, may be carrying a run out."""
+    if record.status in (SUSPENDED, CANCELLED, FAILED, SUCCEEDED):
+        return
+    if is_of_this_machine(record):
+        if is_going_on(repo, record):
+            raise _going_on(record.id)
+        return
+    if not force:
+        raise NotResumableError(
+            f"the run {record.id} was going on on {record.host} when it was last heard of",
+            hint="Look there, or with `swampstore runs list`. If that machine is gone for good,"
+            " `swampstore workflow resume --force` goes on here.",
+        )
+
+
+def models_of(record: RunRecord) -> Sequence[str]:
+    """Return the addresses of the models whose steps have begun."""
+    return sorted({step.model for _, step in record.steps() if step.model})

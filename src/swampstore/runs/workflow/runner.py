@@ -1,0 +1,568 @@
+"""Carrying a workflow out: jobs and steps, level by level, and what follows from how they end.
+
+    run_workflow(repo, Workflows(repo).require("nightly-scan"), inputs={"nodes": ["a", "b"]})
+
+A step begins when the record says so on disk, and the next one begins when the record says how the
+last one ended. So a run that is killed shows where it was, and `resume_workflow` goes on there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from swampstore import audit
+from swampstore.clock import to_iso
+from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOT_PUSHED, SwampstoreError
+from swampstore.runs.inputs import check_inputs
+from swampstore.runs.processes import Interruption
+from swampstore.runs.tracker import WORKFLOW, TrackedRun, Tracker
+from swampstore.runs.workflow import events
+from swampstore.runs.workflow.conditions import ENDED, FAILED, SKIPPED, SUCCEEDED, all_hold
+from swampstore.runs.workflow.definition import Job, Step, Workflow
+from swampstore.runs.workflow.files import Workflows
+from swampstore.runs.workflow.plan import (
+    DEFAULT_CONCURRENCY,
+    expanded_name,
+    items_of,
+    levels,
+    limit_of,
+    may_go_on_after_failure,
+)
+from swampstore.runs.workflow.reading import WorkflowError
+from swampstore.runs.workflow.record import (
+    CANCEL_REASON,
+    CANCELLED,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+    JobRecord,
+    LiveRecord,
+    RunRecord,
+    RunRecords,
+    StepRecord,
+    log_file,
+)
+from swampstore.runs.workflow.resume import (
+    carrying_out,
+    check_resumable,
+    interrupt,
+    models_of,
+    prepare,
+)
+from swampstore.runs.workflow.steps import (
+    Circumstances,
+    Repos,
+    RunState,
+    StepRun,
+    most_at_once,
+)
+
+if TYPE_CHECKING:
+    from swampstore.repo import Repo
+
+EXIT_SUSPENDED = 76
+CONDITION = "condition"
+_PLACES = 1000
+# How soon a run hears that somebody asked for its end.
+_LOOK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowResult:
+    """How a run ended. `not_pushed` says why something of it is here and not on the remote."""
+
+    record: RunRecord
+    not_pushed: SwampstoreError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit status of a command that carried it out."""
+        match self.record.status:
+            case "succeeded":
+                return EXIT_NOT_PUSHED if self.not_pushed else 0
+            case "suspended":
+                return EXIT_SUSPENDED
+            case "cancelled":
+                return EXIT_INTERRUPTED
+        return EXIT_ERROR
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result document: the record, and whether it was pushed."""
+        document = self.record.to_json()
+        return document | ({"notPushed": self.not_pushed.message} if self.not_pushed else {})
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a run is carried out, whatever the workflow is."""
+
+    listener: events.WorkflowListener = field(default_factory=events.WorkflowListener)
+    cancelled: Interruption | None = None
+    skip_checks: bool = False
+    last_evaluated: bool = False
+    environ: Mapping[str, str] | None = None
+
+
+def run_workflow(
+    repo: Repo,
+    workflow: Workflow,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    tags: Mapping[str, str] | None = None,
+    options: RunOptions | None = None,
+) -> WorkflowResult:
+    """Run a workflow until it ends, or waits for somebody; steps that fail are no error here.
+
+    Raises InputError before anything runs if the inputs are not what the workflow asks for.
+    """
+    record = new_record(repo, workflow, dict(inputs or {}), dict(tags or {}))
+    given = check_inputs(workflow.inputs, inputs or {}, f"workflow {workflow.name}")
+    return _run(repo, workflow, record, given, options or RunOptions())
+
+
+def resume_workflow(
+    repo: Repo,
+    run_id: str,
+    *,
+    from_step: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    force: bool = False,
+    options: RunOptions | None = None,
+) -> WorkflowResult:
+    """Go on with a run from the first step that did not finish; none that finished runs again.
+
+    `from_step` runs that one again too, and all that wait for it. `inputs` replace what the run
+    was given, and are not written down. Raises NotResumableError if the run is over or going on.
+    """
+    _see_what_others_did(repo)
+    records = RunRecords(repo)
+    record = records.find(run_id)
+    check_resumable(repo, record, force=force)
+    workflow = Workflows(repo).require(record.workflow_id)
+    given = check_inputs(
+        workflow.inputs,
+        {**(record.inputs or {}), **(inputs or {})},
+        f"workflow {workflow.name}",
+    )
+    if record.status == RUNNING:
+        interrupt(record, to_iso(repo.clock()), f"process {record.pid} is gone")
+    prepare(record, workflow, from_step=from_step)
+    record.resume_inputs = sorted({*(record.resume_inputs or ()), *(inputs or {})}) or None
+    _push_leftovers(repo, record)
+    return _run(repo, workflow, record, given, options or RunOptions())
+
+
+def _see_what_others_did(repo: Repo) -> None:
+    if repo.config.remote is not None:
+        from swampstore.sync.run import catch_up
+
+        catch_up(repo)
+
+
+def _push_leftovers(repo: Repo, record: RunRecord) -> None:
+    """Push what finished steps have saved, if they were killed before they could.
+
+    Nobody else would: the step is not run again.
+    """
+    if repo.config.remote is None or repo.config.is_offline:
+        return
+    models = [repo.model(model) for model in models_of(record)]
+    if models and repo.sync.is_marked(models):
+        with repo.session(models):
+            pass
+
+
+def new_record(
+    repo: Repo,
+    workflow: Workflow,
+    inputs: Mapping[str, Any],
+    tags: Mapping[str, str],
+    *,
+    run_id: str | None = None,
+    parent: dict[str, Any] | None = None,
+) -> RunRecord:
+    """Return the record of a run that begins now; inputs that are secret are left out."""
+    shown = {
+        name: value for name, value in inputs.items() if not _is_sensitive(workflow.inputs, name)
+    }
+    record = RunRecord(
+        id=run_id or str(uuid.uuid4()),
+        workflow_id=workflow.id,
+        workflow_name=workflow.name,
+        started_at=to_iso(repo.clock()),
+        jobs=[
+            JobRecord(job.name, [StepRecord(step.name) for step in job.steps])
+            for job in workflow.jobs
+        ],
+        tags={**workflow.tags, **tags},
+        inputs=shown or None,
+        workflow_hash=workflow.hash,
+        parent=parent,
+    )
+    record.log_file = log_file(record)
+    return record
+
+
+def _is_sensitive(schema: Mapping[str, Any] | None, name: str) -> bool:
+    properties = (schema or {}).get("properties")
+    found = properties.get(name) if isinstance(properties, Mapping) else None
+    return isinstance(found, Mapping) and found.get("sensitive") is True
+
+
+def _run(
+    repo: Repo,
+    workflow: Workflow,
+    record: RunRecord,
+    inputs: Mapping[str, Any],
+    options: RunOptions,
+) -> WorkflowResult:
+    most = most_at_once(options.environ)
+    shared = Circumstances(
+        repos=Repos(repo),
+        listener=options.listener,
+        cancelled=options.cancelled or Interruption(),
+        most=most,
+        places=threading.Semaphore(most or _PLACES),
+        skip_checks=options.skip_checks,
+        last_evaluated=options.last_evaluated,
+    )
+    state = _state(repo, workflow, record, inputs, shared)
+    try:
+        _watched(partial(carry_out, state), shared.cancelled)
+    finally:
+        shared.repos.close()
+    return WorkflowResult(record, state.not_pushed)
+
+
+def _state(
+    repo: Repo,
+    workflow: Workflow,
+    record: RunRecord,
+    inputs: Mapping[str, Any],
+    shared: Circumstances,
+) -> RunState:
+    log = events.RunLog(os.path.join(repo.config.repo_dir, log_file(record)), repo.clock)
+    tags = {key: value for key, value in (record.tags or {}).items() if key not in workflow.tags}
+    live = LiveRecord(RunRecords(repo), record)
+    return RunState(repo, workflow, live, inputs, shared, log, tags=tags)
+
+
+def nested_state(
+    parent: RunState, repo: Repo, workflow: Workflow, record: RunRecord, inputs: Mapping[str, Any]
+) -> RunState:
+    """Return the state of a run that is a step of another one."""
+    given = check_inputs(workflow.inputs, inputs, f"workflow {workflow.name}")
+    state = _state(repo, workflow, record, given, parent.shared)
+    return replace(state, ancestors=(*parent.ancestors, parent.workflow.id))
+
+
+def _watched(work: Callable[[], None], cancelled: Interruption) -> None:
+    """Do the work in another thread, so that a signal finds us waiting and nothing half done.
+
+    What a signal raises here ends the steps that run; it is raised again when they have ended and
+    the record says so.
+    """
+    raised: BaseException | None = None
+    with ThreadPoolExecutor(1, "workflow") as pool:
+        future = pool.submit(work)
+        while not future.done():
+            strikes = cancelled.strikes
+            try:
+                wait([future])
+            except BaseException as error:  # noqa: BLE001 - whatever a signal raises
+                raised = raised or error
+                if cancelled.strikes == strikes:  # whoever hears signals has not said it
+                    cancelled.strike(signal.SIGINT)
+    if raised is not None and future.exception() is None:
+        raise raised
+    future.result()
+
+
+@contextmanager
+def _tracked(state: RunState) -> Iterator[None]:
+    """Show the run among those that go on, and end it if somebody asks for that there."""
+    record = state.live.record
+    with Tracker(state.repo).running(
+        WORKFLOW, run_id=record.id, workflow=record.workflow_name
+    ) as tracked:
+        over = threading.Event()
+        listening = threading.Thread(
+            target=_listen, args=(tracked, state.shared, over), daemon=True
+        )
+        listening.start()
+        try:
+            yield
+        finally:
+            over.set()
+            tracked.finish(record.status)
+            listening.join()
+
+
+def _listen(tracked: TrackedRun, shared: Circumstances, over: threading.Event) -> None:
+    while not over.wait(_LOOK):
+        if tracked.cancelled.is_set():
+            shared.reasons.append(tracked.reason or "cancelled")
+            shared.cancelled.strike()
+            return
+
+
+def carry_out(state: RunState) -> None:
+    """Carry a run out from where its record is, to its end or until it waits for somebody."""
+    with carrying_out(state.repo, state.live.record.id), _tracked(state):
+        with state.live as record:
+            record.status, record.pid, record.host = RUNNING, os.getpid(), os.uname().nodename
+        _save_evaluated(state)
+        state.tell(events.RUN_STARTED)
+        try:
+            _Jobs(state).run()
+        finally:
+            _finish(state)
+
+
+def _save_evaluated(state: RunState) -> None:
+    """Keep the workflow as it is carried out, for people and for other clients."""
+    from swampstore.runs.workflow.evaluated import save_evaluated
+
+    save_evaluated(state.repo, state.workflow, state.inputs)
+
+
+def _finish(state: RunState) -> None:
+    """Write down how the run ended, and push that."""
+    with state.live as record:
+        cancelled = state.shared.cancelled.is_set()
+        for job in record.jobs:
+            if job.status == RUNNING:
+                job.status, job.completed_at = FAILED, state.now()
+        record.status = _status_of(record, cancelled=cancelled)
+        if record.status != SUSPENDED:
+            record.completed_at = state.now()
+        if record.status == CANCELLED:
+            reason = next(iter(state.shared.reasons), "interrupted")
+            record.tags = {**(record.tags or {}), CANCEL_REASON: reason}
+    _push_record(state)
+    state.tell(events.RUN_ENDED, status=record.status, error=_failure(record))
+
+
+def _status_of(record: RunRecord, *, cancelled: bool) -> str:
+    statuses = {job.status for job in record.jobs}
+    if statuses <= {SUCCEEDED, SKIPPED}:
+        return SUCCEEDED
+    if cancelled:
+        return CANCELLED
+    return SUSPENDED if WAITING in statuses else FAILED
+
+
+def _failure(record: RunRecord) -> str | None:
+    failed = record.failed_step
+    return f"{failed.name}: {failed.error}" if failed and record.status == FAILED else None
+
+
+def _push_record(state: RunState) -> None:
+    """Let others see how it ended; the records of steps went with their sessions."""
+    if state.repo.config.remote is None:
+        _audit(state)
+        return
+    try:
+        with state.repo.session([state.workflow.ref]) as work:
+            _audit(state)
+        state.not_pushed = state.not_pushed or work.not_pushed
+    except SwampstoreError as error:
+        state.not_pushed = state.not_pushed or error
+        state.tell(events.NOT_PUSHED, error=error.message)
+
+
+def _audit(state: RunState) -> None:
+    record = state.live.record
+    audit.record(
+        state.repo,
+        "workflow",
+        command=f"workflow run {record.workflow_name}",
+        workflow=record.workflow_name,
+        runId=record.id,
+        status=record.status,
+    )
+
+
+class _Jobs:
+    """The jobs of one run, level by level."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._record = state.live.record
+        self._limit = state.workflow.concurrency or DEFAULT_CONCURRENCY
+
+    def run(self) -> None:
+        for level in levels(self._state.workflow.jobs, "job"):
+            if self._state.shared.cancelled.is_set():
+                return
+            _in_parallel([partial(self._job, job) for job in level], self._limit)
+
+    def _job(self, job: Job) -> None:
+        record = self._record.job(job.name)
+        if record.status in ENDED:
+            return
+        statuses = {name: [self._record.job(name).status] for name in job.depends_on}
+        if not all(status in ENDED for found in statuses.values() for status in found):
+            return  # it waits for one that waits for somebody
+        if not all_hold(job.depends_on, statuses):
+            self._skip(record)
+            return
+        with self._state.live:
+            record.status = RUNNING
+            record.started_at = record.started_at or self._state.now()
+        self._state.tell(events.JOB_STARTED, job.name)
+        _Steps(self._state, job, record).run()
+        self._end(record)
+
+    def _skip(self, record: JobRecord) -> None:
+        with self._state.live:
+            record.status, record.completed_at = SKIPPED, self._state.now()
+            for step in record.steps:
+                step.status, step.reason = SKIPPED, CONDITION
+        self._state.tell(events.JOB_ENDED, record.name, status=SKIPPED)
+
+    def _end(self, record: JobRecord) -> None:
+        with self._state.live:
+            record.status = _job_status(record, cancelled=self._state.shared.cancelled.is_set())
+            if record.status in ENDED:
+                record.completed_at = self._state.now()
+        if record.status in ENDED:
+            self._state.tell(events.JOB_ENDED, record.name, status=record.status)
+
+
+def _job_status(record: JobRecord, *, cancelled: bool) -> str:
+    statuses = {step.status for step in record.steps}
+    if any(step.has_failed for step in record.steps):
+        return FAILED if WAITING not in statuses else WAITING
+    if WAITING in statuses:
+        return WAITING
+    if cancelled and not statuses <= ENDED:
+        return FAILED
+    return SUCCEEDED
+
+
+class _Steps:
+    """The steps of one job, level by level."""
+
+    def __init__(self, state: RunState, job: Job, record: JobRecord) -> None:
+        self._state = state
+        self._job = job
+        self._record = record
+
+    def run(self) -> None:
+        state = self._state
+        for level in levels(self._job.steps, "step"):
+            if state.shared.cancelled.is_set():
+                return
+            has_failed = any(step.has_failed for step in self._record.steps)
+            runs: list[Callable[[], None]] = []
+            for step in level:
+                if self._is_to_run(step, has_failed=has_failed):
+                    runs += [
+                        StepRun(state, self._record, step, one).run
+                        for one in self._expanded(step)
+                        if not one.is_over
+                    ]
+            limit = limit_of(level, self._job, state.workflow, state.shared.most)
+            _in_parallel(runs, limit)
+
+    def _is_to_run(self, step: Step, *, has_failed: bool) -> bool:
+        """Decide about a step from how those before it ended; skip it if it is to be skipped."""
+        records = self._record.of_template(step.name)
+        if records and all(one.is_over for one in records):
+            return False
+        statuses = {
+            name: [one.status for one in self._record.of_template(name)] for name in step.depends_on
+        }
+        if not all(status in ENDED for found in statuses.values() for status in found):
+            return False  # something before it waits for somebody, or was never reached
+        if not all_hold(step.depends_on, statuses):
+            self._skip(records)
+            return False
+        if not has_failed:
+            return True
+        reacting = {one.template or one.name for one in self._record.steps if one.is_reaction}
+        if not may_go_on_after_failure(step.depends_on, statuses, reacting):
+            return False
+        with self._state.live:
+            for one in records:
+                one.is_reaction = True
+        return True
+
+    def _skip(self, records: Sequence[StepRecord]) -> None:
+        with self._state.live:
+            for one in records:
+                one.status, one.reason = SKIPPED, CONDITION
+        for one in records:
+            self._state.tell(events.STEP_ENDED, self._job.name, one.name, SKIPPED, reason=CONDITION)
+
+    def _expanded(self, step: Step) -> list[StepRecord]:
+        """Return the records of a step: one, or one for each item of its forEach."""
+        if step.for_each is None or step.name in (self._record.expanded or ()):
+            return self._record.of_template(step.name)
+        (template,) = self._record.of_template(step.name)
+        try:
+            found = self._expansions(step)
+        except SwampstoreError as error:
+            with self._state.live:
+                template.status, template.error = FAILED, error.message
+                template.completed_at = self._state.now()
+                template.allowed_failure = step.allow_failure or None
+            self._state.tell(
+                events.STEP_ENDED, self._job.name, step.name, FAILED, error=error.message
+            )
+            return []
+        for one in found:
+            one.is_reaction = template.is_reaction
+        with self._state.live:
+            place = self._record.steps.index(template)
+            self._record.steps[place : place + 1] = found
+            self._record.expanded = [*(self._record.expanded or ()), step.name]
+        return found
+
+    def _expansions(self, step: Step) -> list[StepRecord]:
+        from swampstore.runs.expressions import Scope, evaluate
+
+        assert step.for_each is not None
+        where = f"{self._job.name}/{step.name}"
+        with self._state.shared.repos.borrowed() as repo:
+            scope = Scope(repo, inputs=self._state.inputs)
+            items = items_of(evaluate(step.for_each.expression, scope), where)
+            names = []
+            for item in items:
+                values = {step.for_each.item: item.value}
+                inner = Scope(repo, inputs=self._state.inputs, self_values=values)
+                names.append(expanded_name(step.name, str(evaluate(step.name, inner)), item))
+        taken = {one.name for one in self._record.steps if one.name != step.name}
+        for name in names:
+            if name in taken:
+                raise WorkflowError(
+                    f"{where}: two steps would be called {name!r}",
+                    hint="Let the name of the step say more of the item.",
+                )
+            taken.add(name)
+        return [
+            StepRecord(name, template=step.name, item=item.value)
+            for name, item in zip(names, items, strict=True)
+        ]
+
+
+def _in_parallel(calls: Sequence[Callable[[], None]], limit: int) -> None:
+    """Make calls, at most so many at once, all of them; raise what the first of them raised."""
+    if len(calls) <= 1:
+        for call in calls:
+            call()
+        return
+    with ThreadPoolExecutor(max_workers=min(limit, len(calls))) as pool:
+        futures: list[Future[None]] = [pool.submit(call) for call in calls]
+    for future in futures:
+        future.result()
