@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -50,7 +50,7 @@ class Calls:
 
     chain: tuple[tuple[ModelRef, str], ...]
     output_id: str
-    count: list[int] = field(default_factory=lambda: [0])
+    count: list[int]
     # Of the run that this one is inside of, if both are of one model and in one session.
     lock: AbstractContextManager[bool] | None = None
 

@@ -232,6 +232,7 @@ class _MethodRun:
         self._redactor = Redactor()
         self._log = RunLog(repo, self._id)
         self._parent = calls
+        self._count = calls.count if calls else [0]
         self._group: Deferral | None = None
         definition = self._target.definition
         self._tags, self._resources = definition.tags, definition.resources
@@ -632,7 +633,7 @@ class _MethodRun:
         calls = Calls(
             chain=((self._parent.chain if self._parent else ()) + ((self._model, self._method),)),
             output_id=self._id,
-            count=self._parent.count if self._parent else [0],
+            count=self._count,
         )
         target = find_target(self._repo, request)
         calls.check(target.model, target.method)

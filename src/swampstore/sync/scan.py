@@ -230,7 +230,7 @@ class LocalScan:
                     elif self._may_enter(child, entry.name):
                         pending.append(child)
                     continue
-                if scope is not None and not scope.covers(child):
+                if scope and not (scope.covers(child) or goes_with_any_push(child)):
                     continue
                 try:
                     status = entry.stat(follow_symlinks=False)
