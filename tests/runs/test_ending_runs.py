@@ -151,10 +151,11 @@ def test_one_push_carries_artifacts_record_and_definition(
 ) -> None:
     for machine in (ana, bob):
         machine.use(bucket)
+    assert ana("run", "demo/host/db", "scan", "--", "true").status == 0
     assert ana("run", MODEL, "scan", "--", "echo", '{"a": 1}').status == 0
     assert bob("sync").status == 0
     with bob.open() as repo:
-        (output,) = Outputs(repo).all()
+        (output,) = Outputs(repo).all(model=repo.model(MODEL))
         assert output.status == "succeeded"
         assert repo.latest(MODEL, "result").json() == {"a": 1}
         path = Outputs(repo).log_path(output)
@@ -169,7 +170,7 @@ def test_runs_of_one_model_take_turns_and_those_of_others_do_not_wait(
     for machine in (ana, bob):
         machine.use(bucket)
     diary = tmp_path / "diary"
-    script = f"echo begin $0 >> {diary}; sleep 0.6; echo end $0 >> {diary}"
+    script = f"echo begin $0 >> {diary}; sleep 0.3; echo end $0 >> {diary}"
 
     def both(first: str, second: str) -> list[str]:
         diary.write_text("")

@@ -32,6 +32,7 @@ _SLOW = frozenset(
         "relocate/test_namespaces_migrating.py",
         "repo/test_newer_formats.py",
         "repo/test_sessions.py",
+        "runs/test_ending_runs.py",
         "sync/test_bad_input.py",
         "sync/test_cache_bound.py",
         "sync/test_conformance.py",
