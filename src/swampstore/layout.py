@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from swampstore.errors import ValidationError
-from swampstore.escaping import escaped
+from swampstore.notices import escaped
 
 MARKER = ".swamp.yaml"
 # Lies in the directory of a namespace, and says whose it is.

@@ -1,8 +1,47 @@
-"""Things worth telling that are not errors, sent to the logger `swampstore`."""
+"""Text for people: nothing in it may act on a terminal, a log or a shell; and what is worth saying.
+
+Notices are things worth saying that are no errors. They go to the logger `swampstore`.
+"""
 
 from __future__ import annotations
 
-from swampstore.escaping import escaped_lines
+import re
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+
+
+_PARTS = re.compile(r"([\n\t])")
+
+
+def escaped(value: object) -> str:
+    r"""Write a value so that none of its characters can move a cursor, colour text or end a line.
+
+    >>> escaped("a\x1b[31m")
+    'a\\x1b[31m'
+    """
+    return str(value).translate(_CONTROLS)
+
+
+def escaped_lines(text: str) -> str:
+    """Do the same to a text of several lines; tabs in it stay, too."""
+    return "".join(part if part in "\n\t" else escaped(part) for part in _PARTS.split(text))
+
+
+def shell_word(text: str) -> str:
+    r"""Write a text as one word of a command that somebody can paste.
+
+    >>> shell_word("a b"), shell_word("a\nb")
+    ("'a b'", "$'a\\nb'")
+    """
+    import shlex
+
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + escaped(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def notice(message: str, *details: object) -> None:

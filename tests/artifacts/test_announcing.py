@@ -336,7 +336,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.copymode": "the marker",
     },
     "cli/data/put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
-    "files/change_log.py": {"os.open": "its own log, which no client transfers"},
+    "catalog/keeping_up.py": {"os.open": "its own log, which no client transfers"},
     "artifacts/mutation.py": {
         "os.makedirs": "its own directory, in the local tier",
     },
@@ -490,7 +490,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryFile": "content on its way",
     },
     "pipeline/index_writer.py": {"tempfile.TemporaryDirectory": "a base that lasts for one edit"},
-    "pipeline/findings.py": {
+    "pipeline/schemas.py": {
         "open": "the findings that --findings keeps",
         "replacing": "the same",
         "os.makedirs": "the directory they are in",
@@ -521,17 +521,17 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the directory of a verification that goes on, in the local tier",
         "shutil.rmtree": "the same",
     },
-    "pipeline/spark/shipping.py": {
+    "pipeline/spark/session.py": {
         "tempfile.mkdtemp": "the package for executors, in a temporary directory",
     },
-    "pipeline/source/filters.py": {
+    "pipeline/source/scan.py": {
         "open": "what was asked of a frame of Spark, in a temporary file",
         "os.open": "the same",
         "os.unlink": "the same, of frames that nobody used for long",
         "tempfile.gettempdir": "the same",
     },
     "pipeline/source/records.py": {"tempfile.TemporaryFile": "a long record while it is read"},
-    "pipeline/source/snapshots.py": {
+    "pipeline/source/commits.py": {
         "os.makedirs": "the directory where a stream remembers what it has delivered",
         "os.unlink": "snapshots that it needs no more",
     },

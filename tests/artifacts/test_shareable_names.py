@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from swampstore import Repo
 from swampstore.artifacts.metadata import Draft
 from swampstore.errors import ValidationError
-from swampstore.escaping import shell_word
 from swampstore.index.path_map import Names
 from swampstore.layout import (
     MAX_KEY_BYTES,
@@ -23,7 +22,7 @@ from swampstore.layout import (
     is_always_local,
 )
 from swampstore.marker import update_marker
-from swampstore.notices import notice
+from swampstore.notices import notice, shell_word
 from swampstore.stores.protocol import check_key
 from tests.support.machines import Machine
 from tests.support.remotes import Remote

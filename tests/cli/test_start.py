@@ -120,7 +120,7 @@ def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
     assert set(done.stderr.decode().split()) == {
         "swampstore",
         "swampstore.errors",
-        "swampstore.escaping",
+        "swampstore.notices",
         "swampstore.cli",
         *(f"swampstore.cli.{name}" for name in ("app", "command", "rendering")),
         *(f"swampstore.cli.{name}" for name in ("running", "session")),

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from swampstore.cli import progress as showing
-from swampstore.cli.progress import ProgressBar, ProgressLines
-from swampstore.cli.rendering import named_lines
+from swampstore.cli import rendering as showing
+from swampstore.cli.rendering import ProgressBar, ProgressLines, named_lines
 from swampstore.index.report import Pulled, Step
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError

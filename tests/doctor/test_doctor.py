@@ -180,7 +180,7 @@ def test_a_datastore_that_cannot_be_written_is_found_and_nothing_is_repaired(
     def refuse(*_arguments: Any, **_details: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("swampstore.doctor.examination.try_writing", refuse)
+    monkeypatch.setattr("swampstore.doctor.try_writing", refuse)
     report = examine(repo, repair=True)
     assert failures(report) == {"datastore", "latest_markers"}
     assert not (data / "latest").exists()
@@ -586,8 +586,8 @@ def test_a_name_that_is_being_changed_is_looked_at_again(
     repo: Repo, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first look falls between the metadata and the marker of a save."""
+    from swampstore import doctor
     from swampstore.doctor import data as doctor_data
-    from swampstore.doctor import examination
 
     look = doctor_data.examine_name
     looks: list[DataRef] = []
@@ -598,7 +598,7 @@ def test_a_name_that_is_being_changed_is_looked_at_again(
         (data / "latest").write_text("2" if first else "3")
         return look(tree, ref, **options)
 
-    monkeypatch.setattr(examination, "examine_name", look_in_between)
+    monkeypatch.setattr(doctor, "examine_name", look_in_between)
     assert examine(repo).ok
     assert looks.count(STATE) == 2
 

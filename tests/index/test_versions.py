@@ -44,7 +44,7 @@ SOURCE = Path(swampstore.__file__).parent
 # Files that know the index, and compare versions of other things.
 OTHERS = {
     "pipeline/gc/marks.py": "versions of an artifact",
-    "pipeline/gc/recheck.py": "versions of an artifact; 0 stands for all of them",
+    "pipeline/gc/sweep.py": "versions of an artifact; 0 stands for all of them",
 }
 
 

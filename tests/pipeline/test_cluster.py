@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from swampstore.pipeline import places_of, register
-from swampstore.pipeline.spark.shipping import write_archive
+from swampstore.pipeline.spark.session import write_archive
 from swampstore.pipeline.verify import verify
 from tests.support.spark_testing import Cluster, Elsewhere, wait_for
 

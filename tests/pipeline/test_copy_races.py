@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from swampstore.pipeline.copy import Copied, copy, job
+from swampstore.pipeline import copy as job
+from swampstore.pipeline.copy import Copied, copy
 from swampstore.pipeline.copy.outcomes import CONFLICT, CORRUPT, HELD_BACK, Wanted
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Written

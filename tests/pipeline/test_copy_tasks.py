@@ -13,8 +13,8 @@ from swampstore import open_repo
 from swampstore.errors import NamespaceTakenError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.namespaces.manifests import Registry
-from swampstore.pipeline.copy import copy
-from swampstore.pipeline.copy.ends import (
+from swampstore.pipeline.copy import Commits, copy
+from swampstore.pipeline.copy.comparison import (
     Border,
     Ends,
     check_namespace,
@@ -22,7 +22,6 @@ from swampstore.pipeline.copy.ends import (
     claim_namespace,
     ends_of,
 )
-from swampstore.pipeline.copy.job import Commits
 from swampstore.pipeline.copy.outcomes import (
     CHANGED,
     CONFLICT,
@@ -38,8 +37,8 @@ from swampstore.pipeline.copy.outcomes import (
 )
 from swampstore.pipeline.copy.tasks import ObjectCopier
 from swampstore.pipeline.index_writer import committer
-from swampstore.stores.bodies import payload as payload_of
 from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.protocol import payload as payload_of
 from tests.support.copying import (
     MODEL,
     Bucket,

@@ -19,7 +19,7 @@ from swampstore import Repo
 from swampstore.catalog.schema import Row
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.artifacts import Artifacts
-from swampstore.pipeline.source.filters import (
+from swampstore.pipeline.source.scan import (
     Condition,
     Conditions,
     Frame,

@@ -18,9 +18,8 @@ from swampstore import open_repo
 from swampstore.cli.pipeline import Bulk
 from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.index.path_kinds import unit_of
-from swampstore.pipeline.gc import gc, gc_in_place
+from swampstore.pipeline.gc import Collection, gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
-from swampstore.pipeline.gc.job import Collection
 from swampstore.pipeline.gc.marks import MARKS
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.schemas import MARKER_FILE, VERSION_FILE
@@ -230,7 +229,7 @@ def planned_here(monkeypatch: pytest.MonkeyPatch) -> datetime:
     ) -> tuple[dict[tuple[str, str], list[Candidate]], list[str]]:
         return {(one.identity, one.namespace): garbage_of(one, now) for one in places}, ["a doubt"]
 
-    monkeypatch.setattr("swampstore.pipeline.gc.job.plan_places", plan)
+    monkeypatch.setattr("swampstore.pipeline.gc.plan_places", plan)
     monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext())
     return now
 

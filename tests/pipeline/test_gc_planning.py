@@ -214,7 +214,7 @@ def fill(machine: Machine, namespace: str) -> None:
 def test_two_namespaces_are_collected_at_once(
     spark: SparkSession, ana: Machine, bob: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swampstore.pipeline.gc import job
+    from swampstore.pipeline import gc as job
     from swampstore.pipeline.gc.candidates import Candidates, plan_places
 
     fill(ana, "apps")

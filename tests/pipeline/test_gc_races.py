@@ -18,13 +18,12 @@ from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.locks.record import LockLostError, global_key, model_key
-from swampstore.pipeline.gc import job
+from swampstore.pipeline import gc as job
+from swampstore.pipeline.gc import Collection
 from swampstore.pipeline.gc import sweep as sweeping
 from swampstore.pipeline.gc.candidates import Candidate
-from swampstore.pipeline.gc.job import Collection
 from swampstore.pipeline.gc.marks import Marks, marks_of
-from swampstore.pipeline.gc.recheck import Due, Verdict, judge
-from swampstore.pipeline.gc.sweep import remover_of
+from swampstore.pipeline.gc.sweep import Due, Verdict, judge, remover_of
 from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.retention.rules import Removal
 from swampstore.stores.directory import DirectoryStore

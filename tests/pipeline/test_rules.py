@@ -34,8 +34,7 @@ from swampstore.pipeline.reindex.planned import Plan, Planned
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.source.objects import content_of as content_of_path
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.documents import stale_in
-from swampstore.pipeline.verify.examination import Selection
+from swampstore.pipeline.verify.examination import Selection, stale_in
 from swampstore.pipeline.verify.rules import examined
 from tests.support.staging import metadata_of
 

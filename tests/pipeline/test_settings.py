@@ -11,8 +11,14 @@ from swampstore.config import Config, load
 from swampstore.errors import ConfigError
 from swampstore.marker import update_marker
 from swampstore.pipeline.errors import SparkStartError
-from swampstore.pipeline.settings import SparkSettings, settings_of
-from swampstore.pipeline.spark.cluster import check_master, check_reachable, is_local, local_cores
+from swampstore.pipeline.settings import (
+    SparkSettings,
+    check_master,
+    check_reachable,
+    is_local,
+    local_cores,
+    settings_of,
+)
 from swampstore.pipeline.spark.jvm import heap_size
 
 

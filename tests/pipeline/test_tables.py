@@ -23,11 +23,11 @@ from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
 from swampstore.pipeline import load, places_of
 from swampstore.pipeline.errors import SparkJobError
-from swampstore.pipeline.findings import write_findings
 from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
+from swampstore.pipeline.schemas import write_findings
 from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Chosen, Contents, Files, Objects
 from tests.support.machines import Machine

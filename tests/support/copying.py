@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from swampstore.index.format import decode_entry
-from swampstore.pipeline.copy import job
+from swampstore.pipeline import copy as job
+from swampstore.pipeline.copy import Commits
 from swampstore.pipeline.copy.comparison import Totals
-from swampstore.pipeline.copy.job import Commits
 from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copy.tasks import CopyTask, copy_units, units_of
 from swampstore.pipeline.index_writer import committer

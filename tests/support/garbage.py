@@ -11,9 +11,9 @@ from swampstore.artifacts.metadata import Owner
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import DataRef, ref_of
+from swampstore.pipeline.gc import Collection
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
-from swampstore.pipeline.gc.job import Collection
-from swampstore.pipeline.gc.recheck import NameState, removal_of
+from swampstore.pipeline.gc.sweep import NameState, removal_of
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
 from tests.support.machines import Machine

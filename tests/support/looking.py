@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from swampstore.pipeline.evidence.gathering import Budget, Claims, Listing
-from swampstore.pipeline.evidence.index_state import IndexState, survey
+from swampstore.pipeline.evidence.gathering import Budget, Claims, IndexState, Listing, survey
 from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.documents import of_documents, readable_shards, stale_in
+from swampstore.pipeline.verify.examination import of_documents, readable_shards, stale_in
 from swampstore.pipeline.verify.rules import File, Found, examined
 
 AT_ONCE = timedelta(0)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from swampstore import Repo
-from swampstore.files import change_log
-from swampstore.files.change_log import EVERYTHING, ChangeLog, Seen
+from swampstore.catalog import keeping_up
+from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Seen
 from swampstore.layout import DataRef, ModelRef
 from tests.support.machines import Machine
 from tests.support.old_client import SIDECAR
@@ -204,7 +204,7 @@ def test_the_log_tells_what_others_changed_once(tmp_path: Path) -> None:
 def test_a_log_that_grows_too_large_says_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_log, "_LARGEST", 400)
+    monkeypatch.setattr(keeping_up, "_LARGEST", 400)
     log = ChangeLog(str(tmp_path))
     seen = Seen()
     for _ in range(100):
@@ -224,7 +224,7 @@ def test_a_log_that_grows_too_large_says_less(
 def test_half_a_line_stands_for_everything(tmp_path: Path) -> None:
     log = ChangeLog(str(tmp_path))
     log.note("b", ["x"])
-    with (tmp_path / change_log.CHANGE_LOG).open("ab") as file:
+    with (tmp_path / keeping_up.CHANGE_LOG).open("ab") as file:
         file.write(b'["b", "da')
     news = log.news("a", Seen())
     assert news is not None
@@ -232,7 +232,7 @@ def test_half_a_line_stands_for_everything(tmp_path: Path) -> None:
 
 
 def test_many_may_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_log, "_LARGEST", 4000)
+    monkeypatch.setattr(keeping_up, "_LARGEST", 4000)
     log = ChangeLog(str(tmp_path))
 
     def write(by: str) -> None:

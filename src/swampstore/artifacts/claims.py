@@ -4,6 +4,11 @@ Creating the directory of a version claims its number. A claim has no `metadata.
 for the commit of its group. Who claims holds a file in it; if nobody does, they are dead, and
 whoever meets the claim clears it away. A claim without such a file is another program's, or was
 left by an older version of this one: then nothing but its age tells.
+
+A version that arrives from the remote takes its number the same way. If its content arrives before
+its metadata, perhaps long before, a mark says that the directory waits for the rest, and is
+nobody's claim. See docs/decisions/0021-what-arrives-lands-through-intents.md and
+docs/decisions/0043-a-claim-ends-with-its-owner.md.
 """
 
 from __future__ import annotations
@@ -13,11 +18,12 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Protocol
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.files import Change, Hold, Tree, taking_over
-from swampstore.layout import CLAIM, DEFERRED, METADATA, RAW, DataRef, is_temp
+from swampstore.files import Change, Hold, Reception, Tree, taking_over
+from swampstore.layout import CLAIM, DEFERRED, LANDING, METADATA, RAW, DataRef, is_temp
 
 # A slow writer keeps touching what it writes.
 DEFAULT_AGE = 24 * 3600.0
@@ -127,3 +133,45 @@ def _newest_touch(tree: Tree, ref: DataRef, version: int) -> float:
         return max(os.lstat(path).st_mtime for path in paths)
     except (OSError, ValueError):  # it is being changed right now
         return math.inf
+
+
+class Way(Enum):
+    """How arriving files find the directory of their version."""
+
+    FRESH = auto()
+    """It was not there, and holds nothing yet, no mark either."""
+    OPEN = auto()
+    """It is there, and holds the version, or waits for the rest of it."""
+    TAKEN = auto()
+    """It is there, and somebody is writing that version here."""
+
+
+def make_way(tree: Tree, reception: Reception, ref: DataRef, version: int) -> Way:
+    """Take a version's number for what arrives, unless somebody has it."""
+    if reception.claim_dir(ref.version_rel(version)):
+        return Way.FRESH
+    is_whole = os.path.lexists(tree.path(ref.file_rel(version, METADATA)))
+    is_waiting = os.path.lexists(tree.shared_path(ref.file_rel(version, LANDING)))
+    return Way.OPEN if is_whole or is_waiting else Way.TAKEN
+
+
+def tidy(tree: Tree, reception: Reception, ref: DataRef, version: int) -> None:
+    """Take the mark off a version that is whole, and remove a directory that holds nothing."""
+    mark = ref.file_rel(version, LANDING)
+    if os.path.lexists(tree.path(ref.file_rel(version, METADATA))):
+        reception.remove(mark)
+        return
+    try:
+        left = os.listdir(tree.shared_path(ref.version_rel(version)))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if left == [LANDING]:
+        reception.remove(mark)
+    reception.remove_empty_dir(ref.version_rel(version))
+
+
+def tidy_name(tree: Tree, reception: Reception, ref: DataRef) -> None:
+    """Tidy every version of a name; without any, nor a marker, its directory goes."""
+    for version in on_disk.version_numbers(tree, ref):
+        tidy(tree, reception, ref, version)
+    reception.remove_empty_dir(ref.rel)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
-from swampstore.artifacts.media_types import is_json, is_text
+from swampstore.artifacts.metadata import is_json, is_text
 from swampstore.errors import ContentDamagedError, ContentMissingError, MetadataError
 from swampstore.files import Tree, disk_errors
 from swampstore.layout import METADATA, RAW, DataRef

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.install import tidy_name
+from swampstore.artifacts.claims import tidy_name
 from swampstore.artifacts.latest import is_right
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves

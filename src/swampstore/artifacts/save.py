@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.media_types import is_json
-from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode
+from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode, is_json
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.publish import (
     claim_version,

@@ -1,21 +1,41 @@
-"""The rows of a data name as its files have them, and whether the files still say that."""
+"""The rows of a data name as its files have them, and whether the files still say that.
+
+`moment` says cheaply whether anybody else has changed rows meanwhile: every change of a data name
+on this machine is a commit to the catalog's file, before and after.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Metadata
 from swampstore.catalog.schema import ACTIVE, Row
-from swampstore.catalog.unchanged import Moment
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.files.signature import Signature, can_deceive, signature_of
 from swampstore.layout import METADATA, DataRef
+
+
+class Moment(NamedTuple):
+    """A moment in the life of a catalog, as one connection sees it.
+
+    Two are equal if, between them, nobody committed anything through another connection.
+    """
+
+    connection: sqlite3.Connection
+    data_version: int
+
+
+def moment(db: sqlite3.Connection) -> Moment:
+    """Return the present moment."""
+    (data_version,) = db.execute("PRAGMA data_version").fetchone()
+    return Moment(db, data_version)
 
 
 def row_of(namespace: str, ref: DataRef, metadata: Metadata, *, deferred: bool) -> Row:

@@ -18,8 +18,7 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.mutation import Mutations
 from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
-from swampstore.catalog.disk_rows import Problem, Reading, is_current, read_early, read_name
-from swampstore.catalog.unchanged import moment
+from swampstore.catalog.disk_rows import Problem, Reading, is_current, moment, read_early, read_name
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.layout import METADATA, DataRef

@@ -1,9 +1,9 @@
 """The command line `swampstore`: parse, call the library, render.
 
 The files mirror the command tree: `swampstore data list` is in `data/list.py`. Start with `app`,
-the table of all commands; `command` is what commands are made of, `session` what they are given,
-`options` what many of them take, `rendering` how text looks, `progress` how far something is, and
-`running` makes errors messages and exit statuses. A command's module is imported when it is run.
+the table of all commands; `command` is what commands are made of, `options` what many of them
+take, `session` what they are given, `rendering` how results and progress look, and `running` turns
+errors into messages and exit statuses. A command's module is imported when it is run.
 """
 
 from __future__ import annotations

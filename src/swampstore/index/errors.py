@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError
-from swampstore.escaping import escaped
+from swampstore.notices import escaped
 
 _NAMED = 3
 

@@ -7,7 +7,6 @@ remote keys. Nothing else joins these paths, so that no two places can disagree 
 from __future__ import annotations
 
 from swampstore.errors import ValidationError
-from swampstore.escaping import shell_word
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MAX_SEGMENT_BYTES,
@@ -17,6 +16,7 @@ from swampstore.layout import (
     is_plain,
     why_no_key,
 )
+from swampstore.notices import shell_word
 from swampstore.stores.protocol import is_plain_key
 
 

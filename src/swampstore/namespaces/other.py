@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import BinaryIO, NamedTuple, cast
 
 from swampstore.artifact import Artifact
-from swampstore.artifacts.media_types import is_text
-from swampstore.artifacts.metadata import Metadata, decode
+from swampstore.artifacts.metadata import Metadata, decode, is_text
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.errors import (

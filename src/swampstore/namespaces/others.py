@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from swampstore.artifacts.media_types import is_text
+from swampstore.artifacts.metadata import is_text
 from swampstore.catalog.export import EXPORT, Published, refresh_export
 from swampstore.catalog.foreign import FOREIGN_CATALOG, ForeignCatalogs
 from swampstore.catalog.schema import Row

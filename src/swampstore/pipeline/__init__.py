@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from swampstore.pipeline.places import Place, places_of
     from swampstore.pipeline.source import register
-    from swampstore.pipeline.spark.session import session
-    from swampstore.pipeline.spark.shipping import ship
+    from swampstore.pipeline.spark.session import session, ship
     from swampstore.pipeline.tables import Tables, load
 
 _HOMES = {

@@ -16,9 +16,8 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.disk_rows import Problem, Reading
+from swampstore.catalog.disk_rows import Moment, Problem, Reading, moment
 from swampstore.catalog.schema import Row
-from swampstore.catalog.unchanged import Moment, moment
 from swampstore.errors import DiskError
 from swampstore.files import Tree
 from swampstore.index.report import no_progress

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.index.report import Progress, no_progress
 from swampstore.layout import METADATA
-from swampstore.pipeline.findings import write_findings
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import spark_errors, watched
-from swampstore.pipeline.schemas import data_name, data_version
+from swampstore.pipeline.schemas import data_name, data_version, write_findings
 from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.tables import Tables
 

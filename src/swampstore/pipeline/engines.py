@@ -22,8 +22,7 @@ from swampstore.pipeline.errors import (
     SparkMissingError,
     SparkStartError,
 )
-from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
-from swampstore.pipeline.spark.cluster import is_local
+from swampstore.pipeline.settings import Engine, SparkSettings, is_local, settings_of
 from swampstore.sync.transfer import THREADS, Transport
 
 if TYPE_CHECKING:

@@ -1,11 +1,20 @@
-"""The columns of every table, as Spark writes them in SQL, and those that follow from a path."""
+"""The columns of every table, as Spark writes them in SQL, and how a table of findings is kept.
+
+JSON is carried as Spark's VARIANT: a value that keeps its shape and is asked by path.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from swampstore.files import disk_errors, replacing, temp_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _PLACE = "store string, namespace string"
 _OBJECT = (
@@ -77,3 +86,75 @@ def data_version() -> Column:
 
     number = sql.regexp_extract("rel", VERSION_FILE, 2)
     return sql.nullif(number, sql.lit("")).cast("bigint")
+
+
+def variant_of(text: str | bytes) -> dict[str, bytes] | None:
+    """Return what Arrow carries of a JSON document, None if it is none or too large for Spark."""
+    from pyspark.sql.types import VariantVal
+
+    try:
+        decoded = text.decode() if isinstance(text, bytes) else text
+        found = VariantVal.parseJson(decoded)
+    except (ValueError, ArithmeticError, RecursionError):
+        return None
+    return {"value": found.value, "metadata": found.metadata}
+
+
+def variant_of_value(value: Any) -> dict[str, bytes] | None:
+    """Return the same of a document that was read already."""
+    try:
+        return variant_of(json.dumps(value))
+    except (ValueError, RecursionError):
+        return None
+
+
+def write_findings(findings: DataFrame, path: str) -> None:
+    """Write findings as a Parquet directory, or as JSON lines if the path ends with `.json`.
+
+    What is at the path is replaced, by all of them or not at all. Raises DiskError.
+    """
+    rows = (row.asDict() for row in findings.toLocalIterator())
+    _replace(path, rows, findings.write.parquet)
+
+
+def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    """Write findings, which are few, in the same two ways without Spark."""
+    found = list(rows)
+    _replace(path, found, lambda temp: _write_parquet(found, temp))
+
+
+def _replace(
+    path: str, rows: Iterable[Mapping[str, Any]], write_parquet: Callable[[str], object]
+) -> None:
+    path = os.path.abspath(path)  # Spark may have been started in another directory
+    with disk_errors(path):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if path.endswith(".json"):
+            with replacing(path, durable=False) as temp:
+                _write_lines(rows, temp)
+            return
+        temp = f"{path}{temp_name()}"
+        try:
+            write_parquet(temp)
+            shutil.rmtree(path, ignore_errors=True)
+            os.rename(temp, path)
+        finally:
+            shutil.rmtree(temp, ignore_errors=True)
+
+
+def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for row in rows:
+            document = {key: value for key, value in row.items() if value is not None}
+            file.write(json.dumps(document, ensure_ascii=False) + "\n")
+
+
+def _write_parquet(rows: list[Mapping[str, Any]], directory: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = {"string": pa.string(), "boolean": pa.bool_()}
+    columns = [column.split() for column in FINDINGS.split(", ")]
+    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
+    os.mkdir(directory)
+    parquet.write_table(pa.Table.from_pylist(rows, schema), f"{directory}/part-00000.parquet")

@@ -23,12 +23,12 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
-from swampstore.escaping import escaped
 from swampstore.index.path_map import ways_out
 from swampstore.index.report import Conflict, Progress, Pushed, Step, no_progress
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
+from swampstore.notices import escaped
 from swampstore.relocate.destinations import (
     Cache,
     Destination,

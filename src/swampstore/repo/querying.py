@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from swampstore.artifacts.media_types import is_json
+from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.query import projection
 from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
-from swampstore.artifacts.media_types import guess_content_type
 from swampstore.artifacts.metadata import (
     DEFAULT_LIFETIME,
     DEFAULT_POLICY,
     Draft,
     Metadata,
     Owner,
+    guess_content_type,
 )
 from swampstore.artifacts.save import Deleted, to_json_bytes
 from swampstore.errors import NotFoundError, ValidationError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from swampstore.artifacts.media_types import is_text
+from swampstore.artifacts.metadata import is_text
 from swampstore.errors import ModelNotFoundError, NotFoundError, ValidationError
 from swampstore.layout import ModelRef, check_segment
 from swampstore.runs.definitions import Definitions

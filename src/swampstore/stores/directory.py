@@ -37,7 +37,6 @@ from swampstore.files import disk_errors, write_all
 from swampstore.layout import is_temp
 from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
-from swampstore.stores.bodies import CHUNK, receive
 from swampstore.stores.config import Fields, Limits, split_url
 from swampstore.stores.errors import (
     StoreError,
@@ -50,6 +49,7 @@ from swampstore.stores.errors import (
     not_found,
 )
 from swampstore.stores.protocol import (
+    CHUNK,
     Capabilities,
     Fetched,
     Handed,
@@ -60,6 +60,7 @@ from swampstore.stores.protocol import (
     Written,
     check_key,
     parent_of,
+    receive,
 )
 
 LOCKS = ".swampstore-locks"

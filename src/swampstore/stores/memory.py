@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Self
 
-from swampstore.stores.bodies import payload, receive
 from swampstore.stores.config import Fields, Limits
 from swampstore.stores.errors import changed, exists, not_found
 from swampstore.stores.protocol import (
@@ -20,6 +19,8 @@ from swampstore.stores.protocol import (
     Written,
     check_key,
     parent_of,
+    payload,
+    receive,
 )
 
 

@@ -20,7 +20,6 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
-from swampstore.stores.bodies import CHUNK, payload, receive, size_of
 from swampstore.stores.cloud import Bucket, translate
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
@@ -31,6 +30,7 @@ from swampstore.stores.errors import (
     exists,
 )
 from swampstore.stores.protocol import (
+    CHUNK,
     Capabilities,
     Fetched,
     Level,
@@ -38,6 +38,9 @@ from swampstore.stores.protocol import (
     Written,
     check_key,
     parent_of,
+    payload,
+    receive,
+    size_of,
 )
 from swampstore.stores.signed_requests import SignedRequests
 

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
-from swampstore.stores.bodies import sha256_of, size_of
 from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreUnreachableError,
 )
-from swampstore.stores.protocol import ObjectInfo, Store, Written
+from swampstore.stores.protocol import ObjectInfo, Store, Written, sha256_of, size_of
 from swampstore.stores.wrapper import Request, StoreWrapper
 
 T = TypeVar("T")

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import BinaryIO, NamedTuple, Self, TypeVar
 
-from swampstore.stores.bodies import size_of
 from swampstore.stores.protocol import (
     Capabilities,
     Fetched,
@@ -26,6 +25,7 @@ from swampstore.stores.protocol import (
     Written,
     contents,
     level,
+    size_of,
 )
 
 T = TypeVar("T")

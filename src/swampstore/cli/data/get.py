@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from swampstore.artifacts.content import parse_content
-from swampstore.artifacts.media_types import is_json, is_text
+from swampstore.artifacts.metadata import is_json, is_text
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data import description
 from swampstore.cli.options import (
@@ -20,8 +20,14 @@ from swampstore.cli.options import (
     timeout_option,
     version_option,
 )
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, fields, named_lines, printable, size_text
+from swampstore.cli.rendering import (
+    counted,
+    fields,
+    named_lines,
+    printable,
+    progress_shown,
+    size_text,
+)
 from swampstore.cli.session import Session, write_output
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ def _save(
     if isinstance(file, str):
         return repo.artifacts.save_file(model, name, file, **wanted)
     if file is not None:
-        from swampstore.artifacts.media_types import guess_content_type
+        from swampstore.artifacts.metadata import guess_content_type
 
         wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
         return repo.artifacts.save(model, name, file, **wanted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.artifacts.media_types import is_json
+from swampstore.artifacts.metadata import is_json
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import limit_option, moment, tag_option
 from swampstore.cli.rendering import counted, footer_text, records_text, values_text

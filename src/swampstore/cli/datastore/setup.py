@@ -9,8 +9,15 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import timeout_option
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, fields, named_lines, printable, size_text, table
+from swampstore.cli.rendering import (
+    counted,
+    fields,
+    named_lines,
+    printable,
+    progress_shown,
+    size_text,
+    table,
+)
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, printable
+from swampstore.cli.rendering import counted, printable, progress_shown
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def catalog(
         # Within the same session, if one was started.
         rebuilt = _rebuilt(session, bulk, engine, found) if is_local else None
     if bulk.findings is not None:
-        from swampstore.pipeline.findings import write_few_findings
+        from swampstore.pipeline.schemas import write_few_findings
 
         write_few_findings(found, bulk.findings)
     document = {

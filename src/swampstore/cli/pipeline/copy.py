@@ -8,8 +8,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, master_option
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, size_text, table
+from swampstore.cli.rendering import counted, progress_shown, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
@@ -70,7 +69,7 @@ def copy(
     """
     from swampstore.pipeline.copy import copy as copy_places
     from swampstore.pipeline.copy import findings_table
-    from swampstore.pipeline.findings import write_findings
+    from swampstore.pipeline.schemas import write_findings
 
     bulk = Bulk(source, namespaces, dry_run, findings, master)
     places = bulk.places(session)

@@ -11,14 +11,12 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, pipeline_options
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, printable, size_text, table
+from swampstore.cli.rendering import counted, printable, progress_shown, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
 if TYPE_CHECKING:
-    from swampstore.pipeline.gc import Collected
-    from swampstore.pipeline.gc.job import Kind
+    from swampstore.pipeline.gc import Collected, Kind
     from swampstore.pipeline.places import Place
 
 _SHOWN = 20
@@ -73,7 +71,7 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
     night for example: what was marked, and is garbage still, is deleted then. So nobody who is
     pushing or reading at the time is harmed.
     """
-    from swampstore.pipeline.findings import write_few_findings
+    from swampstore.pipeline.schemas import write_few_findings
 
     places = bulk.places(session)
     if all(place.indexed for place in places):

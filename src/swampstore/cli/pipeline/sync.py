@@ -9,8 +9,7 @@ import click
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
-from swampstore.cli.progress import progress_shown
-from swampstore.cli.rendering import counted, named_lines, size_text
+from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def pull(
 def _keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
     """Write what was found on the way to a file, if one is named."""
     if path is not None:
-        from swampstore.pipeline.findings import write_few_findings
+        from swampstore.pipeline.schemas import write_few_findings
         from swampstore.pipeline.syncing import findings
 
         identity = repo.connection.store.identity

@@ -1,7 +1,7 @@
 """What is garbage in some places, name by name, with what the index says about it.
 
 A candidate is marked first (`marks`), looked at again under the lock once it has been marked for
-long enough (`recheck`), and removed if it still has to go (`sweep`).
+long enough, and removed if it still has to go (`sweep`).
 """
 
 from __future__ import annotations

@@ -25,14 +25,15 @@ from swampstore.index.version import Rebuild
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
+    IndexState,
     Task,
     arrow_schema,
     everything,
     gathered,
     shares_of,
     sums_in,
+    survey,
 )
-from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place

@@ -60,9 +60,9 @@ def report(
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
-    from swampstore.pipeline.findings import write_findings
     from swampstore.pipeline.report.figures import SummaryReader
     from swampstore.pipeline.running import spark_errors
+    from swampstore.pipeline.schemas import write_findings
 
     started = time.monotonic()
     path = None if output is None else _file_to_write(output)

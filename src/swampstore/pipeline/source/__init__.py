@@ -17,8 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 from swampstore.errors import ValidationError
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.source.filters import Frame
-from swampstore.pipeline.source.scan import PushingScan, Scan, Table
+from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

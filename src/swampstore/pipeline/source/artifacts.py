@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import LatestOfSteps, latest_of, parse_marker
-from swampstore.artifacts.media_types import is_json
+from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
@@ -25,7 +25,8 @@ from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
-from swampstore.pipeline.source.committed import (
+from swampstore.pipeline.schemas import variant_of
+from swampstore.pipeline.source.index import (
     File,
     Shards,
     Slice,
@@ -33,8 +34,7 @@ from swampstore.pipeline.source.committed import (
     loads,
     slices,
 )
-from swampstore.pipeline.source.filters import EVERYTHING, Conditions, Wanted, choices
-from swampstore.pipeline.source.variants import variant_of
+from swampstore.pipeline.source.scan import EVERYTHING, Conditions, Wanted, choices
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
 

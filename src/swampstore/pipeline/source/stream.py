@@ -17,16 +17,25 @@ from swampstore.index.documents import Documents
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
-from swampstore.pipeline.source.commits import Brought, Span, Told, brought, look, read
+from swampstore.pipeline.source.commits import (
+    Brought,
+    Snapshots,
+    Span,
+    Told,
+    advanced,
+    brought,
+    difference,
+    look,
+    read,
+)
 from swampstore.pipeline.source.scan import batches, hints, with_hint
-from swampstore.pipeline.source.snapshots import Snapshots, advanced, difference
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
-    from swampstore.pipeline.source.snapshots import Snapshot
+    from swampstore.pipeline.source.commits import Snapshot
     from swampstore.stores.protocol import Store
 
 

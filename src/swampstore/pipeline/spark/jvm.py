@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from swampstore.pipeline.spark.cluster import is_local
+from swampstore.pipeline.settings import is_local
 from swampstore.pipeline.spark.java import Java, cache_directory
 
 # What only the launcher understands; SparkSubmit, which we start, reads all other settings.

@@ -6,24 +6,85 @@ Settings of ours suit many small tasks whose time is Python's or a store's; the 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
+import weakref
+import zipfile
 from collections.abc import Iterator, Mapping
+from importlib.metadata import distribution
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from swampstore.config import Config
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
-from swampstore.pipeline.settings import SparkSettings, settings_of
-from swampstore.pipeline.spark import cluster, jvm
+from swampstore.pipeline.settings import (
+    SparkSettings,
+    check_master,
+    check_reachable,
+    is_local,
+    local_cores,
+    settings_of,
+)
+from swampstore.pipeline.spark import jvm
 from swampstore.pipeline.spark.java import find_java
 from swampstore.pipeline.spark.jvm import heap_size
-from swampstore.pipeline.spark.shipping import ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PACKAGE = "swampstore"
+_METADATA = ("METADATA", "entry_points.txt")
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def ship(spark: SparkSession) -> None:
+    """Let every executor of a session import the very package that runs here.
+
+    It comes before one that is installed there. Sessions that `session` starts on a cluster have
+    it already; call this for others.
+    """
+    directory = tempfile.mkdtemp(prefix="swampstore-")
+    weakref.finalize(spark, shutil.rmtree, directory, ignore_errors=True)
+    spark.addArtifacts(write_archive(directory), pyfile=True)
+
+
+def write_archive(directory: str) -> str:
+    """Write the package as a zip file that Python imports from, and return its path.
+
+    The name tells the content, so that a session can be sent another one later on.
+    """
+    members = dict(_members())
+    content = hashlib.sha256()
+    for name, data in sorted(members.items()):
+        content.update(f"{name}\0{len(data)}\0".encode() + data)
+    path = f"{directory}/{_PACKAGE}-{content.hexdigest()[:16]}.zip"
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _members() -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the package, and the metadata by which its stores are found."""
+    import swampstore
+
+    root = os.path.dirname(swampstore.__file__)
+    for directory, names, files in os.walk(root):
+        names[:] = [name for name in names if name != "__pycache__"]
+        for name in files:
+            path = os.path.join(directory, name)
+            with open(path, "rb") as file:
+                yield f"{_PACKAGE}/{os.path.relpath(path, root)}", file.read()
+    found = distribution(_PACKAGE)
+    for name in _METADATA:
+        text = found.read_text(name) or ""
+        yield f"{_PACKAGE}-{found.version}.dist-info/{name}", text.encode()
+
 
 # Without this our tables fail, and it may be set while a session runs.
 _NEEDED = {"spark.sql.python.filterPushdown.enabled": "true"}
@@ -116,7 +177,7 @@ def _set_if_allowed(spark: SparkSession, name: str, value: str) -> None:
 def _connected(settings: SparkSettings) -> SparkSession:
     """Return a session of a Spark Connect server; no Java is needed here."""
     assert settings.remote is not None
-    cluster.check_reachable(settings.remote)
+    check_reachable(settings.remote)
     conf = {**_OF_EVERY_SESSION, **settings.conf, _PROCESS: str(os.getpid())}
     with _installed(_CONNECT), _understandable(settings.remote):
         from pyspark.sql import SparkSession
@@ -133,7 +194,7 @@ def _started(settings: SparkSettings) -> SparkSession:
         if find_spec("pyspark") is None:  # importing it can wait until the JVM is on its way
             raise ModuleNotFoundError(name="pyspark")
     master = settings.master or settings.conf.get("spark.master") or "local[*]"
-    cluster.check_master(master)
+    check_master(master)
     conf = _classic_conf(master, settings.conf)
     java = find_java()
     with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
@@ -143,7 +204,7 @@ def _started(settings: SparkSettings) -> SparkSession:
         else:
             conf.setdefault("spark.log.level", "ERROR")
         spark = _new_session(conf)
-        if not cluster.is_local(master):
+        if not is_local(master):
             ship(spark)
     return spark
 
@@ -187,7 +248,7 @@ def _classes_prepared() -> Iterator[None]:
 
 def _classic_conf(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     defaults = {**_OF_EVERY_SESSION, **_OF_A_DRIVER, "spark.driver.memory": heap_size()}
-    if cores := cluster.local_cores(master):
+    if cores := local_cores(master):
         defaults["spark.driver.host"] = defaults["spark.driver.bindAddress"] = _LOOPBACK
         # A shuffle of little data gets fewer by itself, one of much data never more.
         defaults["spark.sql.shuffle.partitions"] = str(4 * cores)
@@ -231,7 +292,7 @@ def _is_of_spark(error: Exception) -> bool:
 @contextlib.contextmanager
 def _environment(java_home: str, master: str, conf: Mapping[str, str]) -> Iterator[None]:
     """Set the variables that a driver and its JVM read when they start, then unset them again."""
-    local = cluster.is_local(master)
+    local = is_local(master)
     # Elsewhere the interpreter has its own path; Spark's default is `python3` on the PATH there.
     python = os.environ.get("PYSPARK_PYTHON") or (sys.executable if local else "python3")
     wanted: dict[str, str | None] = {

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.errors import SwampstoreError
-from swampstore.escaping import escaped
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import unit_of, version_file
 from swampstore.index.state import View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import RAW
-from swampstore.notices import notice
+from swampstore.notices import escaped, notice
 from swampstore.pipeline.errors import RepairStoppedError
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
