@@ -401,8 +401,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.open": "the same",
         "os.replace": "the log, into a version or an output that is announced",
         "os.unlink": "logs in the local tier that nobody needs any more",
-        "shutil.copyfileobj": "the log, into a version that is announced",
-        "tempfile.SpooledTemporaryFile": "what a command writes, until it is parsed",
     },
     "runs/context.py": {
         "open": "content without secrets, in a version that is announced",

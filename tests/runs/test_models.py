@@ -12,9 +12,13 @@ import pytest
 import swampstore
 from swampstore import Repo
 from swampstore.errors import ValidationError
-from swampstore.runs.errors import InputError, MethodFailedError
+from swampstore.runs.errors import (
+    InputError,
+    MethodFailedError,
+    MethodNotFoundError,
+    ModelTypeError,
+)
 from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
-from swampstore.runs.models import MethodNotFoundError, ModelTypeError
 from swampstore.runs.outputs import Outputs
 from swampstore.vaults import Vaults
 from tests.support.command_line import CommandLine

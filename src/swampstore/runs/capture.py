@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from swampstore.runs.writing import Handle, Spec, Writing
 
 _IN_MEMORY = 1 << 18
+_PIECE = 1 << 20
 LONGEST_TEXT = 1 << 20
 _OLD = 7 * 24 * 3600.0
 
@@ -101,7 +101,8 @@ class RunLog:
     def _hand_over(self, writer: VersionWriter) -> None:
         if not self._move(writer.path):
             with open(self.path, "rb") as file, open(writer.path, "wb") as target:
-                shutil.copyfileobj(file, target, 1 << 20)
+                while piece := file.read(_PIECE):
+                    target.write(piece)
                 if self._repo.config.durable:
                     target.flush()
                     os.fsync(target.fileno())
@@ -121,7 +122,7 @@ class RunLog:
                 with open(self.path, "rb") as file:
                     fd = change.create(rel)
                     try:
-                        while piece := file.read(1 << 20):
+                        while piece := file.read(_PIECE):
                             write_all(fd, piece)
                     finally:
                         os.close(fd)
@@ -151,7 +152,10 @@ class Capture:
         self._log = log
         self._show = show
         self._streams = {name: redactor.stream() for name in (STDOUT, STDERR)}
-        self._kept = {STDOUT: _Kept(LARGEST_PARSED), STDERR: _Kept(LONGEST_TEXT)}
+        self._kept = {
+            STDOUT: _Kept(LARGEST_PARSED, f"{log.path}.out"),
+            STDERR: _Kept(LONGEST_TEXT, f"{log.path}.err"),
+        }
 
     def take(self, stream: str, data: bytes) -> None:
         """Take the next bytes of `stdout` or `stderr`."""
@@ -194,29 +198,35 @@ class Capture:
 
 
 class _Kept:
-    """The beginning of a stream, on disk if it is not small."""
+    """The beginning of a stream: in memory if it is small, else in a file without a name."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, path: str) -> None:
         self._limit = limit
-        self._file: IO[bytes] | None = None
+        self._path = path
+        self._file: IO[bytes] = io.BytesIO()
         self.size = 0
         self.is_cut = False
 
     def write(self, data: bytes) -> None:
-        if self._file is None:
-            self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - see `close`
         room = self._limit - self.size
         self.is_cut |= len(data) > room
-        self.size += self._file.write(data[:room])
+        if self.size <= _IN_MEMORY < self.size + len(data):
+            self._go_to_disk()
+        with disk_errors(self._path):
+            self.size += self._file.write(data[:room])
+
+    def _go_to_disk(self) -> None:
+        with disk_errors(self._path):
+            file = open(self._path, "w+b")  # noqa: SIM115 - see `close`
+            os.unlink(self._path)
+            file.write(self.read())
+        self._file = file
 
     def read(self, size: int = -1) -> bytes:
-        if self._file is None:
-            return b""
         self._file.seek(0)
         data = self._file.read(size)
         self._file.seek(0, os.SEEK_END)
         return data
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()

@@ -40,6 +40,24 @@ class ExpressionError(SwampstoreError, ValueError):
     code = "expression_failed"
 
 
+class ModelTypeError(SwampstoreError, ValueError):
+    """What a class says about itself, or the module that it is in, cannot be used."""
+
+    code = "model_type_invalid"
+
+
+class ModelTypeNotFoundError(NotFoundError):
+    """No code is known for a type."""
+
+    code = "model_type_not_found"
+
+
+class MethodNotFoundError(NotFoundError):
+    """The type has no such method."""
+
+    code = "method_not_found"
+
+
 class RunError(SwampstoreError):
     """The root of what goes wrong in a run."""
 

@@ -11,15 +11,35 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import ModelNotFoundError, ValidationError
 from swampstore.layout import ModelRef, check_segment
-from swampstore.runs import models, shell
+from swampstore.runs import shell
 from swampstore.runs.definitions import Definition, Definitions, adhoc
+from swampstore.runs.errors import MethodNotFoundError, ModelTypeNotFoundError
 from swampstore.runs.writing import Spec
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.runs.method_run import MethodRequest
+    from swampstore.runs.models import Method, ModelType
 
 OPENING = "${{"
+CREATE, READ, UPDATE, DELETE, LIST = "create", "read", "update", "delete", "list"
+_KINDS = {
+    "create": CREATE,
+    **dict.fromkeys(("get", "read", "describe", "show"), READ),
+    **dict.fromkeys(("update", "patch"), UPDATE),
+    **dict.fromkeys(("delete", "destroy", "remove"), DELETE),
+    **dict.fromkeys(("list", "search", "find"), LIST),
+}
+
+
+def kind_of(method: str, declared: str | None = None) -> str:
+    """Return what a method does to a model, empty if neither it nor its name says so."""
+    return declared or _KINDS.get(method, "")
+
+
+def is_mutating(kind: str) -> bool:
+    """Whether a method of this kind may change something."""
+    return kind not in (READ, LIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +56,8 @@ class Target:
     specs: Mapping[str, Spec]
     argument_schema: Mapping[str, Any] | None = None
     global_schema: Mapping[str, Any] | None = None
-    code: models.ModelType | None = None
-    declared: models.Method | None = None
+    code: ModelType | None = None
+    declared: Method | None = None
 
     @property
     def model(self) -> ModelRef:
@@ -65,19 +85,21 @@ def find_target(repo: Repo, request: MethodRequest) -> Target:
     if request.command is not None:
         if not request.command:
             raise ValidationError("the command is empty", hint="Write it behind `--`.")
-        return Target(definition, method, models.kind_of(method), "", shell.SPECS)
+        return Target(definition, method, kind_of(method), "", shell.SPECS)
     if definition.type == shell.SHELL_TYPE:
         if method != shell.SHELL_METHOD:
-            raise models.MethodNotFoundError(
+            raise MethodNotFoundError(
                 f"{shell.SHELL_TYPE} has no method {method!r}",
                 hint=f"It has: {shell.SHELL_METHOD}.",
             )
         return Target(
             definition, method, "", shell.SHELL_VERSION, shell.SPECS, shell.SHELL_ARGUMENTS
         )
-    code = models.find_model_type(repo, definition.type)
+    from swampstore.runs.models import find_model_type  # which a command does without
+
+    code = find_model_type(repo, definition.type)
     if code is None:
-        raise models.ModelTypeNotFoundError(
+        raise ModelTypeNotFoundError(
             f"there is no code for the type {definition.type}",
             hint="Give a command behind `--`, or write a class for the type in `models`.",
         )

@@ -30,7 +30,7 @@ from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.redaction import Redactor
 from swampstore.repo.definition_files import AUTO_DEFINITIONS
-from swampstore.runs import models, preflight, shell
+from swampstore.runs import preflight, shell
 from swampstore.runs.capture import RunLog
 from swampstore.runs.context import Calls, MethodContext, RunState, told
 from swampstore.runs.definitions import Definitions
@@ -42,6 +42,7 @@ from swampstore.runs.errors import (
 )
 from swampstore.runs.git import git_commit
 from swampstore.runs.method_plan import (
+    DELETE,
     Given,
     check_arguments,
     find_target,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from swampstore.repo.session import Session
     from swampstore.runs.definitions import Definition
     from swampstore.runs.expressions import Scope
+    from swampstore.runs.models import Method, ModelType
     from swampstore.runs.reports import Report, WrittenReport
     from swampstore.vaults import Vaults
     from swampstore.vaults.references import Resolver
@@ -315,7 +317,7 @@ class _MethodRun:
         """Clean up, report, and leave the record; all of it goes with the one push."""
         if self._group:
             self._roll_back(self._group)
-        if status == SUCCEEDED and self._target.kind == models.DELETE:
+        if status == SUCCEEDED and self._target.kind == DELETE:
             self._mark_deleted()
         was_rolled_back = self._group is not None
         log_file = self._keep_log()
@@ -602,9 +604,7 @@ class _MethodRun:
         else:
             self._call(context, self._target.code, self._target.declared)
 
-    def _call(
-        self, context: MethodContext, code: models.ModelType, declared: models.Method | None
-    ) -> None:
+    def _call(self, context: MethodContext, code: ModelType, declared: Method | None) -> None:
         """Call the method of a class."""
         from swampstore.runs.method_log import printing_to_log
 

@@ -21,9 +21,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY
-from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
+from swampstore.errors import ValidationError
 from swampstore.layout import normalise_type
 from swampstore.repo.definition_files import source_directory
+from swampstore.runs.errors import MethodNotFoundError, ModelTypeError
+from swampstore.runs.method_plan import CREATE, DELETE, LIST, READ, UPDATE, kind_of
 from swampstore.runs.writing import FILE, JSON, RESOURCE, Spec
 
 if TYPE_CHECKING:
@@ -35,14 +37,6 @@ C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 GROUP = "swampstore.models"
-CREATE, READ, UPDATE, DELETE, LIST = "create", "read", "update", "delete", "list"
-_KINDS = {
-    "create": CREATE,
-    **dict.fromkeys(("get", "read", "describe", "show"), READ),
-    **dict.fromkeys(("update", "patch"), UPDATE),
-    **dict.fromkeys(("delete", "destroy", "remove"), DELETE),
-    **dict.fromkeys(("list", "search", "find"), LIST),
-}
 _RESERVED = frozenset({"swamp", "si", "@swamp", "@si"})
 _MODEL, _METHOD, _CHECK = "__swampstore_model__", "__swampstore_method__", "__swampstore_check__"
 _JSON_TYPES = {
@@ -53,34 +47,6 @@ _JSON_TYPES = {
     list: "array",
     dict: "object",
 }
-
-
-class ModelTypeError(SwampstoreError, ValueError):
-    """What a class says about itself, or the module that it is in, cannot be used."""
-
-    code = "model_type_invalid"
-
-
-class ModelTypeNotFoundError(NotFoundError):
-    """No code is known for a type."""
-
-    code = "model_type_not_found"
-
-
-class MethodNotFoundError(NotFoundError):
-    """The type has no such method."""
-
-    code = "method_not_found"
-
-
-def kind_of(method: str, declared: str | None = None) -> str:
-    """Return what a method does to a model, empty if neither it nor its name says so."""
-    return declared or _KINDS.get(method, "")
-
-
-def is_mutating(kind: str) -> bool:
-    """Whether a method of this kind may change something."""
-    return kind not in (READ, LIST)
 
 
 class Resource:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.runs.context import MethodContext, sensitive_of, told
 from swampstore.runs.errors import CheckFailedError, ResourceDeletedError
-from swampstore.runs.models import READ, UPDATE, Check, is_mutating
+from swampstore.runs.method_plan import READ, UPDATE, Target, is_mutating
 from swampstore.runs.writing import RESOURCE
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
-    from swampstore.runs.method_plan import Target
+    from swampstore.runs.models import Check
     from swampstore.vaults import Vaults
 
 

@@ -26,7 +26,7 @@ from swampstore.runs.outputs import Output, WrittenArtifact
 if TYPE_CHECKING:
     from swampstore.redaction import Redactor
     from swampstore.repo import Repo
-    from swampstore.runs.models import ModelTypeError
+    from swampstore.runs.errors import ModelTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
