@@ -32,6 +32,7 @@ NEWEST = {
     "catalog": 1,
     "secret": 2,
     "run tracker": 4,
+    "outputs": 1,
 }
 
 

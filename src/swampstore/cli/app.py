@@ -40,6 +40,9 @@ root = Group(
             "Run a method of a model, or a command as one, and keep what it prints and writes.",
         ),
         "workflow": Entry("app:workflow", "Run workflows, and go on with runs that stopped."),
+        "runs": Entry("app:runs", "See what runs now and ended lately, and end it."),
+        "output": Entry("app:output", "See what methods were run, how they ended, and their logs."),
+        "audit": Entry("app:audit", "See what was done, when and by whom."),
         "sync": Entry("sync:sync", "Bring the cache and its remote together."),
         "vault": Entry("app:vault", "Keep secrets, and use them without showing them."),
         "bundles": Entry("app:bundles", "Look after the cache of what was built."),
@@ -212,6 +215,48 @@ workflow = Group(
         "history": Entry("workflow:history", "List the runs of workflows."),
         "show": Entry("workflow:show", "Show a run, and where it is or how it ended."),
     },
+)
+
+runs = Group(
+    "runs",
+    root.entries["runs"].summary,
+    {
+        "list": Entry(
+            "runs:list_", "List what runs now and what ended lately, the youngest first."
+        ),
+        "show": Entry(
+            "runs:show", "Show a run that goes on or ended lately, and where its record is."
+        ),
+        "cancel": Entry("runs:cancel", "Ask a run to end, on whichever machine it is."),
+        "gc": Entry(
+            "data.gc:run_gc",
+            "Delete the records and logs of workflow runs and outputs that ended long ago.",
+        ),
+    },
+)
+
+output = Group(
+    "output",
+    root.entries["output"].summary,
+    {
+        "list": Entry(
+            "output:list_", "List the runs of methods that ended, those that began last first."
+        ),
+        "show": Entry(
+            "output:show",
+            "Show the record of one run of a method: how it ended, and what it wrote.",
+        ),
+        "logs": Entry(
+            "output:logs",
+            "Print what a run of a method has written to its log, also while it goes on.",
+        ),
+    },
+)
+
+audit = Group(
+    "audit",
+    root.entries["audit"].summary,
+    {"list": Entry("audit:list_", "Show what was done, when and by whom; the newest last.")},
 )
 
 pipeline = Group(

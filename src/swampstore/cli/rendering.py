@@ -42,6 +42,22 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
+def duration_text(milliseconds: int | None) -> str:
+    """Return a duration as people read it; empty as long as there is none.
+
+    >>> duration_text(1268), duration_text(75_000), duration_text(None)
+    ('1.3 s', '1:15 min', '')
+    """
+    if milliseconds is None:
+        return ""
+    if milliseconds < 60_000:
+        return f"{milliseconds / 1000:.1f} s"
+    minutes, seconds = divmod(round(milliseconds / 1000), 60)
+    if minutes < 60:
+        return f"{minutes}:{seconds:02} min"
+    return f"{minutes // 60}:{minutes % 60:02} h"
+
+
 def printable(value: object) -> str:
     """Write a value so that no character in it can move the cursor or colour the terminal."""
     return escaped(value)

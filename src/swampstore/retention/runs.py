@@ -136,7 +136,7 @@ class RunRecords:
         path = self._tree.path(rel)
         try:
             size = os.lstat(path).st_size
-            document = _whole(path) if size <= _WHOLE_FILE else _summary(path)
+            document = members_of(path, size, _WANTED)
             return self._facts(rel, size, document)
         except FileNotFoundError:
             return None
@@ -209,18 +209,24 @@ def _old_records(directory: str, before: float) -> Iterator[str]:
                 yield entry.path
 
 
-def _whole(path: str) -> dict[str, Any]:
+def members_of(path: str, size: int, wanted: frozenset[bytes]) -> dict[str, Any]:
+    """Return the members of a record, of a large one only those that are wanted.
+
+    Raises YamlError if it makes no sense, FileNotFoundError if it is gone.
+    """
+    if size > _WHOLE_FILE:
+        return _summary(path, wanted)
     with open(path, "rb") as file:
         return yaml_dialect.load_mapping(file.read(), what=os.path.basename(path))
 
 
-def _summary(path: str) -> dict[str, Any]:
+def _summary(path: str, members: frozenset[bytes]) -> dict[str, Any]:
     """Read the wanted members of the top level: lines that start in the first column."""
     kept, wanted, at_start = bytearray(), False, True
     with open(path, "rb") as file:
         while line := file.readline(_LONGEST_LINE):
             if at_start and line[:1] not in b" \t\r\n":
-                wanted = line.partition(b":")[0] in _WANTED
+                wanted = line.partition(b":")[0] in members
             if wanted:
                 kept += line
             if len(kept) > _LONGEST_LINE:

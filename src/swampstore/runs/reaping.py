@@ -93,6 +93,19 @@ def _mark_workflow(repo: Repo, run: Run) -> None:
         change.write(rel, yaml_dialect.dump(record).encode())
 
 
+def record_of(repo: Repo, run: Run) -> str | None:
+    """Return where the record of a run is, None if it has none here (yet)."""
+    from swampstore.runs.tracker import WORKFLOW
+
+    if run.kind == WORKFLOW:
+        return workflow_record(repo, run.id)
+    if run.model is None:
+        return None
+    since = to_iso(from_iso(run.started_at) - _MARGIN)
+    outputs = Outputs(repo).all(model=run.model, method=run.method, since=since)
+    return next((one.rel for one in outputs if one.id == run.id), None)
+
+
 def workflow_record(repo: Repo, run_id: str) -> str | None:
     """Return where the record of a workflow run is, None if there is none."""
     import os

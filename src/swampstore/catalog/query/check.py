@@ -5,7 +5,7 @@ CEL itself would answer most of them with "no row matches", which helps nobody.
 
 from __future__ import annotations
 
-from swampstore.catalog.query.fields import FIELDS, ensure_known, suggestion
+from swampstore.catalog.query.fields import ensure_known, known_fields, suggestion
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -126,7 +126,8 @@ class _Checker:
     def _ident(self, name: str, bound: _Names) -> Kind | None:
         if name in bound:
             return None
-        return FIELDS[name].kind if name in FIELDS else "type"
+        fields = known_fields()
+        return fields[name].kind if name in fields else "type"
 
     def _part(self, expr: Member | Index, operand: Expr, bound: _Names) -> Kind | None:
         kind = self.kind(operand, bound)

@@ -1,8 +1,14 @@
-"""What a record has to ask about: its fields, their types and their columns."""
+"""What a record has to ask about: its fields, their types and their columns.
+
+Artifacts are asked about unless somebody says otherwise, with `asking_about`: records of runs have
+fields of their own, and the language is the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from swampstore.catalog.query.tree import (
@@ -64,26 +70,42 @@ FIELDS = {
 }
 
 CONTENT_FIELDS = frozenset(name for name, field in FIELDS.items() if field.column is None)
+_asked: ContextVar[Mapping[str, Field]] = ContextVar("fields", default=FIELDS)
 TYPE_NAMES = frozenset(
     {"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"}
 )
 _NO_NAMES: frozenset[str] = frozenset()
 
 
-def field_list(names: Iterable[str] = FIELDS) -> str:
+def known_fields() -> Mapping[str, Field]:
+    """Return the fields that are asked about: of artifacts, or those of `asking_about`."""
+    return _asked.get()
+
+
+@contextmanager
+def asking_about(fields: Mapping[str, Field]) -> Iterator[None]:
+    """Let predicates be about other records than artifacts while the block runs."""
+    token = _asked.set(fields)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def field_list(names: Iterable[str] | None = None) -> str:
     """Return field names as people read them: sorted, with commas."""
-    return ", ".join(sorted(names, key=str.lower))
+    return ", ".join(sorted(known_fields() if names is None else names, key=str.lower))
 
 
 def roots(expr: Expr) -> frozenset[str]:
     """Return the fields `expr` mentions; variables of comprehensions are none of them."""
-    return frozenset(ident.name for ident in free_names(expr)) & FIELDS.keys()
+    return frozenset(ident.name for ident in free_names(expr)) & known_fields().keys()
 
 
 def ensure_known(expr: Expr, source: str) -> None:
     """Raise QueryError for a name that is no field, with the fields there are."""
     for ident in free_names(expr):
-        if ident.name not in FIELDS and ident.name not in TYPE_NAMES:
+        if ident.name not in known_fields() and ident.name not in TYPE_NAMES:
             raise _unknown(ident, source, is_key=_is_key(ident, expr))
 
 
@@ -123,6 +145,6 @@ def _unknown(ident: Ident, source: str, *, is_key: bool) -> Exception:
     elif source[: ident.at].rstrip().endswith("-"):
         advice = 'A name with a dash is written in brackets: tags["a-b"].'
     else:
-        advice = suggestion(ident.name, FIELDS) + "Text is written in quotes."
+        advice = suggestion(ident.name, known_fields()) + "Text is written in quotes."
     problem = f"Unknown field {ident.name} (available: {field_list()})"
     return complaint(problem, source, ident.at, hint=advice)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swampstore.catalog.query.fields import FIELDS
+from swampstore.catalog.query.fields import known_fields
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -138,7 +138,7 @@ def _literal(expr: Literal) -> Sql:
 
 
 def _field(name: str) -> Sql:
-    field = FIELDS.get(name)
+    field = known_fields().get(name)
     if field is None or field.kind not in _SCALARS or field.column is None:
         raise _UnanswerableError
     if field.kind == "bool":
