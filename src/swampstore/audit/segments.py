@@ -168,13 +168,25 @@ def _settle(repo: Audited, *, everything: bool) -> int:
 
 
 def _share(tree: Tree, rel: str, path: str) -> None:
-    """Give the datastore what a segment holds, then forget it here; both may be done again."""
+    """Give the datastore what a segment holds, then forget it here; both may be done again.
+
+    A checkout that was copied has segments of the original: what is shared already is not
+    replaced, and what only the copy has gets a name of its own.
+    """
     data = read_file(path) or b""
-    with tree.changing(rel) as change:
-        directory = os.path.dirname(tree.path(rel))
-        os.makedirs(directory, exist_ok=True)
-        change.write(rel, data)
-        _sync_dir(directory, durable=tree.durable)
+    known = tree.read(rel)
+    if known is not None:
+        before = frozenset(known.splitlines())
+        data = b"".join(
+            line for line in data.splitlines(keepends=True) if line.strip() not in before
+        )
+        rel = f"{rel.removesuffix('.jsonl')}-{zlib.crc32(data):08x}.jsonl"
+    if data:
+        with tree.changing(rel) as change:
+            directory = os.path.dirname(tree.path(rel))
+            os.makedirs(directory, exist_ok=True)
+            change.write(rel, data)
+            _sync_dir(directory, durable=tree.durable)
     os.unlink(path)
 
 

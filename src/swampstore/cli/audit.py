@@ -27,9 +27,7 @@ from swampstore.cli.session import Session
     shell_complete=complete_model,
     help="Only what concerns this model: TYPE/ID, or its name.",
 )
-@click.option(
-    "--kind", metavar="KIND", help="Only data, run, workflow, vault and so on."
-)
+@click.option("--kind", metavar="KIND", help="Only data, run, workflow, vault and so on.")
 @limit_option
 @pass_session
 def list_(
