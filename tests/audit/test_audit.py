@@ -155,8 +155,8 @@ def test_events_are_found_by_time_actor_model_and_kind(
 
 def test_a_session_of_a_program_is_one_event(repo: Repo) -> None:
     with repo.session([MODEL]):
-        repo.artifacts.save(MODEL, "state", 1)
-        repo.artifacts.save(MODEL, "plan", 1)
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+        repo.artifacts.save(MODEL, "plan", {"n": 1})
     with pytest.raises(ZeroDivisionError), repo.session([MODEL, OTHER]):
         raise ZeroDivisionError("with a value in it")
     one, two = events(repo)
@@ -193,8 +193,8 @@ def test_an_event_that_cannot_be_written_stops_nobody(
 ) -> None:
     Path(repo.config.local_dir, HOME).write_text("in the way")
     with repo.session([MODEL]):
-        repo.artifacts.save(MODEL, "state", 1)
-    assert repo.latest(MODEL, "state").json() == 1
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+    assert repo.latest(MODEL, "state").json() == {"n": 1}
     assert "audit" in caplog.text
 
 
@@ -260,19 +260,19 @@ def test_what_is_of_another_day_or_large_goes_with_any_push(
 ) -> None:
     with open_repo(ana.repo_dir, environ=ana.environ, durable=False, clock=clock) as repo:
         with repo.session([MODEL]):
-            repo.artifacts.save(MODEL, "state", 1)
+            repo.artifacts.save(MODEL, "state", {"n": 1})
         with repo.session([MODEL]):
-            repo.artifacts.save(MODEL, "state", 2)
+            repo.artifacts.save(MODEL, "state", {"n": 2})
         assert not shared(bucket)
         clock.advance(days=1)
         with repo.session([OTHER]):
-            repo.artifacts.save(OTHER, "state", 1)
+            repo.artifacts.save(OTHER, "state", {"n": 1})
         (name, lines), *others = shared(bucket).items()
         assert name.startswith("commands-2026-05-14-")
         assert (len(lines.splitlines()), others) == (2, [])
         record(repo, "run", command="long " * 20_000)
         with repo.session([MODEL]):
-            repo.artifacts.save(MODEL, "state", 3)
+            repo.artifacts.save(MODEL, "state", {"n": 3})
         assert len(shared(bucket)) == 2
         assert len(list(events(repo))) == 5
 

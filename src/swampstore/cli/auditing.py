@@ -37,6 +37,7 @@ UNTOLD = frozenset(
         *(f"bundles {name}" for name in ("list", "gc")),
         *(f"runs {name}" for name in ("list", "show")),
         *(f"workflow {name}" for name in ("validate", "list", "history", "show")),
+        *(f"workflow {name}" for name in ("validate", "list", "history", "show")),
         *(f"output {name}" for name in ("list", "show", "logs")),
         "audit list",
         *(f"datastore {name}" for name in ("status", "evict", "lock status", "namespace list")),

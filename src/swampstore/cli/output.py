@@ -155,7 +155,7 @@ def _begins(output_id: str, wanted: str) -> bool:
     """
 )
 @output_argument
-@click.option("-F", "--follow", is_flag=True, help="Go on until the run ends.")
+@click.option("--follow", is_flag=True, help="Go on until the run ends.")
 @pass_session
 def logs(session: Session, output_id: str, follow: bool) -> None:
     """Print what a run of a method has written to its log, also while it goes on."""

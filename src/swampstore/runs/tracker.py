@@ -40,8 +40,9 @@ RUNNING, COMPLETED, FAILED, CANCELLED, SUSPENDED = (
     "cancelled",
     "suspended",
 )
-# What records call it, and what this table does.
-_STATUSES = {"succeeded": COMPLETED}
+# What records and people call it, and what this table does.
+SUCCEEDED = "succeeded"
+_STATUSES = {SUCCEEDED: COMPLETED}
 HEARTBEAT = 30.0
 STALE = timedelta(seconds=90)
 KEPT = timedelta(days=7)
@@ -57,7 +58,7 @@ class Run:
     """One run that is going on, or ended lately. Times are as files write them.
 
     `machine` is where it runs, `is_here` whether that is this machine. `status` is running,
-    completed, failed, cancelled or suspended; `lost` is one of another machine that was not heard
+    succeeded, failed, cancelled or suspended; `lost` is one of another machine that was not heard
     of for too long.
     """
 
@@ -423,8 +424,9 @@ def _place_of(process: str) -> str:
 
 def _run(row: tuple[Any, ...]) -> Run:
     model = ModelRef(row[7], row[8]) if row[7] and row[8] else None
+    status = SUCCEEDED if row[2] == COMPLETED else row[2]
     return Run(
-        *(row[0], row[1], row[2], row[3], row[4], row[5], row[6]),
+        *(row[0], row[1], status, row[3], row[4], row[5], row[6]),
         model,
         *(row[9] or "", row[10] or "", row[11] or "", row[12] or ""),
         *(row[13], row[14], row[15] or ""),

@@ -1,4 +1,4 @@
-"""`swampstore data gc`, `data prune` and `run gc`: preview, ask, delete, tell."""
+"""`swampstore data gc`, `data prune` and `runs gc`: preview, ask, delete, tell."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
 
 @command(
     examples="""
-    swampstore run gc --dry-run
-    swampstore run gc --older-than 2w
-    swampstore run gc --older-than 6mo -y --json
+    swampstore runs gc --dry-run
+    swampstore runs gc --older-than 2w
+    swampstore runs gc --older-than 6mo -y --json
     """
 )
 @click.option(
