@@ -42,6 +42,7 @@ format: $(STAMP)  ## format the code and apply safe fixes
 stress: $(STAMP)  ## let simulated fleets run (STEPS=, SEED=, JOBS=), then real processes that are killed and paused
 	@$(BIN)/python -m tests.fleet --steps $(STEPS) --seed "$(SEED)" --jobs $(JOBS)
 	@$(BIN)/python -m tests.stress
+	@$(BIN)/python -m tests.support.killing_workflows --seeds 100
 
 bench: $(STAMP)  ## measure the promised costs and print a table
 	@$(BIN)/python benchmarks/run.py

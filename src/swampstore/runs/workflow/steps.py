@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -309,23 +309,25 @@ class StepRun:
             if not began_before and self._is_guarded(repo):
                 self._end(Outcome(SKIPPED, reason=GUARDED))
                 return
-            while True:
-                outcome = self._session(repo, task, model, ref, look_back=began_before)
-                began_before = True
-                if not self._goes_on_after(outcome):
-                    return
+            outcome: Outcome | None = None
+            if began_before:
+                # What is taken back has to leave the remote before its numbers are used again.
+                outcome = self._session(repo, ref, lambda: self._adopted(repo, task, ref))
+            while outcome is None or self._goes_on_after(outcome):
+                outcome = self._session(repo, ref, lambda: self._attempt(repo, task, model))
 
     def _session(
-        self, repo: Repo, task: MethodTask, model: str, ref: ModelRef, *, look_back: bool
-    ) -> Outcome:
+        self, repo: Repo, ref: ModelRef, attempt: Callable[[], Outcome | None]
+    ) -> Outcome | None:
         """Make one attempt under the lock of the model; what it did is pushed with the record."""
         not_pushed: SwampstoreError | None = None
+        outcome: Outcome | None = None
         try:
             with ExitStack() as stack:
                 work = stack.enter_context(repo.session([ref]))
-                outcome = self._adopted(repo, task, ref) if look_back else None
-                outcome = outcome or self._attempt(repo, task, model)
-                self._account(outcome)
+                outcome = attempt()
+                if outcome is not None:
+                    self._account(outcome)
                 try:
                     stack.close()
                 except LockLostError as error:
@@ -343,8 +345,9 @@ class StepRun:
             )
         return outcome
 
-    def _lost(self, repo: Repo, outcome: Outcome, error: SwampstoreError) -> Outcome:
+    def _lost(self, repo: Repo, outcome: Outcome | None, error: SwampstoreError) -> Outcome:
         """Let an attempt fail whose lock somebody took over before it could push."""
+        outcome = outcome or Outcome(FAILED)
         lost = replace(outcome, status=FAILED, error=_told(error), may_retry=False)
         if outcome.source is not None:
             failed = {"message": error.message}

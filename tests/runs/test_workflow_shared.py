@@ -1,0 +1,210 @@
+"""Workflow runs on a shared bucket: what other machines see, and when; going on there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.runs.tracker import Tracker
+from swampstore.runs.workflow.history import find_run
+from swampstore.runs.workflow.record import RunRecords
+from tests.support.machines import Machine, ana, bob, bucket
+
+__all__ = ["ana", "bob", "bucket"]
+
+
+def define(machine: Machine, name: str, steps: list[Any]) -> None:
+    directory = machine.repo_dir / "workflows"
+    directory.mkdir(exist_ok=True)
+    document = {"name": name, "jobs": [{"name": "j", "steps": steps}]}
+    (directory / f"{name}.yaml").write_text(json.dumps(document))
+
+
+def step(name: str, command: str, **members: Any) -> dict[str, Any]:
+    task = {
+        "type": "model_method",
+        "modelIdOrName": f"host/{name}",
+        "methodName": "look",
+        "command": command,
+    }
+    return {"name": name, "task": task, **members}
+
+
+def started(machine: Machine, *args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", *args],
+        env=machine.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def test_the_line_about_a_step_arrives_with_what_the_step_wrote(
+    ana: Machine, bob: Machine, tmp_path: Path
+) -> None:
+    flag, release = tmp_path / "flag", tmp_path / "release"
+    define(
+        ana,
+        "w",
+        [
+            step("first", "echo '{\"n\": 1}'"),
+            step(
+                "second",
+                f"touch {flag}; while ! test -e {release}; do sleep 0.02; done",
+                dependsOn=["first"],
+            ),
+        ],
+    )
+    process = started(ana, "workflow", "run", "w")
+    try:
+        wait_for(flag)
+        assert bob("sync", "--pull").status == 0
+        with bob.open() as repo:
+            (record,) = RunRecords(repo).all()
+            assert record.status == "running"
+            assert record.job("j").step("first").status == "succeeded"
+            assert repo.latest("host/first", "result").json() == {"n": 1}
+    finally:
+        release.touch()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert bob("sync", "--pull").status == 0
+    with bob.open() as repo:
+        (record,) = RunRecords(repo).all()
+        assert record.status == "succeeded"
+    # What runs leave is all there: nothing waits for a push of everything.
+    with ana.open() as repo:
+        assert not repo.sync.status().dirty_paths
+
+
+def test_a_run_is_approved_and_gone_on_with_on_another_machine(ana: Machine, bob: Machine) -> None:
+    ask = {"name": "ask", "dependsOn": ["a"], "task": {"type": "manual_approval", "prompt": "Go?"}}
+    for machine in (ana, bob):
+        define(
+            machine, "w", [step("a", "echo '{}'"), ask, step("b", "echo '{}'", dependsOn=["ask"])]
+        )
+    outcome = ana("workflow", "run", "w", "--json")
+    assert outcome.status == 76
+    run_id = json.loads(outcome.stdout)["id"]
+    assert bob("sync", "--pull").status == 0
+    approved = bob("workflow", "approve", run_id, "--reason", "fine", "--json").json
+    assert approved["approved"] is True
+    assert bob("workflow", "resume", run_id[:8], "--json").json["status"] == "succeeded"
+    assert ana("sync", "--pull").status == 0
+    shown = ana("workflow", "show", run_id, "--json").json
+    assert shown["status"] == "succeeded"
+    assert shown["jobs"][0]["steps"][1]["approvalDecision"]["reason"] == "fine"
+    with ana.open() as repo:
+        assert repo.list_versions("host/a", "result") == [1]
+        assert repo.list_versions("host/b", "result") == [1]
+
+
+def test_a_run_that_may_go_on_elsewhere_is_only_resumed_by_force(
+    ana: Machine, bob: Machine, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    steps = [
+        step("a", "echo '{}'"),
+        step("b", f"test -e {flag} || {{ touch {flag}; sleep 60; }}", dependsOn=["a"]),
+    ]
+    for machine in (ana, bob):
+        define(machine, "w", steps)
+    process = started(ana, "workflow", "run", "w")
+    wait_for(flag)
+    process.kill()
+    process.communicate()
+    with ana.open() as repo:
+        (record,) = RunRecords(repo).all()
+        assert record.status == "running"
+        assert record.job("j").step("b").status == "running"
+    assert bob("sync", "--pull").status == 0
+    with bob.open() as repo:
+        # As if it were another machine, which the name of the host tells.
+        (record,) = RunRecords(repo).all()
+        record.host = "elsewhere"
+        RunRecords(repo).save(record)
+    refused = bob("workflow", "resume", record.id, "--json")
+    assert refused.error["code"] == "workflow_not_resumable"
+    assert bob("workflow", "resume", record.id, "--force").status == 0
+    with bob.open() as repo:
+        assert repo.list_versions("host/a", "result") == [1]
+
+
+def test_workflows_of_different_models_do_not_wait_for_each_other(
+    ana: Machine, bob: Machine, tmp_path: Path
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    # Each ends only once the other one has begun.
+    for machine, mine, other in ((ana, here, there), (bob, there, here)):
+        command = f"touch {mine}; while ! test -e {other}; do sleep 0.02; done"
+        define(machine, "w", [step(mine.name, command, timeout="30s")])
+    processes = [started(machine, "workflow", "run", "w") for machine in (ana, bob)]
+    for process in processes:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_dead_run_is_marked_by_whoever_meets_it(ana: Machine, tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    define(ana, "w", [step("a", f"touch {flag}; sleep 60")])
+    process = started(ana, "workflow", "run", "w")
+    wait_for(flag)
+    assert ana("workflow", "history", "--json").json["runs"][0]["status"] == "running"
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    (found,) = ana("workflow", "history", "--json").json["runs"]
+    assert found["status"] == "failed"
+    assert str(process.pid) in found["tags"]["interrupt_reason"]
+    with ana.open() as repo:
+        record = find_run(repo, found["id"])
+        assert record.job("j").step("a").status == "failed"
+        assert "interrupted" in str(record.job("j").step("a").error)
+
+
+@pytest.mark.parametrize("how", ["signal", "tracker"])
+def test_a_run_that_is_interrupted_says_so_and_ends_its_commands(
+    ana: Machine, tmp_path: Path, how: str
+) -> None:
+    flag = tmp_path / "flag"
+    define(ana, "w", [step("a", f"echo $$ > {flag}; sleep 60"), step("b", "sleep 60")])
+    process = started(ana, "workflow", "run", "w", "--json")
+    wait_for(flag)
+    if how == "signal":
+        process.send_signal(signal.SIGINT)
+    else:
+        with ana.open() as repo:
+            (record,) = RunRecords(repo).all()
+            Tracker(repo).cancel(record.id, "enough")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    document = json.loads(out)
+    assert document["status"] == "cancelled"
+    assert document["tags"]["cancel_reason"] == ("interrupted" if how == "signal" else "enough")
+    assert not os.path.exists(f"/proc/{int(flag.read_text())}")
+
+
+def test_a_run_by_another_name_of_the_remote_is_not_seen_by_accident(
+    ana: Machine, bob: Machine
+) -> None:
+    for machine, namespace in ((ana, "one"), (bob, "two")):
+        machine.use(machine.repo_dir.parents[1] / "bucket", namespace=namespace)
+        define(machine, "w", [step("a", "echo '{}'")])
+    assert ana("workflow", "run", "w").status == 0
+    assert bob("sync", "--pull").status == 0
+    assert bob("workflow", "history", "--json").json["runs"] == []
+    assert len(ana("workflow", "history", "--json").json["runs"]) == 1
