@@ -151,6 +151,12 @@ class ContentDamagedError(SwampstoreError):
         self.is_there = is_there
 
 
+class BackupDamagedError(SwampstoreError, ValueError):
+    """The manifest of a backup is not whole, or says what cannot be: nothing is made from it."""
+
+    code = "backup_damaged"
+
+
 class DiskError(SwampstoreError, OSError):
     """The file system refused: full, read-only, no permission, something in the way."""
 

@@ -23,6 +23,8 @@ NEWEST = {
     "gc marks": 1,
     "gc doomed": 1,
     "removals": 1,
+    # Documents of a place for backups.
+    "backup": 1,
     # Files of a cache.
     "sidecar": 2,
     "journal": 1,

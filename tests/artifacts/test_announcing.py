@@ -417,6 +417,24 @@ ALLOWED: dict[str, dict[str, str]] = {
     "runs/outputs.py": {"os.makedirs": "the directory of outputs; its files are announced"},
     "repo/open.py": {"os.makedirs": "the datastore's directory, for its locks"},
     "retention/runs.py": {"os.unlink": "a log in the local tier, which is nobody else's"},
+    "relocate/backup/local_source.py": {
+        "os.open": "a file to be read; its flags have a name",
+        "tempfile.TemporaryFile": "a file without a name, on its way to a backup",
+    },
+    "relocate/backup/remote_source.py": {
+        "tempfile.TemporaryDirectory": "a base of no duration, to read a damaged index with",
+        "tempfile.TemporaryFile": "a file without a name, on its way to a backup",
+    },
+    "relocate/backup/restore.py": {
+        "os.makedirs": "directories of a repository that is being made",
+        "os.open": "a file of a repository that is being made",
+        "os.unlink": "the note that it is being made",
+        "os.utime": "a file of a repository that is being made",
+        "replacing": "a file of a repository that is being made",
+    },
+    "relocate/backup/verify.py": {
+        "tempfile.TemporaryFile": "a file without a name, for content that is compared",
+    },
     "relocate/setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "index/base_file.py": {"os.makedirs": "the cache's directory"},
     "sync/conflicts.py": {

@@ -51,6 +51,7 @@ def test_the_commands_are_these() -> None:
         *("datastore lock status", "datastore lock release"),
         *(f"datastore namespace {name}" for name in ("set", "unset", "list", "migrate")),
         *("datastore catalog pull", "datastore catalog export"),
+        *(f"backup {name}" for name in ("create", "list", "verify", "restore")),
         *(f"pipeline {name}" for name in ("verify", "reindex", "copy", "gc", "report")),
         *("pipeline push", "pipeline pull", "pipeline catalog"),
     ]

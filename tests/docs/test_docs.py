@@ -39,6 +39,7 @@ from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
 from swampstore.pipeline import syncing as pipeline_syncing
 from swampstore.pipeline import verify as pipeline_verify
+from swampstore.relocate import backup
 from swampstore.relocate import namespace as relocate_namespace
 from swampstore.relocate import setup as relocate_setup
 from swampstore.repo import models as repo_models
@@ -348,6 +349,7 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
     for module, names in (
         (retention, ("gc", "prune", "run_gc", "auto_gc_model", "delete_model")),
         (repo_models, ("list_models",)),
+        (backup, ("open_place", "create_backup", "verify_backups", "restore_backup")),
         (doctor, ("examine",)),
         (relocate_setup, ("set_up_datastore",)),
         (relocate_namespace, ("set_namespace", "unset_namespace", "preview_migration", "migrate")),

@@ -47,6 +47,7 @@ root = Group(
         "vault": Entry("app:vault", "Keep secrets, and use them without showing them."),
         "bundles": Entry("app:bundles", "Look after the cache of what was built."),
         "datastore": Entry("app:datastore", "Choose where the data is, and look after it."),
+        "backup": Entry("app:backup", "Keep copies of everything elsewhere, and restore them."),
         "pipeline": Entry("app:pipeline", "Work on everything at once, on Apache Spark."),
         "doctor": Entry(
             "doctor:doctor",
@@ -157,6 +158,25 @@ datastore = Group(
         "lock": Entry("app:lock", "See who has locked what, and remove locks."),
         "namespace": Entry("app:namespace", "Share a datastore with other repositories."),
         "catalog": Entry("app:datastore_catalog", "See what other namespaces hold."),
+    },
+)
+
+backup = Group(
+    "backup",
+    root.entries["backup"].summary,
+    {
+        "create": Entry(
+            "backup:create",
+            "Back up everything that the datastore holds; the exit status is 1 if something is"
+            " damaged.",
+        ),
+        "list": Entry("backup:list_", "List the backups in a place."),
+        "verify": Entry(
+            "backup:verify",
+            "Check that the content of backups is there; the exit status is 1 if something is"
+            " wrong.",
+        ),
+        "restore": Entry("backup:restore", "Make a repository from a backup, in an empty place."),
     },
 )
 

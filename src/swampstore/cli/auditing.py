@@ -40,6 +40,7 @@ UNTOLD = frozenset(
         *(f"workflow {name}" for name in ("validate", "list", "history", "show")),
         *(f"output {name}" for name in ("list", "show", "logs")),
         "audit list",
+        *(f"backup {name}" for name in ("list", "verify", "restore")),
         *(f"datastore {name}" for name in ("status", "evict", "lock status", "namespace list")),
         *(f"datastore catalog {name}" for name in ("pull", "export")),
         *(f"pipeline {name}" for name in ("report", "push", "pull", "catalog")),

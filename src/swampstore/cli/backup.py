@@ -1,0 +1,262 @@
+"""`swampstore backup`: create, list, verify and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from swampstore.cli.command import command, pass_session
+from swampstore.cli.rendering import (
+    counted,
+    fields,
+    named_lines,
+    printable,
+    progress_shown,
+    size_text,
+    table,
+)
+from swampstore.cli.session import Session
+from swampstore.errors import EXIT_ERROR, SwampstoreError
+
+if TYPE_CHECKING:
+    from swampstore.relocate.backup import (
+        BackupPlace,
+        BackupReport,
+        RestoreReport,
+        SecretNames,
+        VerifyReport,
+    )
+    from swampstore.repo import Repo
+
+place_argument = click.argument(
+    "place", metavar="PLACE", help="A directory, or the URL of a store such as s3://bucket/prefix."
+)
+backup_option = click.option(
+    "--backup", "wanted", metavar="ID", help="This backup, or the beginning of its id."
+)
+
+
+@contextmanager
+def _opened(where: str) -> Iterator[BackupPlace]:
+    from swampstore.relocate.backup import open_place
+
+    place = open_place(where)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+@command(
+    examples="""
+    swampstore backup create /mnt/backup
+    swampstore backup create s3://bucket/backups --verify
+    swampstore backup create s3://bucket/backups --json
+    """
+)
+@place_argument
+@click.option("--verify", is_flag=True, help="Afterwards, check that all of its content is there.")
+@pass_session
+def create(session: Session, place: str, verify: bool) -> None:
+    """Back up everything that the datastore holds; the exit status is 1 if something is damaged.
+
+    Content that a backup in that place has already is not sent again. Secrets and bundles are in no
+    backup, and neither is what is in git.
+    """
+    from swampstore.relocate.backup import create_backup, verify_backups
+
+    with session.open_repo() as repo, _opened(place) as opened, progress_shown() as progress:
+        names = _secret_names(repo)
+        report = create_backup(repo, opened, secret_names=names, progress=progress)
+        checked = verify_backups(opened, [report.manifest.key]) if verify else None
+    document = report.to_json()
+    if checked:
+        document["problems"] = [one.to_json() for one in checked.problems]
+    session.show(document, lambda: _created_text(report, checked))
+    if report.unpushed:
+        session.note(
+            f"warning: {counted(report.unpushed, 'path')} changed on this machine and not pushed:"
+            " the backup is of the remote. Run `swampstore sync`, then back up again."
+        )
+    if report.manifest.left_out or (checked and not checked.ok):
+        click.get_current_context().exit(EXIT_ERROR)
+
+
+def _secret_names(repo: Repo) -> list[SecretNames]:
+    """Return which secrets are on this machine only; those of other providers are elsewhere."""
+    from swampstore.relocate.backup import SecretNames
+    from swampstore.vaults import Vaults
+    from swampstore.vaults.provider import LOCAL
+
+    vaults = Vaults(repo, caller="cli")
+    found = []
+    for config in vaults.all()[0]:
+        if config.type == LOCAL:
+            try:
+                keys = vaults.vault(config).keys()
+            except SwampstoreError:
+                keys = []
+            found.append(SecretNames(config.name, config.type, tuple(keys)))
+    return found
+
+
+def _created_text(report: BackupReport, checked: VerifyReport | None) -> str:
+    manifest = report.manifest
+    lines = named_lines("left out", [(one.path, one.reason) for one in manifest.left_out])
+    lines += named_lines("skipped", [(one.path, one.reason) for one in report.skipped])
+    lines += _problem_lines(checked) if checked else []
+    lines.append(
+        f"Backed up {counted(len(manifest.files), 'file')}, {size_text(manifest.size)}, as"
+        f" {manifest.key.id}; sent {counted(report.objects, 'object')},"
+        f" {size_text(report.bytes_sent)}."
+    )
+    if manifest.secrets:
+        count = sum(len(one.keys) for one in manifest.secrets)
+        lines.append(f"Not in it: {counted(count, 'secret')}, and what is in git.")
+    return "\n".join(lines)
+
+
+@command(
+    examples="""
+    swampstore backup list /mnt/backup
+    swampstore backup list s3://bucket/backups --json
+    """
+)
+@place_argument
+@pass_session
+def list_(session: Session, place: str) -> None:
+    """List the backups in a place."""
+    from swampstore.errors import BackupDamagedError, NewerFormatError
+
+    found, damaged = [], []
+    with _opened(place) as opened:
+        for key in opened.keys():  # noqa: SIM118 - no mapping
+            try:
+                found.append(opened.read(key))
+            except (BackupDamagedError, NewerFormatError) as error:
+                damaged.append((key.id, error.message))
+    columns = ["id", "repository", "namespace", "files", "size", "left out", "source"]
+    rows = [
+        [
+            one.key.id,
+            one.key.repo_id,
+            one.key.namespace,
+            len(one.files),
+            size_text(one.size),
+            len(one.left_out),
+            one.origin.location,
+        ]
+        for one in found
+    ]
+    document = {
+        "backups": [one.to_json() for one in found],
+        "damaged": [{"id": key, "error": reason} for key, reason in damaged],
+    }
+    right = ("files", "size", "left out")
+    session.show(
+        document, lambda: table(columns, rows, right=right) if rows else "There is no backup yet."
+    )
+    for line in named_lines("cannot be read", damaged):
+        session.note(line)
+
+
+@command(
+    examples="""
+    swampstore backup verify /mnt/backup
+    swampstore backup verify /mnt/backup --deep
+    swampstore backup verify s3://bucket/backups --backup 20260514T201951042Z --json
+    """
+)
+@place_argument
+@backup_option
+@click.option("--deep", is_flag=True, help="Read all content, and compare it with its hash.")
+@pass_session
+def verify(session: Session, place: str, wanted: str | None, deep: bool) -> None:
+    """Check that the content of backups is there; the exit status is 1 if something is wrong.
+
+    What is missing or damaged is noted in the place: the next backup sends it again, if the
+    datastore still has it.
+    """
+    from swampstore.relocate.backup import verify_backups
+
+    with _opened(place) as opened, progress_shown() as progress:
+        keys = None if wanted is None else [opened.find(wanted)]
+        report = verify_backups(opened, keys, deep=deep, progress=progress)
+
+    def text() -> str:
+        how = "read" if deep else "looked for"
+        verdict = "all is well" if report.ok else f"{counted(len(report.problems), 'problem')}"
+        return "\n".join(
+            [
+                *_problem_lines(report),
+                f"{counted(report.backups, 'backup')}: {how} {counted(report.objects, 'object')},"
+                f" {size_text(report.bytes)}; {verdict}.",
+            ]
+        )
+
+    session.show(report.to_json(), text)
+    if not report.ok:
+        click.get_current_context().exit(EXIT_ERROR)
+
+
+def _problem_lines(report: VerifyReport) -> list[str]:
+    return named_lines(
+        "problem",
+        [(one.sha256[:12] or one.backups[0], one.reason, *one.paths) for one in report.problems],
+    )
+
+
+@command(
+    examples="""
+    swampstore backup restore /mnt/backup ~/restored
+    swampstore backup restore s3://bucket/backups ~/restored --backup 20260514T201951042Z
+    swampstore backup restore /mnt/backup ~/restored --json
+    """
+)
+@place_argument
+@click.argument("directory", metavar="DIR", help="Where the repository is made: an empty place.")
+@backup_option
+@pass_session
+def restore(session: Session, place: str, directory: str, wanted: str | None) -> None:
+    """Make a repository from a backup, in an empty place.
+
+    Its data is in the repository itself, or with `--datastore filesystem:/path` in another empty
+    directory. Interrupted, it goes on when it is run again.
+    """
+    from swampstore.relocate.backup import restore_backup
+    from swampstore.relocate.backup.restore import check_target
+    from swampstore.repo import open_repo
+
+    target = check_target(session.datastore)
+    with _opened(place) as opened, progress_shown() as progress:
+        key = opened.find(wanted)
+        report = restore_backup(opened, key, directory, datastore=target, progress=progress)
+    with open_repo(report.directory) as repo:
+        repo.rebuild_catalog()
+    session.show(report.to_json(), lambda: _restored_text(report))
+
+
+def _restored_text(report: RestoreReport) -> str:
+    manifest = report.manifest
+    members = {
+        "repository": report.directory,
+        "backup": manifest.key.id,
+        "was at": manifest.origin.location,
+        "files": f"{len(manifest.files)}, {size_text(manifest.size)}",
+    }
+    lines = [fields(members)]
+    lines += named_lines("was left out", [(one.path, one.reason) for one in manifest.left_out])
+    lines += _secret_lines(report.secrets)
+    lines.append("What is in git (models, workflows, vaults) is in no backup: check it out there.")
+    return "\n".join(lines)
+
+
+def _secret_lines(secrets: Sequence[SecretNames]) -> list[str]:
+    return [
+        f"to be put again: swampstore vault put {printable(one.vault)} {printable(key)}"
+        for one in secrets
+        for key in one.keys
+    ]

@@ -1,0 +1,322 @@
+"""Backing up a remote: what its index says at one commit, fetched straight from the store.
+
+The cache is not used, and need not hold any content. On a sharded remote `_meta.json` names every
+shard as one commit left it, so shards that are the same as in the previous backup are not even
+read. Content of a commit may be replaced while it is fetched; then a later commit is taken instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from swampstore.artifacts.latest import marker_content
+from swampstore.clock import from_iso
+from swampstore.errors import SwampstoreError
+from swampstore.files import disk_errors
+from swampstore.index.base import Base
+from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import Entry, Meta, RawEntries, decode_entry, decode_meta, iso_ms
+from swampstore.index.partitions import partition_of
+from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.report import Progress, Step
+from swampstore.index.state import same
+from swampstore.index.version import IndexVersion
+from swampstore.index.versions import FIRST, version_of
+from swampstore.index.workers import Deadline, in_parallel
+from swampstore.layout import METADATA, RAW
+from swampstore.relocate.backup.format import FileEntry, LeftOut, Manifest, Origin, belongs
+from swampstore.relocate.backup.place import Uploads
+from swampstore.relocate.backup.units import (
+    Collected,
+    SourceDamagedError,
+    check_complete,
+    check_version,
+    is_version,
+    unit_rel,
+)
+from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
+from swampstore.sync.opening import OpenRepo
+
+_CONCURRENCY = 10
+# How often the index may change under our hands before nobody else may commit while we read it.
+_LOOKS = 4
+# How many commits are tried before what keeps changing is left out.
+_COMMITS = 8
+_PAUSE = 0.25
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Commit(NamedTuple):
+    """The files that an index names at one point. `shards` are empty where nobody can tell."""
+
+    entries: Mapping[str, Entry]
+    commit_seq: int | None
+    shards: Mapping[str, str]
+    damaged: list[LeftOut]
+
+    @property
+    def point(self) -> int:
+        """Something that is equal for equal states."""
+        return hash(frozenset((rel, one.sha256, one.size) for rel, one in self.entries.items()))
+
+
+class RemoteSource:
+    """The files of one namespace of a remote."""
+
+    def __init__(
+        self, repo: OpenRepo, previous: Manifest | None, uploads: Uploads, tell: Progress
+    ) -> None:
+        self._repo = repo
+        self._store = repo.connection.store
+        self._names = repo.connection.names
+        self._documents = Documents(self._store, self._names, _CONCURRENCY)
+        self._uploads = uploads
+        self._tell = tell
+        self._files = self._bytes = 0
+        self._reused: frozenset[str] = frozenset()
+        # What was left out would not be missed if its shard was not read.
+        is_usable = previous and previous.origin.location == self._store.identity
+        self._previous = previous if is_usable and previous and not previous.left_out else None
+
+    def collect(self) -> Collected:
+        """Bring everything to the place; return what there was at one commit."""
+        last: tuple[int, set[str]] | None = None
+        for attempt in range(1, _COMMITS):
+            commit = self._commit()
+            collected = self._take(commit)
+            failed = {one.path for one in collected.left_out}
+            if not failed or last == (commit.point, failed):
+                return collected
+            last = commit.point, failed
+            time.sleep(_PAUSE * attempt)
+        return self._take(self._commit())
+
+    # The commit ------------------------------------------------------------------------------
+
+    def _commit(self) -> _Commit:
+        for _ in range(_LOOKS):
+            fetched = self._documents.meta()
+            try:
+                meta = decode_meta(fetched.data) if fetched else None
+            except IndexDamagedError:
+                break
+            version = version_of(meta.version) if meta else FIRST
+            if version.counts(None):
+                found = self._monolith()
+                if found is None:
+                    break
+                return self._decoded(found, None, {})
+            if meta is None or not _names_shards(version, meta):
+                break
+            if (entries := self._sharded(meta)) is not None:
+                return self._decoded(entries, meta.commit_seq, meta.shards)
+        return self._locked()
+
+    def _monolith(self) -> RawEntries | None:
+        """Return what the one document says that counts; it is a commit by itself."""
+        fetched = self._documents.monolith()
+        if fetched is None:
+            return None
+        try:
+            doc = self._documents.parse_monolith(fetched.data, fetched.info.etag, None).doc
+        except IndexDamagedError:
+            return None
+        return doc.entries if doc else None
+
+    def _sharded(self, meta: Meta) -> RawEntries | None:
+        """Return the entries of one commit; None if a shard is not the one that it left."""
+        known = self._previous.origin.shards if self._previous else {}
+        unchanged = {one for one in meta.partitions if same(known.get(one), meta.shards[one])}
+        entries: RawEntries = {}
+        for partition, found in self._documents.shards(set(meta.partitions) - unchanged):
+            if found.doc is None or found.etag != meta.shards[partition]:
+                return None
+            entries |= found.doc.entries
+        self._reused = frozenset(unchanged)
+        return entries
+
+    def _decoded(
+        self, raw: RawEntries, commit_seq: int | None, shards: Mapping[str, str]
+    ) -> _Commit:
+        entries: dict[str, Entry] = {}
+        damaged: list[LeftOut] = []
+        for rel, one in raw.items():
+            try:
+                entries[rel] = decode_entry(rel, one)
+            except IndexDamagedError as error:
+                damaged.append(LeftOut(rel, error.message))
+        if self._previous and self._reused:
+            for file in self._previous.files:
+                if partition_of(file.path) in self._reused:
+                    entries[file.path] = Entry(file.size, "", file.sha256, _iso(file.mtime_ns))
+        damaged += [LeftOut(one.rel, one.reason) for one in self._documents.damage]
+        self._documents.damage = []
+        self._reused = frozenset()
+        return _Commit(entries, commit_seq, shards, damaged)
+
+    def _locked(self) -> _Commit:
+        """Read the index while nobody else may commit, and heal what is damaged in our copy."""
+        config = self._repo.config
+        with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
+            names = Names(directory, config.namespace, config.routing)
+            base = Base(directory, self._store.identity)
+            try:
+                index = RemoteIndex(self._store, names, base, clock=self._repo.clock)
+                raw: RawEntries = {}
+                with self._repo.locks.committing():
+                    seq = index.refresh().commit_seq
+                    for piece in index.changes(everything=True):
+                        raw |= piece.entries
+                self._documents.damage += index.damage
+            finally:
+                base.close()
+        return self._decoded(raw, seq, {})
+
+    # Its files ---------------------------------------------------------------------------------
+
+    def _take(self, commit: _Commit) -> Collected:
+        origin = Origin(self._store.identity, commit.commit_seq, commit.shards)
+        collected = Collected(origin, left_out=list(commit.damaged))
+        self._files = self._bytes = 0
+        units: dict[str, dict[str, Entry]] = {}
+        for rel, entry in commit.entries.items():
+            if belongs(rel) and self._names.why_not(rel) is None:
+                units.setdefault(unit_rel(rel), {})[rel] = entry
+        todo: list[tuple[str, dict[str, Entry]]] = []
+        for unit, entries in units.items():
+            if is_version(unit, entries) and f"{unit}/{METADATA}" not in entries:
+                collected.skipped.append(LeftOut(unit, "a version without its metadata"))
+            elif files := self._there(entries):
+                self._count(collected, files)
+            else:
+                todo.append((unit, entries))
+        self._fetch_all(todo, commit, collected)
+        return collected
+
+    def _there(self, entries: Mapping[str, Entry]) -> list[FileEntry]:
+        """Return the files of a unit if the place has all of them; none otherwise."""
+        files = []
+        for rel, entry in entries.items():
+            if entry.sha256 is None or not self._uploads.has(entry.sha256, entry.size):
+                return []
+            files.append(_file(rel, entry, entry.sha256))
+        return files
+
+    def _count(self, collected: Collected, files: list[FileEntry]) -> None:
+        collected.files += files
+        self._files += len(files)
+        self._bytes += sum(file.size for file in files)
+        self._tell(Step("backup", self._files, self._files, self._bytes, self._bytes))
+
+    def _fetch_all(
+        self, todo: list[tuple[str, dict[str, Entry]]], commit: _Commit, collected: Collected
+    ) -> None:
+        markers = _marker_contents(commit.entries, {unit for unit, _ in todo if is_marker(unit)})
+
+        def fetch(task: tuple[str, dict[str, Entry]]) -> list[FileEntry]:
+            return self._fetch_unit(task[0], task[1], markers)
+
+        for (unit, _), files, error in in_parallel(fetch, todo, _CONCURRENCY, Deadline()):
+            if isinstance(error, SourceDamagedError):
+                collected.left_out.append(LeftOut(unit, error.message))
+            elif error is not None:
+                raise error
+            elif files:
+                self._count(collected, files)
+
+    def _fetch_unit(
+        self, unit: str, entries: Mapping[str, Entry], markers: Mapping[str, bytes]
+    ) -> list[FileEntry]:
+        if not is_version(unit, entries):
+            return [self._fetch(rel, entry, markers.get(rel))[0] for rel, entry in entries.items()]
+        check_complete(unit, entries)
+        files, metadata = [], b""
+        for rel, entry in entries.items():
+            file, data = self._fetch(rel, entry, None, keep=rel.endswith(f"/{METADATA}"))
+            files.append(file)
+            metadata = data or metadata
+        raw = next(file for file in files if file.path == f"{unit}/{RAW}")
+        check_version(unit, metadata, raw.sha256, raw.size)
+        return files
+
+    def _fetch(
+        self, rel: str, entry: Entry, content: bytes | None, *, keep: bool = False
+    ) -> tuple[FileEntry, bytes]:
+        """Bring a file to the place; with `keep`, return its content too."""
+        if content is not None and entry.sha256 is not None:
+            self._uploads.put(entry.sha256, len(content), content)
+            return _file(rel, entry, entry.sha256), b""
+        if not keep and entry.sha256 and self._uploads.has(entry.sha256, entry.size):
+            return _file(rel, entry, entry.sha256), b""
+        with self._downloaded(rel, entry) as body:
+            body.seek(0)
+            sha256 = entry.sha256 or hashlib.file_digest(body, "sha256").hexdigest()
+            self._uploads.put(sha256, entry.size, body)
+            body.seek(0)
+            return _file(rel, entry, sha256), body.read() if keep else b""
+
+    @contextlib.contextmanager
+    def _downloaded(self, rel: str, entry: Entry) -> Iterator[io.BufferedRandom]:
+        key = self._names.remote(rel)
+        directory = self._repo.config.local_dir
+        with contextlib.ExitStack() as stack:
+            with disk_errors(directory):
+                body = stack.enter_context(tempfile.TemporaryFile(dir=directory))
+            try:
+                self._store.download(key, body.fileno(), size=entry.size, sha256=entry.sha256)
+            except ObjectNotFoundError:
+                raise SourceDamagedError("the index names it, and it is not there") from None
+            except CorruptObjectError as error:
+                raise SourceDamagedError(error.message) from None
+            yield body
+
+
+def _names_shards(version: IndexVersion, meta: Meta) -> bool:
+    """Whether all that counts are shards, and `_meta.json` says how its commit left each."""
+    return all(version.counts(one) and one in meta.shards for one in meta.partitions)
+
+
+def _file(rel: str, entry: Entry, sha256: str) -> FileEntry:
+    return FileEntry(rel, entry.size, sha256, _ns(entry.local_mtime))
+
+
+def _ns(moment: str | None) -> int | None:
+    """Return a time in nanoseconds, None if it is none."""
+    try:
+        since = from_iso(moment) - _EPOCH if moment else None
+    except (ValueError, OverflowError, SwampstoreError):
+        return None
+    return None if since is None else since // timedelta(microseconds=1) * 1000
+
+
+def _iso(mtime_ns: int | None) -> str | None:
+    return None if mtime_ns is None else iso_ms(mtime_ns)
+
+
+def _marker_contents(entries: Mapping[str, Entry], markers: Collection[str]) -> dict[str, bytes]:
+    """Return the content of markers that follows from their hashes: it is one of few numbers.
+
+    A marker is replaced by every save, so the one of this commit may not be on the store any more.
+    """
+    versions: dict[str, list[int]] = {marker.rpartition("/")[0]: [] for marker in markers}
+    for rel in entries if markers else ():
+        found = None if is_marker(rel) else version_file(rel)
+        if found and found.name_rel in versions and rel.endswith(f"/{METADATA}"):
+            versions[found.name_rel].append(found.version)
+    contents: dict[str, bytes] = {}
+    for marker in markers:
+        for version in versions[marker.rpartition("/")[0]]:
+            content = marker_content(version)
+            if hashlib.sha256(content).hexdigest() == entries[marker].sha256:
+                contents[marker] = content
+    return contents

@@ -1,0 +1,115 @@
+"""What is backed up together: the files of a version, or a file of its own.
+
+A version is in a backup as a whole or not at all, and a marker never names one that is not in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from swampstore.artifacts.latest import latest_of, marker_content
+from swampstore.artifacts.versions import parse_metadata
+from swampstore.errors import MetadataError, SwampstoreError
+from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.layout import METADATA, RAW, ref_of
+from swampstore.relocate.backup.format import FileEntry, LeftOut, Origin
+from swampstore.relocate.backup.place import Uploads
+
+
+class SourceDamagedError(SwampstoreError):
+    """Something in the source cannot be backed up as it is. It is left out, the rest is not."""
+
+    code = "source_damaged"
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a source had at one point: all of it is in the place. `skipped` never was data."""
+
+    origin: Origin
+    files: list[FileEntry] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+    skipped: list[LeftOut] = field(default_factory=list)
+
+
+def unit_rel(rel: str) -> str:
+    """Return what a path is backed up with: the directory of its version, or itself."""
+    found = None if is_marker(rel) else version_file(rel)
+    return f"{found.name_rel}/{found.version}" if found else rel
+
+
+def is_version(unit: str, rels: Iterable[str]) -> bool:
+    """Whether a unit is the directory of a version, and not a file."""
+    return any(rel != unit for rel in rels)
+
+
+def check_version(version_rel: str, metadata: bytes, sha256: str, size: int) -> None:
+    """Raise SourceDamagedError if content is not what the metadata of its version speaks of."""
+    name_rel, _, number = version_rel.rpartition("/")
+    try:
+        found = parse_metadata(metadata, ref_of(name_rel), int(number), f"{version_rel}/{METADATA}")
+    except MetadataError as error:
+        raise SourceDamagedError(error.message) from None
+    if found.size is not None and found.size != size:
+        # What is appended to may have been added to since its metadata was written.
+        if found.streaming and size > found.size:
+            return
+        raise SourceDamagedError(f"its content has {size} bytes, saved were {found.size}")
+    if found.checksum and found.checksum != sha256:
+        raise SourceDamagedError("its content is damaged: it is not what was saved")
+
+
+def check_complete(version_rel: str, rels: Iterable[str]) -> None:
+    """Raise SourceDamagedError if a version has metadata and no content."""
+    if f"{version_rel}/{RAW}" not in rels:
+        raise SourceDamagedError("its content is missing")
+
+
+def with_right_markers(
+    files: Sequence[FileEntry], left_out: Iterable[LeftOut], uploads: Uploads
+) -> list[FileEntry]:
+    """Return the files, with markers of versions that were left out moved to the next ones.
+
+    A marker says its version in its content, of which only the hash is known: it is one of few.
+    """
+    missing: dict[str, set[int]] = {}
+    for one in left_out:
+        name_rel, _, number = one.path.rpartition("/")
+        if number.isdigit():
+            missing.setdefault(name_rel, set()).add(int(number))
+    if not missing:
+        return list(files)
+    there: dict[str, set[int]] = {}
+    for file in files:
+        found = version_file(file.path)
+        if found and file.path.endswith(f"/{METADATA}"):
+            there.setdefault(found.name_rel, set()).add(found.version)
+    kept: list[FileEntry] = []
+    for file in files:
+        name_rel = file.path.rpartition("/")[0]
+        if is_marker(file.path) and name_rel in missing:
+            moved = _moved(file, missing[name_rel], there.get(name_rel, set()), uploads)
+            kept += [moved] if moved else []
+        else:
+            kept.append(file)
+    return kept
+
+
+def _moved(
+    marker: FileEntry, missing: set[int], there: set[int], uploads: Uploads
+) -> FileEntry | None:
+    named = next((one for one in missing if _sha256(one) == marker.sha256), None)
+    if named is None and there:
+        return marker
+    new = latest_of(there, marker=named)
+    if not new:
+        return None
+    content = marker_content(new)
+    uploads.put(_sha256(new), len(content), content)
+    return FileEntry(marker.path, len(content), _sha256(new), marker.mtime_ns)
+
+
+def _sha256(version: int) -> str:
+    return hashlib.sha256(marker_content(version)).hexdigest()
