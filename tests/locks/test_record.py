@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore.layout import ModelRef
-from swampstore.locks.process import VARIABLE, HolderVariable, is_dead, is_of, new_record
+from swampstore.locks.process import (
+    VARIABLE,
+    HolderVariable,
+    actor_name,
+    is_dead,
+    is_of,
+    new_record,
+)
 from swampstore.locks.record import (
     LockRecord,
     decode,
@@ -293,3 +301,11 @@ def test_a_second_refresh_in_one_millisecond_is_later_too() -> None:
     record = new_record(30.0)
     again = record.renewed(record.acquired_at)
     assert again.acquired_at - record.acquired_at == timedelta(milliseconds=1)
+
+
+def test_without_a_variable_the_account_says_who_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("USER", raising=False)
+    monkeypatch.delenv("USERNAME", raising=False)
+    assert actor_name() == f"{pwd.getpwuid(os.getuid()).pw_name}@{os.uname().nodename}"
+    monkeypatch.setenv("USER", "ana")
+    assert actor_name().startswith("ana@")

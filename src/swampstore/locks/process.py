@@ -8,6 +8,7 @@ kernel, which pid namespace and which start time the pid belongs to.
 from __future__ import annotations
 
 import os
+import pwd
 import threading
 import uuid
 from collections.abc import MutableMapping
@@ -37,8 +38,16 @@ def new_record(ttl: float, purpose: str = "") -> LockRecord:
 
 def actor_name() -> str:
     """Return who this process works for, and where: USER@HOST."""
-    user = os.environ.get("USER") or os.environ.get("USERNAME") or "unknown"
+    user = os.environ.get("USER") or os.environ.get("USERNAME") or _account()
     return f"{user}@{os.uname().nodename}"
+
+
+def _account() -> str:
+    """Return who the system says this is: cron and services come without a USER."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return "unknown"
 
 
 def is_dead(record: LockRecord) -> bool:
