@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swampstore import init_repo, yaml_dialect
 from swampstore.errors import ValidationError
+from swampstore.runs.errors import RunNotFoundError, WorkflowError
 from swampstore.runs.workflow.conditions import WORDS, Condition, read_condition
 from swampstore.runs.workflow.definition import (
     ApprovalTask,
@@ -32,11 +33,9 @@ from swampstore.runs.workflow.plan import (
     limit_of,
     may_go_on_after_failure,
 )
-from swampstore.runs.workflow.reading import WorkflowError
 from swampstore.runs.workflow.record import (
     JobRecord,
     LiveRecord,
-    RunNotFoundError,
     RunRecord,
     RunRecords,
     StepRecord,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from swampstore import Repo, init_repo
+from swampstore.runs.errors import NotResumableError
 from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import approval
 from swampstore.runs.workflow.events import Event, WorkflowListener
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.record import RunRecord, RunRecords
-from swampstore.runs.workflow.resume import NotResumableError
 from swampstore.runs.workflow.runner import (
     RunOptions,
     WorkflowResult,
@@ -373,3 +373,37 @@ def test_a_cancelled_run_says_so_and_can_be_resumed(repo: Repo, tmp_path: Path) 
     assert record.status == "succeeded"
     # What the cancelled attempt has written was taken back.
     assert repo.list_versions("host/a", "result") == [1]
+
+
+def test_a_run_leaves_the_reports_that_its_workflow_requires(repo: Repo) -> None:
+    write(repo, "w", [{"name": "j", "steps": [step("a")]}], reports={"require": ["summary"]})
+    record = run(repo).record
+    model = f"workflow/{record.workflow_id}"
+    assert "| j | a | succeeded |" in repo.latest(model, "report-summary").text()
+    assert repo.latest(model, "report-summary-json").json()["runId"] == record.id
+    names = [one["name"] for one in record.workflow_data_artifacts or ()]
+    assert names == ["report-summary", "report-summary-json"]
+    resume_workflow(repo, record.id, from_step="a")
+    assert repo.list_versions(model, "report-summary") == [1, 2]
+
+
+def test_a_report_of_a_step_stays_when_the_step_is_looked_at_again(
+    repo: Repo, tmp_path: Path
+) -> None:
+    flag = tmp_path / "flag"
+    models = Path(repo.config.repo_dir) / "models/command/shell"
+    models.mkdir(parents=True)
+    (models / "probe.yaml").write_text(
+        "type: command/shell\nid: 5d0f2b0a-6f57-4c53-9f5e-0a4f8c2f9f10\nname: probe\n"
+        f"methods:\n  execute:\n    arguments: {{ run: 'test -e {flag}' }}\n"
+        "reports: { require: [summary] }\n"
+    )
+    task = {"type": "model_method", "modelIdOrName": "probe", "methodName": "execute"}
+    write(repo, "w", [{"name": "j", "steps": [{"name": "a", "task": task}]}])
+    record = run(repo).record
+    assert record.status == "failed"
+    flag.touch()
+    assert resume_workflow(repo, record.id).record.status == "succeeded"
+    model = "command/shell/5d0f2b0a-6f57-4c53-9f5e-0a4f8c2f9f10"
+    assert repo.list_versions(model, "report-summary") == [1, 2]
+    assert repo.list_versions(model, "result") == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swampstore.errors import EXIT_INTERRUPTED, NotFoundError, SwampstoreError
+from swampstore.errors import EXIT_INTERRUPTED, NotFoundError, SwampstoreError, ValidationError
 
 if TYPE_CHECKING:
     from swampstore.runs.method_run import MethodResult
@@ -126,3 +126,27 @@ class ReportNotFoundError(NotFoundError):
     """No report answers to a name that a definition or a workflow requires."""
 
     code = "report_not_found"
+
+
+class WorkflowError(ValidationError):
+    """A workflow file says something that cannot be carried out."""
+
+    code = "workflow_invalid"
+
+
+class WorkflowNotFoundError(NotFoundError):
+    """No workflow answers to that name, id or path."""
+
+    code = "workflow_not_found"
+
+
+class RunNotFoundError(NotFoundError):
+    """No workflow run answers to that id."""
+
+    code = "workflow_run_not_found"
+
+
+class NotResumableError(ValidationError):
+    """The run is over, or somebody is carrying it out, or nothing in it waits for a decision."""
+
+    code = "workflow_not_resumable"

@@ -364,6 +364,8 @@ class _MethodRun:
             output=output,
         )
         self._reports = reports.run_reports(self._wanted_reports, context, self._redactor)
+        told = [one.to_json() for one in self._reports]
+        output = replace(output, extra={**output.extra, "reports": told})
         if (reason := reports.failure(self._reports)) is None:
             return output
         self._exit_code = self._exit_code or EXIT_ERROR

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from swampstore import yaml_dialect
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.notices import notice
@@ -76,21 +75,20 @@ def _mark_output(repo: Repo, run: Run) -> None:
 
 
 def _mark_workflow(repo: Repo, run: Run) -> None:
-    """Say of the whole run how it ended; its jobs and steps go on telling where it was."""
+    """Say of the whole run, and of the steps that were running, how they ended."""
     from swampstore.runs.tracker import DIED
+    from swampstore.runs.workflow.record import RUNNING, RunRecords
+    from swampstore.runs.workflow.resume import interrupt, is_going_on
 
     rel = workflow_record(repo, run.id)
-    data = repo.tree.read(rel) if rel else None
-    if rel is None or data is None:
+    records = RunRecords(repo)
+    record = records.read(rel) if rel else None
+    if record is None or record.status != RUNNING or is_going_on(repo, record):
         return
-    record = yaml_dialect.load_mapping(data, what=rel)
-    if record.get("status") != "running":
-        return
-    record["status"] = "cancelled" if run.cancel_reason else "failed"
-    record["completedAt"] = run.heartbeat_at
-    record["failureReason"] = run.cancel_reason or DIED
-    with repo.tree.changing(rel) as change:
-        change.write(rel, yaml_dialect.dump(record).encode())
+    interrupt(
+        record, run.heartbeat_at, run.cancel_reason or DIED, cancelled=bool(run.cancel_reason)
+    )
+    records.save(record)
 
 
 def record_of(repo: Repo, run: Run) -> str | None:

@@ -14,8 +14,9 @@ from swampstore import yaml_dialect
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ModelRef, check_segment, normalise_type
 from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy
+from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import Condition, read_condition
-from swampstore.runs.workflow.reading import Members, WorkflowError, checked
+from swampstore.runs.workflow.reading import Members, checked
 
 # Reports of a workflow, and whatever else is kept of it, belong to a model of this type.
 WORKFLOW_TYPE = "workflow"

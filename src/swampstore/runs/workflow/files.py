@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
+from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors, read_file
 from swampstore.repo.definition_files import DefinitionFile, definition_paths, workflow_directory
+from swampstore.runs.errors import WorkflowNotFoundError
 from swampstore.runs.workflow.definition import Workflow, read_workflow
 from swampstore.runs.workflow.plan import check_plan
 from swampstore.runs.workflow.reading import listed, near
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
-
-
-class WorkflowNotFoundError(NotFoundError):
-    """No workflow answers to that name, id or path."""
-
-    code = "workflow_not_found"
 
 
 class BrokenWorkflow(NamedTuple):

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import FAILED, SUCCEEDED
 from swampstore.runs.workflow.definition import Step, WorkflowTask
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.plan import MOST_NESTED
-from swampstore.runs.workflow.reading import WorkflowError
 from swampstore.runs.workflow.record import (
     CANCELLED,
     SUSPENDED,
@@ -38,7 +38,12 @@ def run_nested(
     Which run it is stands in the record before that run begins, so that it is found again.
     """
     from swampstore.runs.workflow.resume import prepare
-    from swampstore.runs.workflow.runner import carry_out, nested_state, new_record
+    from swampstore.runs.workflow.runner import (
+        carry_out,
+        nested_state,
+        new_record,
+        push_leftovers,
+    )
 
     assert isinstance(step.task, WorkflowTask)
     with state.shared.repos.borrowed() as repo:
@@ -48,6 +53,7 @@ def run_nested(
         records = RunRecords(repo)
         child = records.of(workflow.id, record.child) if record.child else None
         if child is not None and child.status == SUCCEEDED:
+            push_leftovers(nested_state(state, repo, workflow, child, inputs))
             return _outcome(child.status, workflow.name, child.id, None)
         if child is None:
             run_id = record.child or str(uuid.uuid4())

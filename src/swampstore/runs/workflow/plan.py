@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import Condition
 from swampstore.runs.workflow.definition import Job, Step, Workflow, has_expression
-from swampstore.runs.workflow.reading import WorkflowError, near
+from swampstore.runs.workflow.reading import near
 
 # How many steps run at once where nobody says it.
 DEFAULT_CONCURRENCY = 10

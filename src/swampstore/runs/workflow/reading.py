@@ -7,17 +7,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from swampstore.errors import SwampstoreError, ValidationError
+from swampstore.errors import SwampstoreError
+from swampstore.runs.errors import WorkflowError
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _LONGEST = 366 * 86400.0
-
-
-class WorkflowError(ValidationError):
-    """A workflow file says something that cannot be carried out."""
-
-    code = "workflow_invalid"
 
 
 class Members:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from swampstore import yaml_dialect
-from swampstore.errors import NotFoundError, SwampstoreError, ValidationError, YamlError
+from swampstore.errors import SwampstoreError, ValidationError, YamlError
 from swampstore.layout import LOCAL_DIR, check_segment, is_temp
 from swampstore.notices import notice
+from swampstore.runs.errors import RunNotFoundError
 from swampstore.runs.workflow.conditions import ENDED, FAILED, SUCCEEDED
 
 if TYPE_CHECKING:
@@ -313,12 +314,6 @@ def _wrong(what: str, key: str) -> YamlError:
     return YamlError(
         f"{what}: {key} is missing, or not what it should be", hint="Repair or remove the record."
     )
-
-
-class RunNotFoundError(NotFoundError):
-    """No workflow run answers to that id."""
-
-    code = "workflow_run_not_found"
 
 
 class RunRecords:

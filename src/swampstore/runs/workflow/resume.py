@@ -15,14 +15,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
-from swampstore.errors import ValidationError
 from swampstore.files.hold import Hold, taking_over
+from swampstore.runs.errors import NotResumableError
 from swampstore.runs.outputs import Output, Outputs
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
 from swampstore.runs.workflow.definition import Workflow
 from swampstore.runs.workflow.plan import dependent_jobs, dependents
 from swampstore.runs.workflow.reading import listed, near
 from swampstore.runs.workflow.record import (
+    CANCEL_REASON,
     CANCELLED,
     INTERRUPT_REASON,
     PENDING,
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 GUARDED = "guarded"
 INTERRUPTED = "interrupted"
 _HOLDS = "swampstore.runs"
-
-
-class NotResumableError(ValidationError):
-    """The run is over, or somebody is carrying it out."""
-
-    code = "workflow_not_resumable"
 
 
 # Attempts ----------------------------------------------------------------------------------
@@ -84,10 +79,10 @@ class Attempts:
         Call it under the lock of the model.
         """
         kept = {
-            artifact.data_id
+            data_id
             for output in self.outputs
             if is_accountable(output)
-            for artifact in output.artifacts
+            for data_id in _written_by(output)
         }
         doomed: dict[str, list[int]] = {}
         for found in self._written():
@@ -114,6 +109,13 @@ def is_accountable(output: Output) -> bool:
     if output.status == FAILED:
         return (output.error or {}).get("message") != DIED
     return output.status == SUCCEEDED
+
+
+def _written_by(output: Output) -> Iterator[str]:
+    """Yield the ids of what an attempt wrote, its reports included."""
+    yield from (artifact.data_id for artifact in output.artifacts)
+    for report in output.extra.get("reports") or ():
+        yield from (str(one["dataId"]) for one in report.get("dataArtifacts") or ())
 
 
 class _Written:
@@ -186,16 +188,17 @@ def reap(repo: Repo, record: RunRecord) -> bool:
     return True
 
 
-def interrupt(record: RunRecord, at: str, reason: str) -> None:
-    """Let a record say that its run was interrupted, and in which steps."""
+def interrupt(record: RunRecord, at: str, reason: str, *, cancelled: bool = False) -> None:
+    """Let a record say that its run was interrupted, or cancelled, and in which steps."""
     for job, step in record.steps():
         if step.status == RUNNING:
             step.status, step.completed_at, step.error = FAILED, at, f"interrupted: {reason}"
             step.reason = INTERRUPTED
         if job.status == RUNNING:
             job.status, job.completed_at = FAILED, at
-    record.status, record.completed_at = FAILED, at
-    record.tags = {**(record.tags or {}), INTERRUPT_REASON: reason}
+    record.status, record.completed_at = CANCELLED if cancelled else FAILED, at
+    tag = CANCEL_REASON if cancelled else INTERRUPT_REASON
+    record.tags = {**(record.tags or {}), tag: reason}
 
 
 # Beginning again ---------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def prepare(record: RunRecord, workflow: Workflow, *, from_step: str | None = No
     record.tags = {
         key: value
         for key, value in (record.tags or {}).items()
-        if key not in (INTERRUPT_REASON, "cancel_reason")
+        if key not in (INTERRUPT_REASON, CANCEL_REASON)
     }
     record.status, record.completed_at = RUNNING, None
 

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore import audit
 from swampstore.clock import to_iso
 from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NOT_PUSHED, SwampstoreError
+from swampstore.runs.errors import WorkflowError
 from swampstore.runs.inputs import check_inputs
 from swampstore.runs.processes import Interruption
 from swampstore.runs.tracker import WORKFLOW, TrackedRun, Tracker
@@ -37,7 +38,6 @@ from swampstore.runs.workflow.plan import (
     limit_of,
     may_go_on_after_failure,
 )
-from swampstore.runs.workflow.reading import WorkflowError
 from swampstore.runs.workflow.record import (
     CANCEL_REASON,
     CANCELLED,
@@ -68,6 +68,7 @@ from swampstore.runs.workflow.steps import (
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
+    from swampstore.runs.reports import Report
 
 EXIT_SUSPENDED = 76
 CONDITION = "condition"
@@ -157,7 +158,6 @@ def resume_workflow(
         interrupt(record, to_iso(repo.clock()), f"process {record.pid} is gone")
     prepare(record, workflow, from_step=from_step)
     record.resume_inputs = sorted({*(record.resume_inputs or ()), *(inputs or {})}) or None
-    _push_leftovers(repo, record)
     return _run(repo, workflow, record, given, options or RunOptions())
 
 
@@ -168,17 +168,24 @@ def _see_what_others_did(repo: Repo) -> None:
         catch_up(repo)
 
 
-def _push_leftovers(repo: Repo, record: RunRecord) -> None:
+def push_leftovers(state: RunState) -> None:
     """Push what finished steps have saved, if they were killed before they could.
 
     Nobody else would: the step is not run again.
     """
+    repo = state.repo
     if repo.config.remote is None or repo.config.is_offline:
         return
-    models = [repo.model(model) for model in models_of(record)]
-    if models and repo.sync.is_marked(models):
-        with repo.session(models):
+    models = [repo.model(model) for model in models_of(state.live.record)]
+    if not models or not repo.sync.is_marked(models):
+        return
+    try:
+        with repo.session(models) as work:
             pass
+        state.not_pushed = state.not_pushed or work.not_pushed
+    except SwampstoreError as error:
+        state.not_pushed = state.not_pushed or error
+        state.tell(events.NOT_PUSHED, error=error.message)
 
 
 def new_record(
@@ -253,7 +260,13 @@ def _state(
     log = events.RunLog(os.path.join(repo.config.repo_dir, log_file(record)), repo.clock)
     tags = {key: value for key, value in (record.tags or {}).items() if key not in workflow.tags}
     live = LiveRecord(RunRecords(repo), record)
-    return RunState(repo, workflow, live, inputs, shared, log, tags=tags)
+    reports: list[Report] = []
+    if workflow.reports:
+        from swampstore.runs.reports import WORKFLOW as OF_WORKFLOW
+        from swampstore.runs.reports import reports_for
+
+        reports = reports_for(repo, workflow.reports, OF_WORKFLOW)
+    return RunState(repo, workflow, live, inputs, shared, log, tags=tags, reports=reports)
 
 
 def nested_state(
@@ -322,6 +335,7 @@ def carry_out(state: RunState) -> None:
             record.status, record.pid, record.host = RUNNING, os.getpid(), os.uname().nodename
         _save_evaluated(state)
         state.tell(events.RUN_STARTED)
+        push_leftovers(state)
         try:
             _Jobs(state).run()
         finally:
@@ -336,20 +350,51 @@ def _save_evaluated(state: RunState) -> None:
 
 
 def _finish(state: RunState) -> None:
-    """Write down how the run ended, and push that."""
+    """Write down how the run ended, and push that, with the reports of the run."""
     with state.live as record:
-        cancelled = state.shared.cancelled.is_set()
         for job in record.jobs:
             if job.status == RUNNING:
                 job.status, job.completed_at = FAILED, state.now()
-        record.status = _status_of(record, cancelled=cancelled)
-        if record.status != SUSPENDED:
+    status = _status_of(record, cancelled=state.shared.cancelled.is_set())
+    failed: str | None = None
+    try:
+        with ExitStack() as stack:
+            work = None
+            if state.repo.config.remote is not None or state.reports:
+                work = stack.enter_context(state.repo.session([state.workflow.ref]))
+            if state.reports and status in (SUCCEEDED, FAILED):
+                failed = _report(state, status)
+                status = FAILED if failed else status
+            _end(state, status)
+            _audit(state)
+        if work is not None:
+            state.not_pushed = state.not_pushed or work.not_pushed
+    except SwampstoreError as error:
+        state.not_pushed = state.not_pushed or error
+        state.tell(events.NOT_PUSHED, error=error.message)
+        _end(state, status)
+    state.tell(events.RUN_ENDED, status=status, error=failed or _failure(record))
+
+
+def _report(state: RunState, status: str) -> str | None:
+    from swampstore.runs.workflow.reporting import write_reports
+
+    record = state.live.record
+    before, record.status = record.status, status
+    try:
+        return write_reports(state.repo, state.workflow, record, state.reports)
+    finally:
+        record.status = before
+
+
+def _end(state: RunState, status: str) -> None:
+    with state.live as record:
+        record.status = status
+        if status != SUSPENDED:
             record.completed_at = state.now()
-        if record.status == CANCELLED:
+        if status == CANCELLED:
             reason = next(iter(state.shared.reasons), "interrupted")
             record.tags = {**(record.tags or {}), CANCEL_REASON: reason}
-    _push_record(state)
-    state.tell(events.RUN_ENDED, status=record.status, error=_failure(record))
 
 
 def _status_of(record: RunRecord, *, cancelled: bool) -> str:
@@ -364,20 +409,6 @@ def _status_of(record: RunRecord, *, cancelled: bool) -> str:
 def _failure(record: RunRecord) -> str | None:
     failed = record.failed_step
     return f"{failed.name}: {failed.error}" if failed and record.status == FAILED else None
-
-
-def _push_record(state: RunState) -> None:
-    """Let others see how it ended; the records of steps went with their sessions."""
-    if state.repo.config.remote is None:
-        _audit(state)
-        return
-    try:
-        with state.repo.session([state.workflow.ref]) as work:
-            _audit(state)
-        state.not_pushed = state.not_pushed or work.not_pushed
-    except SwampstoreError as error:
-        state.not_pushed = state.not_pushed or error
-        state.tell(events.NOT_PUSHED, error=error.message)
 
 
 def _audit(state: RunState) -> None:

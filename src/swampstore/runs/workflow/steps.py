@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from swampstore.runs.workflow.resume import GUARDED, INTERRUPTED, Attempts, is_a
 if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.runs.expressions import Scope
+    from swampstore.runs.reports import Report
 
 _ARTIFACTS_IN_EVENTS = 20
 _OF_THE_STEP = frozenset(
@@ -132,6 +133,7 @@ class RunState:
     log: events.RunLog
     tags: Mapping[str, str] = field(default_factory=dict)
     ancestors: tuple[str, ...] = ()
+    reports: Sequence[Report] = ()
     not_pushed: SwampstoreError | None = None
 
     def tell(self, kind: str, job: str = "", step: str = "", status: str = "", **more: Any) -> None:
