@@ -12,6 +12,7 @@ from swampstore.index.documents import Documents
 from swampstore.index.fencing import fence
 from swampstore.index.format import Entry
 from swampstore.index.local_copy import LocalCopy
+from swampstore.index.matching import Matching
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.reading import Reader
@@ -42,18 +43,12 @@ class RemoteIndex:
     are: only an object that is not there counts as absent.
     """
 
-    def __init__(
-        self, store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
-    ) -> None:
-        documents = Documents(store, names, concurrency)
-        copy = LocalCopy(names.cache_dir, base, documents)
-        recovery = Recovery(documents, names, base, copy)
-        watch = Watch(documents, recovery, base, clock)
-        self._context = IndexContext(documents, base, copy, recovery, watch, clock)
-        self._base = base
-        self._clock = clock
-        self._documents = documents
-        self._watch = watch
+    def __init__(self, context: IndexContext) -> None:
+        self._context = context
+        self._base = context.base
+        self._clock = context.clock
+        self._documents = context.documents
+        self._watch = context.watch
         self._sighting: MetaSnapshot | None = None
         self._reader: Reader | None = None
 
@@ -195,3 +190,14 @@ class RemoteIndex:
             if migrated is not None:
                 return migrated
         raise AssertionError  # attempts() ends with an error
+
+
+def open_index(
+    store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
+) -> RemoteIndex:
+    """Put the parts of an index together; nothing is sent yet."""
+    documents = Documents(store, names, concurrency)
+    copy = LocalCopy(names.cache_dir, base, documents)
+    recovery = Recovery(documents, names, base, copy, Matching(documents, names))
+    watch = Watch(documents, recovery, base, clock)
+    return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))

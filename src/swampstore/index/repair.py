@@ -47,12 +47,14 @@ _PRECISION = timedelta(seconds=1)
 class Recovery:
     """Finds out what a damaged remote is, and what it holds."""
 
-    def __init__(self, documents: Documents, names: Names, base: Base, copy: LocalCopy) -> None:
+    def __init__(
+        self, documents: Documents, names: Names, base: Base, copy: LocalCopy, matching: Matching
+    ) -> None:
         self._documents = documents
         self._names = names
         self._base = base
         self._copy = copy
-        self._matching = Matching(documents, names)
+        self._matching = matching
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 

@@ -67,10 +67,10 @@ class _Candidate(NamedTuple):
 class CacheBound:
     """How much content a cache may hold; a `limit` of None: as much as there is."""
 
-    def __init__(self, parts: SyncContext) -> None:
+    def __init__(self, parts: SyncContext, uses: Uses) -> None:
         self.limit: int | None = None
         self._parts = parts
-        self._uses = Uses(parts.names.cache_dir)
+        self._uses = uses
         self._held: int | None = None
 
     @property

@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from swampstore.clock import Clock, system_clock, to_iso
+from swampstore.clock import to_iso
 from swampstore.files.signature import signature
-from swampstore.index.base import Base
 from swampstore.index.errors import SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.path_map import Names
-from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.report import (
     Preview,
     Progress,
@@ -32,14 +29,11 @@ from swampstore.index.report import (
 from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
-from swampstore.stores import Store
 from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.context import SyncContext
-from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
-from swampstore.sync.install import Landing
 from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
@@ -48,50 +42,33 @@ from swampstore.sync.push_plan import Plan
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
-from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of
-
-if TYPE_CHECKING:
-    from swampstore.stores.config import Limits
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.
 CommitLock = Callable[[], AbstractContextManager[Callable[[], None]]]
 
 
-@contextlib.contextmanager
-def _no_lock() -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
 class SyncService:
     """Keeps one cache and its remote equal. Use it in a `with` block, or call `close()`.
 
-    `lock_timeout` is how long to wait for another sync of the same cache, in seconds. It waits for
-    as long as its own work may take, if that is longer. `lazy` says what pulls do
-    with content that do not say it themselves: they leave it on the remote.
+    `lazy` says what pulls do with content that do not say it themselves: they leave it on the
+    remote.
     """
 
     def __init__(
         self,
-        store: Store,
-        tracker: DirtyTracker,
-        base: Base,
-        names: Names,
-        landing: Landing,
-        *,
-        limits: Limits,
-        clock: Clock = system_clock,
-        lock_timeout: float,
-        commit_lock: CommitLock = _no_lock,
+        context: SyncContext,
+        cache_lock: CacheLock,
+        bound: CacheBound,
+        commit_lock: CommitLock,
     ) -> None:
         self.lazy = False
-        self._store = AttentiveStore(store)
-        index = RemoteIndex(self._store, names, base, clock=clock)
-        self._parts = SyncContext(self._store, names, base, tracker, landing, index, limits, clock)
-        self._cache_lock = CacheLock(names.cache_dir, lock_timeout)
+        self._parts = context
+        self._store = context.store
+        self._cache_lock = cache_lock
         self._commit_lock = commit_lock
-        self._bound = CacheBound(self._parts)
+        self._bound = bound
 
     def capabilities(self) -> SyncCapabilities:
         """Say what this service can do."""
