@@ -14,7 +14,7 @@ from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits
-    from swampstore.sync.install import Landing
+    from swampstore.sync.install import PlainLanding
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SyncContext:
     names: Names
     base: Base
     tracker: DirtyTracker
-    landing: Landing
+    landing: PlainLanding
     index: RemoteIndex
     limits: Limits
     clock: Clock

@@ -31,7 +31,7 @@ from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.evict import CacheBound
-from swampstore.sync.install import ArtifactLanding, Landing
+from swampstore.sync.install import ArtifactLanding, PlainLanding
 from swampstore.sync.service import CommitLock, SyncService
 from swampstore.sync.waiting import AttentiveStore
 
@@ -154,7 +154,7 @@ def open_service(
     tracker: DirtyTracker,
     base: Base,
     names: Names,
-    landing: Landing,
+    landing: PlainLanding,
     *,
     limits: Limits,
     clock: Clock = system_clock,
