@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
-from swampstore.index import base_update as remembering
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.index.documents import Found
 from swampstore.index.format import (
@@ -37,7 +36,7 @@ from swampstore.index.state import (
     meta_facts,
     same,
 )
-from swampstore.index.version2_commit import ShardCommit
+from swampstore.index.version2_commit import ShardCommit, after_shards
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written
 
@@ -137,7 +136,7 @@ class Migration:
         found = self._recovery.shards(partitions | moved, sighting)
         view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
         done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)
-        committed = remembering.after_shards(self._base, done, None)
+        committed = after_shards(self._base, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)
         entries = sum(len(document(shard).entries) for shard in view.shards.values())
         meta = done.sighting.meta

@@ -9,8 +9,8 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.changes import Change, attempts, trust
 from swampstore.index.documents import Documents
-from swampstore.index.fencing import fence
-from swampstore.index.format import Entry
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import Entry, Meta, decode_meta
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.matching import Matching
 from swampstore.index.partitions import Scope
@@ -31,9 +31,10 @@ from swampstore.index.state import (
     View,
 )
 from swampstore.index.version import IndexContext
-from swampstore.index.versions import version_of
+from swampstore.index.versions import FIRST, version_of
 from swampstore.index.watch import Watch
-from swampstore.stores.protocol import Store
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Fetched, Store
 
 
 class RemoteIndex:
@@ -150,7 +151,7 @@ class RemoteIndex:
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
         self._sighting = None
-        fence(self._context, is_new=not self._base.count())
+        _fence(self._context, is_new=not self._base.count())
 
     def commit(
         self,
@@ -201,3 +202,50 @@ def open_index(
     recovery = Recovery(documents, names, base, copy, Matching(documents, names))
     watch = Watch(documents, recovery, base, clock)
     return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))
+
+
+def _fence(context: IndexContext, *, is_new: bool) -> None:
+    """Make every commit that has begun fail, for whoever took over the lock of a paused committer.
+
+    A commit replaces one document on the condition that it is still the one the commit builds on,
+    or creates it on the condition that there is none. Writing that document anew, with the same
+    entries, makes every commit that has begun before fail there; it then looks at its locks again,
+    and finds out.
+
+    Where there is no index, one is made of the files that are there. If there are none, an
+    empty one is made if the remote `is_new` to this cache; if the cache has seen it with one,
+    somebody has emptied it, which is not for us to settle.
+    """
+    fetched = context.documents.meta()
+    meta = _decoded(fetched)
+    # If somebody else writes at this very moment, that does the same.
+    with contextlib.suppress(PreconditionFailedError, IndexMovedError):
+        if fetched is None or meta is None:
+            _fence_without_meta(context, fetched, is_new=is_new)
+        else:
+            version_of(meta.version).fence(context, meta, fetched, is_new=is_new)
+
+
+def _fence_without_meta(context: IndexContext, fetched: Fetched | None, *, is_new: bool) -> None:
+    # Before anything is written: the time of the monolith may tell what the remote is.
+    snapshot = _seen(context, fetched)
+    if fetched is not None:
+        # What cannot be read is written back as it is, and a blank more.
+        context.documents.put_meta(fetched.data + b" ", fetched.info.token, commits=False)
+    version = version_of(snapshot.version)
+    version.fence_without_meta(context, snapshot, fetched, is_new=is_new)
+
+
+def _seen(context: IndexContext, fetched: Fetched | None) -> MetaSnapshot:
+    info = fetched.info if fetched else None
+    try:
+        return context.recovery.without_meta(info and info.etag, info and info.token)
+    except IndexDamagedError:
+        return MetaSnapshot(FIRST.number)
+
+
+def _decoded(fetched: Fetched | None) -> Meta | None:
+    try:
+        return decode_meta(fetched.data) if fetched else None
+    except IndexDamagedError:
+        return None

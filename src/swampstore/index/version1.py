@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock, to_iso
-from swampstore.index.base_update import after_monolith
 from swampstore.index.changes import Change, index_moved, new_write_id
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexDamagedError
@@ -43,7 +42,7 @@ from swampstore.index.state import (
     same,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
-from swampstore.index.version1_commit import MonolithCommit
+from swampstore.index.version1_commit import MonolithCommit, after_monolith
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched
 

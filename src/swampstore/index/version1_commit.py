@@ -14,8 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from swampstore.clock import to_iso
-from swampstore.index.changes import Change, attempts, index_moved, new_write_id
+from swampstore.clock import Clock, to_iso
+from swampstore.index.base import Base
+from swampstore.index.changes import (
+    Change,
+    Shards,
+    attempts,
+    index_moved,
+    new_write_id,
+    record_shards,
+    scope_key,
+    scopes_of,
+    seen_facts,
+)
 from swampstore.index.documents import Found
 from swampstore.index.format import (
     Document,
@@ -25,7 +36,21 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.index.state import MetaSnapshot, View, document, grouped, slices_of
+from swampstore.index.partitions import Scope
+from swampstore.index.state import (
+    GONE,
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    Committed,
+    MetaSnapshot,
+    View,
+    document,
+    from_monolith,
+    grouped,
+    same,
+    slices_of,
+)
 from swampstore.stores.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
@@ -228,3 +253,58 @@ def _shards_of(partitions: Iterable[str], etags: Mapping[str, str], failed: bool
     chosen = tuple(partitions)
     known = {one: etags[one] for one in chosen if one in etags}
     return _Shards(chosen, known, not failed and len(known) == len(chosen))
+
+
+def after_monolith(
+    base: Base, done: MonolithCommitted, scope: Scope | None, clock: Clock
+) -> Committed:
+    """Return what to remember of a commit to a version 1 remote."""
+    if done.sighting is done.onto:
+        return Committed(None, {}, {})
+    if done.sighting is None or done.sighting.meta is None:
+        return Committed(None, {}, record_shards(done.touched, {}, None))
+    facts = seen_facts(base, done.sighting) | {MONOLITH_CHECKED: to_iso(clock())}
+    now = _shards_now(done, done.sighting.meta)
+    shards: Shards = {}
+    for one in scopes_of(scope):
+        known = base.shard_etags(scope_key(one))
+        if _held_everything(base, done, one):
+            state = done.sighting.fingerprint(done.monolith)
+            facts |= Agreements.fact(one, state, Agreements(base).epoch)
+            if one is None:
+                facts[MONOLITH_ETAG] = done.monolith
+            chosen = {part for part in now if one is None or part in done.touched}
+        else:
+            chosen = _followed(done, known)
+        current = {part: now[part] for part in chosen if known.get(part) != (now[part] or GONE)}
+        shards |= record_shards(done.touched - chosen, current, one)
+    return Committed(None, facts, shards)
+
+
+def _shards_now(done: MonolithCommitted, meta: Meta) -> dict[str, str | None]:
+    """Return the ETags of all shards, None for touched ones without entries."""
+    assert done.monolith is not None
+    unsharded = from_monolith(done.monolith)
+    return dict.fromkeys(done.touched) | {
+        partition: meta.shards.get(partition, unsharded) for partition in meta.partitions
+    }
+
+
+def _held_everything(base: Base, done: MonolithCommitted, scope: Scope | None) -> bool:
+    """Whether the base had all that the monolith had before the commit."""
+    if done.monolith_before is None:
+        return not done.onto.exists and base.count() == 0
+    agreed = Agreements(base).of(scope)
+    return agreed is not None and same(agreed.monolith, done.monolith_before)
+
+
+def _followed(done: MonolithCommitted, known: Mapping[str, str]) -> set[str]:
+    """Return the touched partitions that the base had before the commit as they were."""
+    before = done.onto.meta
+    if before is None or not done.onto.agrees_with(done.monolith_before):
+        return set()
+    return {
+        partition
+        for partition in done.touched
+        if known.get(partition, GONE) == before.shards.get(partition, GONE)
+    }

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock
-from swampstore.index.base_update import after_shards
 from swampstore.index.changes import NO_CHANGE, Change, index_moved, new_write_id, trust
 from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexMovedError
@@ -35,7 +34,7 @@ from swampstore.index.state import (
     with_uncommitted,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
-from swampstore.index.version2_commit import ShardCommit
+from swampstore.index.version2_commit import ShardCommit, after_shards
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.stores.protocol import Fetched
 

@@ -19,18 +19,34 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
+from swampstore.index.base import Base
 from swampstore.index.changes import (
     NO_CHANGE,
     Change,
+    Shards,
     adopted,
     attempts,
     index_moved,
     new_write_id,
+    record_shards,
+    scope_key,
+    scopes_of,
+    seen_facts,
 )
 from swampstore.index.documents import Found
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
-from swampstore.index.partitions import shard_key
-from swampstore.index.state import MetaSnapshot, View, document, with_uncommitted
+from swampstore.index.partitions import Scope, shard_key
+from swampstore.index.state import (
+    GONE,
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    Committed,
+    MetaSnapshot,
+    View,
+    document,
+    with_uncommitted,
+)
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 
 if TYPE_CHECKING:
@@ -310,3 +326,26 @@ def _etags(shards: Mapping[str, _Shard]) -> dict[str, str | None]:
 
 def _has_entries(doc: Document | None) -> bool:
     return doc is not None and bool(doc.entries)
+
+
+def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Committed:
+    """Return what to remember of a commit to a version 2 remote."""
+    meta = done.sighting.meta
+    assert meta is not None
+    if done.sighting is done.onto:
+        return Committed(meta.commit_seq, {}, {})
+    # The frozen monolith must never again prove anything.
+    facts = seen_facts(base, done.sighting) | dict.fromkeys((MONOLITH_ETAG, MONOLITH_CHECKED))
+    agreements = Agreements(base)
+    shards: Shards = {}
+    for one in scopes_of(scope):
+        known = base.shard_etags(scope_key(one))
+        followed = {
+            partition: etag
+            for partition, etag in done.etags.items()
+            if known.get(partition, GONE) == (done.etags_before[partition] or GONE)
+        }
+        shards |= record_shards(done.etags.keys() - followed.keys(), followed, one)
+        if agreements.of(one) == done.onto.fingerprint(None) and followed == done.etags:
+            facts |= agreements.fact(one, done.sighting.fingerprint(None), agreements.epoch)
+    return Committed(meta.commit_seq, facts, shards)
