@@ -177,9 +177,9 @@ def scope_key(scope: Scope | None) -> str:
     return scope.key if scope else ""
 
 
-def seen_facts(base: Base, sighting: MetaSnapshot) -> Facts:
+def seen_facts(base: Base, snapshot: MetaSnapshot) -> Facts:
     """Return the facts that remember the `_meta.json` that a commit wrote."""
-    assert sighting.meta is not None
-    assert sighting.text is not None
-    assert sighting.etag is not None
-    return meta_facts(base, sighting.meta, sighting.text, sighting.etag, sighting.token)
+    assert snapshot.meta is not None
+    assert snapshot.text is not None
+    assert snapshot.etag is not None
+    return meta_facts(base, snapshot.meta, snapshot.text, snapshot.etag, snapshot.token)

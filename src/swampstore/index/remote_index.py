@@ -50,7 +50,7 @@ class RemoteIndex:
         self._clock = context.clock
         self._documents = context.documents
         self._watch = context.watch
-        self._sighting: MetaSnapshot | None = None
+        self._snapshot: MetaSnapshot | None = None
         self._reader: Reader | None = None
 
     @property
@@ -62,13 +62,13 @@ class RemoteIndex:
 
     def is_unchanged(self, scope: Scope | None = None) -> bool:
         """Whether the base still agrees with the remote (in the scope): usually one request."""
-        self._sighting = None
+        self._snapshot = None
         return self._watch.is_unchanged(scope)
 
     def refresh(self) -> State:
         """Look at the remote; the next `changes` or `view` starts from what was found."""
-        self._sighting = self._watch.look()
-        return self._sighting.state
+        self._snapshot = self._watch.look()
+        return self._snapshot.state
 
     def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
         """Yield the partitions that are not what the base agreed with.
@@ -76,10 +76,10 @@ class RemoteIndex:
         A partition may come twice, if it changed meanwhile; the later slice counts. `everything`
         yields all of them, whatever the base agreed with.
         """
-        sighting = self._look()
+        snapshot = self._look()
         reader = Reader(self._context, scope, everything=everything)
         self._reader = reader
-        yield from reader.read(sighting)
+        yield from reader.read(snapshot)
 
     def agreed(self) -> dict[str, str | None]:
         """Return the facts to `base.apply` after every slice of the last `changes` was applied.
@@ -106,9 +106,9 @@ class RemoteIndex:
         Agreements(self._base).revoke()
 
     def _look(self) -> MetaSnapshot:
-        sighting, self._sighting = self._sighting, None
+        snapshot, self._snapshot = self._snapshot, None
         self._documents.damage = []
-        return sighting or self._watch.look()
+        return snapshot or self._watch.look()
 
     # Committing --------------------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class RemoteIndex:
         are taken to be empty. If one is not, the commit raises IndexMovedError, and the next view
         has what is there.
         """
-        sighting = self._look()
-        version = version_of(sighting.version)
-        return version.view(self._context, sighting, {*partitions}, {*additions})
+        snapshot = self._look()
+        version = version_of(snapshot.version)
+        return version.view(self._context, snapshot, {*partitions}, {*additions})
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.
@@ -129,11 +129,11 @@ class RemoteIndex:
         `stored` are the paths that have objects. A view of these partitions has what is left of
         them, and a commit writes that.
         """
-        sighting = self._look()
-        self._sighting = sighting
-        if not sighting.exists:
+        snapshot = self._look()
+        self._snapshot = snapshot
+        if not snapshot.exists:
             return None
-        return version_of(sighting.version).lost_partitions(sighting, stored)
+        return version_of(snapshot.version).lost_partitions(snapshot, stored)
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
@@ -150,7 +150,7 @@ class RemoteIndex:
 
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
-        self._sighting = None
+        self._snapshot = None
         _fence(self._context, is_new=not self._base.count())
 
     def commit(
@@ -174,7 +174,7 @@ class RemoteIndex:
         `is_loss` says that what is taken out was lost: caches that have it push it again.
         """
         if is_loss:
-            view.sighting = self._watch.begin_anew(view.sighting)
+            view.snapshot = self._watch.begin_anew(view.snapshot)
         rels = {*upserts, *removals}
         change = Change(
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
@@ -183,11 +183,11 @@ class RemoteIndex:
 
     def migrate(self) -> Migrated:
         """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""
-        self._sighting = None
+        self._snapshot = None
         self._documents.damage = []
         for _ in attempts(()):
-            sighting = self._watch.look_again()
-            migrated = version_of(sighting.version).migrate(self._context, sighting)
+            snapshot = self._watch.look_again()
+            migrated = version_of(snapshot.version).migrate(self._context, snapshot)
             if migrated is not None:
                 return migrated
         raise AssertionError  # attempts() ends with an error

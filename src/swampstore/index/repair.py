@@ -76,17 +76,17 @@ class Recovery:
         found = dict(self._documents.shards(shards))
         if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
-        sighting = MetaSnapshot(1, etag=etag, token=token)
+        snapshot = MetaSnapshot(1, etag=etag, token=token)
         monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
         if monolith.doc is None:
-            return self.discover(sighting)
+            return self.discover(snapshot)
         if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
             return self._sharded(shards, etag, token)
-        return self._believed(sighting, monolith, listed, found)
+        return self._believed(snapshot, monolith, listed, found)
 
     def _believed(
         self,
-        sighting: MetaSnapshot,
+        snapshot: MetaSnapshot,
         monolith: Found,
         listed: Mapping[str, ObjectInfo],
         shards: Mapping[str, Found],
@@ -98,11 +98,11 @@ class Recovery:
         """
         files = self._payload(listed)
         if not self._unnamed(_versions(files), document(monolith)):
-            return sighting
+            return snapshot
         entries = self._entries(files, self._told(files, listed, shards, monolith))
-        return replace(sighting, discovered=_made_of(entries, monolith))
+        return replace(snapshot, discovered=_made_of(entries, monolith))
 
-    def discover(self, sighting: MetaSnapshot) -> MetaSnapshot:
+    def discover(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.
 
         The files there are, each as its shard tells of it if that can be believed.
@@ -111,13 +111,13 @@ class Recovery:
         files = self._payload(listed)
         found = dict(self._documents.shards(self._documents.shards_among(listed.values())))
         entries = self._entries(files, self._told(files, listed, found))
-        is_exact = _are_all_there(sighting.meta, found)
+        is_exact = _are_all_there(snapshot.meta, found)
         if is_exact:
             # What the index named stays named, also where the object is lost too.
-            for partition in sighting.meta.partitions if sighting.meta else ():
+            for partition in snapshot.meta.partitions if snapshot.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
         made = _made_of(entries, Found(), is_exact=is_exact) if entries else None
-        return replace(sighting, exists=bool(entries), discovered=made)
+        return replace(snapshot, exists=bool(entries), discovered=made)
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -143,10 +143,10 @@ class Recovery:
             versions.setdefault(partition_of(rel), {})[rel] = info
         return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
-    def completed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
+    def completed(self, partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
-        unnamed = self._unnamed(sighting.versions.get(partition, {}), doc)
+        unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
         if not unnamed:
             return found
         return replace(found, doc=replace(doc, entries={**unnamed, **doc.entries}), is_dirty=True)
@@ -172,22 +172,22 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def shards(self, partitions: Collection[str], sighting: MetaSnapshot) -> dict[str, Found]:
+    def shards(self, partitions: Collection[str], snapshot: MetaSnapshot) -> dict[str, Found]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
         that may lack a version: the commit writes that document again, and nobody looks any more.
         """
-        chosen = {*partitions, *sighting.versions}
+        chosen = {*partitions, *snapshot.versions}
         found = self._documents.all(self._documents.shard, chosen)
-        return {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+        return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 
-    def _healed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
-        assert sighting.meta is not None
-        is_lost = found.etag is not None or partition in sighting.meta.partitions
+    def _healed(self, partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
+        assert snapshot.meta is not None
+        is_lost = found.etag is not None or partition in snapshot.meta.partitions
         if found.doc is None and is_lost:
-            return self.rebuilt(partition, found, sighting.meta)
-        return with_uncommitted(partition, self.completed(partition, found, sighting), sighting)
+            return self.rebuilt(partition, found, snapshot.meta)
+        return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
 
     def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.

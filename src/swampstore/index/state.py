@@ -248,19 +248,19 @@ class View:
 
     def __init__(
         self,
-        sighting: MetaSnapshot,
+        snapshot: MetaSnapshot,
         *,
         monolith: Found | None = None,
         shards: Mapping[str, Found] | None = None,
     ) -> None:
-        self.sighting = sighting
+        self.snapshot = snapshot
         self.monolith = monolith
         self.shards = dict(shards or {})
 
     @property
     def version(self) -> int:
         """The version of the remote."""
-        return self.sighting.version
+        return self.snapshot.version
 
     @property
     def is_unfinished(self) -> bool:
@@ -272,7 +272,7 @@ class View:
         if self.is_made_anew:
             return True
         if self.monolith is not None:
-            return self.monolith.etag is not None and not self.sighting.agrees_with(
+            return self.monolith.etag is not None and not self.snapshot.agrees_with(
                 self.monolith.etag
             )
         return any(self.is_untold(partition) for partition in self.shards)
@@ -281,11 +281,11 @@ class View:
     def is_made_anew(self) -> bool:
         """Whether some of the entries were put together from what is left of a damaged index."""
         found = [self.monolith] if self.monolith else self.shards.values()
-        return self.sighting.is_healed or any(one.is_recovered for one in found)
+        return self.snapshot.is_healed or any(one.is_recovered for one in found)
 
     def is_untold(self, partition: str) -> bool:
         """Whether `_meta.json` does not tell of what a shard holds."""
-        meta, found = self.sighting.meta, self.shards[partition]
+        meta, found = self.snapshot.meta, self.shards[partition]
         if meta is None or found.doc is None:
             return False
         if partition not in meta.partitions:
@@ -318,9 +318,9 @@ class View:
         return sorted(rel for one in found for rel in document(one).entries)
 
 
-def with_uncommitted(partition: str, found: Found, sighting: MetaSnapshot) -> Found:
+def with_uncommitted(partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
     """Return a shard with what a commit took out of it that did not come to its end."""
-    if found.doc is None or not found.doc.removed or sighting.tells_of(partition, found):
+    if found.doc is None or not found.doc.removed or snapshot.tells_of(partition, found):
         return found
     restored = frozenset(found.doc.removed.keys() - found.doc.entries.keys())
     return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
