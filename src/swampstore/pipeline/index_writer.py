@@ -91,21 +91,21 @@ def _opened(place: Place, store: Store, clock: Clock) -> Iterator[IndexWriter]:
 
 @contextlib.contextmanager
 def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
-    """Yield an editor that takes the global lock for the time of each commit, as a push does."""
+    """Yield a writer that takes the global lock for the time of each commit, as a push does."""
     if not place.indexed:
         raise ValidationError(
             f"{place} is used in place and has no index",
             hint="Name a bucket, or a directory as file:///path.",
         )
-    with place.open() as store, _opened(place, store, clock) as editor:
-        yield editor
+    with place.open() as store, _opened(place, store, clock) as writer:
+        yield writer
 
 
 @contextlib.contextmanager
 def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
-    """Yield an editor that works alone: no session of others begins until this one ends."""
-    with committer(place, clock=clock) as editor, editor.locks.everything():
-        yield editor
+    """Yield a writer that works alone: no session of others begins until this one ends."""
+    with committer(place, clock=clock) as writer, writer.locks.everything():
+        yield writer
 
 
 def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
@@ -113,9 +113,9 @@ def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
 
     None: for one that is empty. Raises NewerFormatError.
     """
-    with _opened(place, store, system_clock) as editor:
+    with _opened(place, store, system_clock) as writer:
         try:
-            state = editor.index.refresh()
+            state = writer.index.refresh()
         except IndexDamagedError:
             return FIRST  # a monolith that cannot be read is one that was in use
     return version_of(state.version) if state.exists else None

@@ -357,7 +357,7 @@ class IndexState:
         is_truth = self.version is not None and self.version.counts(None)
         return is_truth and not self.is_monolith_lost
 
-    def outlook(self, grace: timedelta) -> TrustRules:
+    def trust_rules(self, grace: timedelta) -> TrustRules:
         """Return how evidence is to be understood; what is younger may be of a push."""
         there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
         since = self.now - grace
@@ -414,9 +414,9 @@ def _decoded(data: bytes) -> Meta | None:
 
 def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, IndexState]:
     """Look at the documents of places, whose entries were read just now."""
-    grounds = {}
+    states = {}
     for number, place in places.items():
         found = sorted(sums.get(number, ()), key=lambda one: one.document)
         with place.open() as store:
-            grounds[number] = replace(look(place, store), summaries=tuple(found))
-    return grounds
+            states[number] = replace(look(place, store), summaries=tuple(found))
+    return states
