@@ -14,7 +14,7 @@ from swampstore import formats
 from swampstore.clock import Clock
 from swampstore.errors import NewerFormatError
 from swampstore.index.changes import Change, index_moved
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
 from swampstore.index.reading import Reader
@@ -176,7 +176,7 @@ class OneList(IndexVersion):
         partitions: set[str],
         additions: set[str],
     ) -> View:
-        return View(snapshot, monolith=Found(Document(_entries(snapshot)), snapshot.etag))
+        return View(snapshot, monolith=StoredDocument(Document(_entries(snapshot)), snapshot.etag))
 
     def commit(
         self,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import (
     Document,
     Meta,
@@ -65,7 +65,7 @@ class Migration:
         """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
         found = snapshot.discovered or self._copy.fetch()
         if found.doc is None:
-            found = self._recovery.discover(snapshot).discovered or Found()
+            found = self._recovery.discover(snapshot).discovered or StoredDocument()
         doc = document(found)
         groups = grouped(doc.entries)
         assert sum(map(len, groups.values())) == len(doc.entries)
@@ -144,7 +144,7 @@ class Migration:
         assert meta.commit_seq is not None
         return Migrated(2, len(meta.partitions), entries, meta.commit_seq, already=True)
 
-    def _move_strays(self, found: Mapping[str, Found]) -> set[str]:
+    def _move_strays(self, found: Mapping[str, StoredDocument]) -> set[str]:
         """Put entries into the shards they belong to; return the shards that changed.
 
         First into the right one, then out of the wrong one, so that they are always in one.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from swampstore.clock import Clock
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Meta, RawEntries
 from swampstore.index.partitions import Scope
 from swampstore.index.state import (
@@ -67,7 +67,7 @@ class Reader:
 
     def discovered(self, snapshot: MetaSnapshot) -> Iterator[Slice]:
         """Yield what files without an index show; nothing is complete."""
-        entries_there = document(snapshot.discovered or Found()).entries
+        entries_there = document(snapshot.discovered or StoredDocument()).entries
         for partition, entries in grouped(entries_there).items():
             covered = self.covered(entries)
             if covered:

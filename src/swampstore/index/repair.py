@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from swampstore.clock import to_iso
 from swampstore.index.base import Base, Known
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -77,7 +77,7 @@ class Recovery:
         if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
         snapshot = MetaSnapshot(1, etag=etag, token=token)
-        monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
+        monolith = self._copy.monolith() if MONOLITH_KEY in listed else StoredDocument()
         if monolith.doc is None:
             return self.discover(snapshot)
         if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
@@ -87,9 +87,9 @@ class Recovery:
     def _believed(
         self,
         snapshot: MetaSnapshot,
-        monolith: Found,
+        monolith: StoredDocument,
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, Found],
+        shards: Mapping[str, StoredDocument],
     ) -> MetaSnapshot:
         """Return a version 1 remote as its monolith shows it, if that names all versions there are.
 
@@ -116,7 +116,7 @@ class Recovery:
             # What the index named stays named, also where the object is lost too.
             for partition in snapshot.meta.partitions if snapshot.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
-        made = _made_of(entries, Found(), is_exact=is_exact) if entries else None
+        made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
         return replace(snapshot, exists=bool(entries), discovered=made)
 
     def _sharded(
@@ -143,7 +143,9 @@ class Recovery:
             versions.setdefault(partition_of(rel), {})[rel] = info
         return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
-    def completed(self, partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
+    def completed(
+        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
+    ) -> StoredDocument:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
         unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
@@ -172,7 +174,9 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def shards(self, partitions: Collection[str], snapshot: MetaSnapshot) -> dict[str, Found]:
+    def shards(
+        self, partitions: Collection[str], snapshot: MetaSnapshot
+    ) -> dict[str, StoredDocument]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
@@ -182,14 +186,16 @@ class Recovery:
         found = self._documents.all(self._documents.shard, chosen)
         return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 
-    def _healed(self, partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
+    def _healed(
+        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
+    ) -> StoredDocument:
         assert snapshot.meta is not None
         is_lost = found.etag is not None or partition in snapshot.meta.partitions
         if found.doc is None and is_lost:
             return self.rebuilt(partition, found, snapshot.meta)
         return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
 
-    def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
+    def rebuilt(self, partition: str, found: StoredDocument, meta: Meta | None) -> StoredDocument:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.
 
         Otherwise as far as the files show them, which `is_guess`.
@@ -204,7 +210,7 @@ class Recovery:
                 rel: encode_entry(rel, Entry(known.size, known.modified, known.sha256))
                 for rel, known in sorted(self._base.in_partition(partition).items())
             }
-            return Found(
+            return StoredDocument(
                 Document(entries), found.etag, found.token, is_dirty=True, is_recovered=True
             )
         self._documents.report(
@@ -216,7 +222,7 @@ class Recovery:
             for rel, info in self._payload(listed).items()
             if partition_of(rel) == partition
         }
-        return Found(
+        return StoredDocument(
             Document(self._entries(files, {})),
             found.etag,
             found.token,
@@ -284,8 +290,8 @@ class Recovery:
         self,
         files: Mapping[str, ObjectInfo],
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, Found],
-        monolith: Found | None = None,
+        shards: Mapping[str, StoredDocument],
+        monolith: StoredDocument | None = None,
     ) -> RawEntries:
         """Return what documents tell of files that were not written after them.
 
@@ -327,7 +333,7 @@ class Recovery:
         }
 
 
-def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
+def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bool:
     """Whether all shards are those that agreed with the monolith that was there."""
     if meta is None or meta.monolith is None:
         return False
@@ -339,10 +345,12 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
     )
 
 
-def _made_of(entries: RawEntries, onto: Found, *, is_exact: bool = False) -> Found:
+def _made_of(
+    entries: RawEntries, onto: StoredDocument, *, is_exact: bool = False
+) -> StoredDocument:
     """Return a monolith of these entries, to be written in the place of the one that is there."""
     extra = onto.doc.extra if onto.doc else {}
-    return Found(
+    return StoredDocument(
         Document(entries, extra),
         onto.etag,
         onto.token,
@@ -387,7 +395,7 @@ def _numbers(shard: Document) -> Iterator[int]:
 
 
 def _went_on(
-    listed: Mapping[str, ObjectInfo], shards: Mapping[str, Found], monolith: Document
+    listed: Mapping[str, ObjectInfo], shards: Mapping[str, StoredDocument], monolith: Document
 ) -> bool:
     """Whether shards without commit numbers went on after the monolith was frozen.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from swampstore.index.base import Base
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
@@ -202,7 +202,7 @@ class MetaSnapshot:
     token: str | None = None
     is_healed: bool = False
     exists: bool = True
-    discovered: Found | None = None
+    discovered: StoredDocument | None = None
     is_exact: bool = False
     versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
 
@@ -218,7 +218,7 @@ class MetaSnapshot:
         is_damaged = self.etag is not None and self.text is None
         return self.exists and not is_damaged and not self.is_healed and self.discovered is None
 
-    def tells_of(self, partition: str, found: Found) -> bool:
+    def tells_of(self, partition: str, found: StoredDocument) -> bool:
         """Whether, on version 2, the commit that wrote a shard came to its end."""
         if self.meta is None or self.is_healed:
             return True  # nobody knows
@@ -250,8 +250,8 @@ class View:
         self,
         snapshot: MetaSnapshot,
         *,
-        monolith: Found | None = None,
-        shards: Mapping[str, Found] | None = None,
+        monolith: StoredDocument | None = None,
+        shards: Mapping[str, StoredDocument] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.monolith = monolith
@@ -318,7 +318,9 @@ class View:
         return sorted(rel for one in found for rel in document(one).entries)
 
 
-def with_uncommitted(partition: str, found: Found, snapshot: MetaSnapshot) -> Found:
+def with_uncommitted(
+    partition: str, found: StoredDocument, snapshot: MetaSnapshot
+) -> StoredDocument:
     """Return a shard with what a commit took out of it that did not come to its end."""
     if found.doc is None or not found.doc.removed or snapshot.tells_of(partition, found):
         return found
@@ -326,7 +328,7 @@ def with_uncommitted(partition: str, found: Found, snapshot: MetaSnapshot) -> Fo
     return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
 
 
-def document(found: Found) -> Document:
+def document(found: StoredDocument) -> Document:
     """Return a document, an empty one if there is none."""
     return found.doc or Document({})
 

@@ -27,7 +27,7 @@ from swampstore.index.changes import (
     scopes_of,
     seen_facts,
 )
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import (
     Document,
     Meta,
@@ -77,7 +77,7 @@ class MonolithCommitted:
 class _Written:
     """A monolith of ours, the one it replaced, and what was seen of the remote before."""
 
-    before: Found
+    before: StoredDocument
     doc: Document
     etag: str
     onto: MetaSnapshot
@@ -133,7 +133,9 @@ class MonolithCommit:
 
     # The monolith ------------------------------------------------------------------------------
 
-    def _write_monolith(self, onto: MetaSnapshot, found: Found, change: Change) -> _Written:
+    def _write_monolith(
+        self, onto: MetaSnapshot, found: StoredDocument, change: Change
+    ) -> _Written:
         for _ in attempts(change.rels):
             merged = change.onto(document(found))
             data = encode_monolith(merged, to_iso(self._clock()), new_write_id())

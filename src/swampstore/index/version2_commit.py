@@ -33,7 +33,7 @@ from swampstore.index.changes import (
     scopes_of,
     seen_facts,
 )
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (
@@ -60,7 +60,7 @@ _MADE_ANEW = "made anew"
 class _Shard:
     """A touched shard: what is on the store now, and the ETag of the entries it replaced."""
 
-    found: Found
+    found: StoredDocument
     etag_before: str | None
 
 
@@ -207,7 +207,7 @@ class ShardCommit:
         self._documents.all(write, parts)
 
     def _write_shard(
-        self, partition: str, change: Change, found: Found, seq: int, removed: RawEntries
+        self, partition: str, change: Change, found: StoredDocument, seq: int, removed: RawEntries
     ) -> _Shard:
         for _ in attempts(change.rels):
             entries = document(found).entries
@@ -224,10 +224,12 @@ class ShardCommit:
                 # Whoever was faster may have used our number, and readers know entries by theirs.
                 seq = max(seq, (document(found).commit_seq or 0) + 1)
                 continue
-            return _Shard(Found(merged, written.etag, written.token), _name_of(found))
+            return _Shard(StoredDocument(merged, written.etag, written.token), _name_of(found))
         raise AssertionError  # attempts() ends with an error
 
-    def _shard_again(self, partition: str, before: Found, change: Change) -> Found:
+    def _shard_again(
+        self, partition: str, before: StoredDocument, change: Change
+    ) -> StoredDocument:
         """Return what somebody else made of a shard; raise IndexMovedError if it is lost."""
         found = self._documents.shard(partition)
         if found.doc is not None:
@@ -309,7 +311,7 @@ def _committed_after_all(
     return again
 
 
-def _name_of(found: Found) -> str | None:
+def _name_of(found: StoredDocument) -> str | None:
     """Return the ETag that a base agreeing with these entries has; None: there are no entries."""
     if found.is_dirty:
         return _MADE_ANEW

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -162,7 +162,7 @@ def read_document(place: Place, store: Store, rel: str) -> Document | str:
             return found
         meta, _ = read_meta(place, store)
         snapshot = MetaSnapshot(meta.version if meta else FIRST.number, meta)
-        return document(with_uncommitted(partition, Found(found, info.etag), snapshot))
+        return document(with_uncommitted(partition, StoredDocument(found, info.etag), snapshot))
     except ObjectNotFoundError:
         return "it is missing"
     except IndexDamagedError as error:
