@@ -14,7 +14,7 @@ from typing import TypeVar
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, partition_in, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.report import Skipped
 from swampstore.index.workers import Deadline, in_parallel
@@ -25,8 +25,6 @@ from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SHARDS = "_index/"
-_JSON = ".json"
 _BOOKKEEPING = "bookkeeping"
 
 
@@ -141,18 +139,13 @@ class Documents:
 
     def listed_shards(self) -> dict[str, ObjectInfo]:
         """Return all shards that are on the store, by partition, whether in use or not."""
-        return self.shards_among(self.store.list(self._names.remote(_SHARDS)))
+        return self.shards_among(self.store.list(self._names.remote(SHARDS)))
 
     def shards_among(self, listed: Iterable[ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return those of the listed objects that are shards, by partition."""
-        found: dict[str, ObjectInfo] = {}
-        prefix = self._names.remote(_SHARDS)
-        for info in listed:
-            name = info.key.removeprefix(prefix)
-            if info.key in (name, self._meta_key) or "/" in name or not name.endswith(_JSON):
-                continue
-            found[name.removesuffix(_JSON)] = info
-        return found
+        root = self._names.remote("")
+        named = ((partition_in(info.key.removeprefix(root)), info) for info in listed)
+        return {partition: info for partition, info in named if partition is not None}
 
     def _get(self, key: str) -> Fetched | None:
         try:

@@ -7,16 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock
 from swampstore.index.changes import attempts, index_moved
 from swampstore.index.documents import Documents
-from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
     RawEntries,
-    decode_shard,
     encode_shard,
     merged,
 )
@@ -55,8 +53,8 @@ from swampstore.pipeline.reindex.planned import (
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import FINDINGS
 from swampstore.pipeline.source.scan import batches
-from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.stores.protocol import Store, Written
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,27 +64,8 @@ if TYPE_CHECKING:
     from swampstore.pipeline.index_writer import IndexWriter
 
 
+_CONCURRENCY = 10
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
-
-
-class Current(NamedTuple):
-    """A shard as it is on the store: without `etag` there is none, without `doc` no whole one."""
-
-    doc: Document | None = None
-    etag: str | None = None
-    token: str | None = None
-
-
-def read_shard(store: Store, key: str) -> Current:
-    """Return a shard with every entry that it has."""
-    try:
-        info, data = store.get(key)
-    except ObjectNotFoundError:
-        return Current()
-    try:
-        return Current(decode_shard(data), info.etag, info.token)
-    except IndexDamagedError:
-        return Current(None, info.etag, info.token)
 
 
 def write_shard(
@@ -102,32 +81,24 @@ def write_shard(
     `commit_seq` is the commit that writes it, if commits are counted. `expected` is the ETag that
     it had when the entries were settled. Raises IndexMovedError if somebody wrote another one.
     """
-    key = place.names().remote(shard_key(partition))
+    documents = Documents(store, place.names(), _CONCURRENCY)
     for _ in attempts(()):
-        now = read_shard(store, key)
+        now = documents.shard_as_it_is(partition)
         if now.doc is not None and now.doc.entries == wanted:
             assert now.etag is not None
             return now.etag, now.token or "", False
         if now.etag != expected:
+            key = place.names().remote(shard_key(partition))
             raise index_moved(f"somebody else wrote {key}", ())
         current = now.doc or Document({})
         document = current.holding(merged(current.entries, wanted))
         data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
         try:
-            written = _put(store, key, data, now.token)
+            written = documents.put_shard(partition, data, now.token)
         except PreconditionFailedError:
             continue  # perhaps a twin of this task, whose shard is as good
         return written.etag, written.token, True
     raise AssertionError  # attempts() ends with an error
-
-
-def _put(store: Store, key: str, data: bytes, token: str | None) -> Written:
-    able = store.capabilities
-    if token is None and able.conditional_create:
-        return store.put_if_absent(key, data)
-    if token is not None and able.conditional_update:
-        return store.put_if_match(key, data, token)
-    return store.put(key, data)
 
 
 def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
@@ -175,9 +146,6 @@ def _answer(
     except IndexMovedError as error:
         return {"partition": partition, "error": error.message}
     return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}
-
-
-_CONCURRENCY = 10
 
 
 class Rebuilding:
