@@ -11,6 +11,7 @@ SOURCE = Path(swampstore.__file__).parent
 OF_AN_INDEX = {"index/remote_index.py"}
 OF_A_SYNC = {"sync/opening.py"}
 OF_A_JOB = {"pipeline/index_writer.py"}
+OF_A_BACKUP = {"relocate/backup/remote_source.py"}  # a base that lasts for one reading
 OF_A_REPOSITORY = {"repo/open.py"}
 # Who makes which part.
 MAKERS = {
@@ -24,7 +25,7 @@ MAKERS = {
     "SyncContext": OF_A_SYNC,
     "CacheLock": OF_A_SYNC,
     "CacheBound": OF_A_SYNC,
-    "Base": OF_A_SYNC | OF_A_JOB,
+    "Base": OF_A_SYNC | OF_A_JOB | OF_A_BACKUP,
     "IndexWriter": OF_A_JOB,
     "LockManager": OF_A_SYNC | OF_A_JOB | OF_A_REPOSITORY,
     "Uses": OF_A_SYNC | OF_A_REPOSITORY,
