@@ -15,6 +15,8 @@ from swampstore.runs.definitions import Definitions
 from swampstore.runs.errors import ExpressionError, InputError, ReportNotFoundError
 from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
 from swampstore.runs.reports import report, safe_name
+from swampstore.runs.workflow.files import Workflows
+from swampstore.runs.workflow.runner import run_workflow
 from swampstore.vaults import Vaults, cipher
 
 ID = "5d0f2b0a-6f57-4c53-9f5e-0a4f8c2f9f10"
@@ -210,3 +212,31 @@ def test_a_report_has_a_name_and_a_scope_that_can_be() -> None:
     assert safe_name("@acme/net/cost") == "report-acme-net-cost"
     with pytest.raises(ValueError, match="scope 'job'"):
         report("x", scope="job")
+
+
+def test_steps_at_once_do_not_see_half_a_module(repo: Repo, write: Any) -> None:
+    write(
+        "models/slow/thing.py",
+        """
+        import time
+        import swampstore
+
+        time.sleep(0.3)
+
+        @swampstore.model("slow/thing")
+        class Thing:
+            found = swampstore.Resource()
+
+            def look(self, context):
+                context.write_resource("found", "found", {})
+        """,
+    )
+    steps = "".join(
+        f"""
+          - name: look-{number}
+            task: {{ type: model_method, modelIdOrName: slow/thing/{number}, methodName: look }}"""
+        for number in range(4)
+    )
+    write("workflows/all.yaml", f"name: all\njobs:\n      - name: all\n        steps:{steps}\n")
+    result = run_workflow(repo, Workflows(repo).require("all"))
+    assert [step.error for _, step in result.record.steps()] == [None] * 4

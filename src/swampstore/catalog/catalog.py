@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
-from swampstore.artifacts.mutation import Ledger
 from swampstore.catalog.database import Rows
 from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
 from swampstore.clock import to_iso
@@ -107,7 +106,7 @@ class ModelTotals(NamedTuple):
     last_change: str
 
 
-class Catalog(Ledger):
+class Catalog:
     """Rows of one repository's artifacts. Point lookups cost one indexed read each."""
 
     def __init__(self, rows: Rows, namespace: str = "") -> None:

@@ -14,10 +14,7 @@ from swampstore.errors import ValidationError
 from swampstore.layout import ModelRef
 
 ROOT = "_root"
-SHARDS = "_index/"
-_META = "_meta.json"
-_JSON = ".json"
-META_KEY = f"{SHARDS}{_META}"
+META_KEY = "_index/_meta.json"
 MONOLITH_KEY = ".datastore-index.json"
 
 _BY_DEPTH = frozenset({"data", "outputs", "definitions-evaluated"})
@@ -31,15 +28,7 @@ _WORKFLOW_TYPE = "workflow"
 
 def shard_key(partition: str) -> str:
     """Return the object that holds the entries of a partition."""
-    return f"{SHARDS}{partition}{_JSON}"
-
-
-def partition_in(rel: str) -> str | None:
-    """Return the partition that a document is the shard of, None for all other objects."""
-    name = rel.removeprefix(SHARDS)
-    if name in (rel, _META) or "/" in name or not name.endswith(_JSON):
-        return None
-    return name.removesuffix(_JSON)
+    return f"_index/{partition}.json"
 
 
 def wire_partition(rel: str) -> str | None:

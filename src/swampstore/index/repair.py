@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from swampstore.clock import to_iso
 from swampstore.index.base import Base, Known
-from swampstore.index.documents import Documents, StoredDocument
+from swampstore.index.documents import Documents, Found
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -47,14 +47,12 @@ _PRECISION = timedelta(seconds=1)
 class Recovery:
     """Finds out what a damaged remote is, and what it holds."""
 
-    def __init__(
-        self, documents: Documents, names: Names, base: Base, copy: LocalCopy, matching: Matching
-    ) -> None:
+    def __init__(self, documents: Documents, names: Names, base: Base, copy: LocalCopy) -> None:
         self._documents = documents
         self._names = names
         self._base = base
         self._copy = copy
-        self._matching = matching
+        self._matching = Matching(documents, names)
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
@@ -76,20 +74,20 @@ class Recovery:
         found = dict(self._documents.shards(shards))
         if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
-        snapshot = MetaSnapshot(1, etag=etag, token=token)
-        monolith = self._copy.monolith() if MONOLITH_KEY in listed else StoredDocument()
+        sighting = MetaSnapshot(1, etag=etag, token=token)
+        monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
         if monolith.doc is None:
-            return self.discover(snapshot)
+            return self.discover(sighting)
         if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
             return self._sharded(shards, etag, token)
-        return self._believed(snapshot, monolith, listed, found)
+        return self._believed(sighting, monolith, listed, found)
 
     def _believed(
         self,
-        snapshot: MetaSnapshot,
-        monolith: StoredDocument,
+        sighting: MetaSnapshot,
+        monolith: Found,
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, StoredDocument],
+        shards: Mapping[str, Found],
     ) -> MetaSnapshot:
         """Return a version 1 remote as its monolith shows it, if that names all versions there are.
 
@@ -98,11 +96,11 @@ class Recovery:
         """
         files = self._payload(listed)
         if not self._unnamed(_versions(files), document(monolith)):
-            return snapshot
+            return sighting
         entries = self._entries(files, self._told(files, listed, shards, monolith))
-        return replace(snapshot, discovered=_made_of(entries, monolith))
+        return replace(sighting, discovered=_made_of(entries, monolith))
 
-    def discover(self, snapshot: MetaSnapshot) -> MetaSnapshot:
+    def discover(self, sighting: MetaSnapshot) -> MetaSnapshot:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.
 
         The files there are, each as its shard tells of it if that can be believed.
@@ -111,13 +109,13 @@ class Recovery:
         files = self._payload(listed)
         found = dict(self._documents.shards(self._documents.shards_among(listed.values())))
         entries = self._entries(files, self._told(files, listed, found))
-        is_exact = _are_all_there(snapshot.meta, found)
+        is_exact = _are_all_there(sighting.meta, found)
         if is_exact:
             # What the index named stays named, also where the object is lost too.
-            for partition in snapshot.meta.partitions if snapshot.meta else ():
+            for partition in sighting.meta.partitions if sighting.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
-        made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
-        return replace(snapshot, exists=bool(entries), discovered=made)
+        made = _made_of(entries, Found(), is_exact=is_exact) if entries else None
+        return replace(sighting, exists=bool(entries), discovered=made)
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -143,12 +141,10 @@ class Recovery:
             versions.setdefault(partition_of(rel), {})[rel] = info
         return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
-    def completed(
-        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
-    ) -> StoredDocument:
+    def completed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
-        unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
+        unnamed = self._unnamed(sighting.versions.get(partition, {}), doc)
         if not unnamed:
             return found
         return replace(found, doc=replace(doc, entries={**unnamed, **doc.entries}), is_dirty=True)
@@ -174,28 +170,24 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def shards(
-        self, partitions: Collection[str], snapshot: MetaSnapshot
-    ) -> dict[str, StoredDocument]:
+    def shards(self, partitions: Collection[str], sighting: MetaSnapshot) -> dict[str, Found]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
         that may lack a version: the commit writes that document again, and nobody looks any more.
         """
-        chosen = {*partitions, *snapshot.versions}
+        chosen = {*partitions, *sighting.versions}
         found = self._documents.all(self._documents.shard, chosen)
-        return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
+        return {one: self._healed(one, shard, sighting) for one, shard in found.items()}
 
-    def _healed(
-        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
-    ) -> StoredDocument:
-        assert snapshot.meta is not None
-        is_lost = found.etag is not None or partition in snapshot.meta.partitions
+    def _healed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
+        assert sighting.meta is not None
+        is_lost = found.etag is not None or partition in sighting.meta.partitions
         if found.doc is None and is_lost:
-            return self.rebuilt(partition, found, snapshot.meta)
-        return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
+            return self.rebuilt(partition, found, sighting.meta)
+        return with_uncommitted(partition, self.completed(partition, found, sighting), sighting)
 
-    def rebuilt(self, partition: str, found: StoredDocument, meta: Meta | None) -> StoredDocument:
+    def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.
 
         Otherwise as far as the files show them, which `is_guess`.
@@ -210,7 +202,7 @@ class Recovery:
                 rel: encode_entry(rel, Entry(known.size, known.modified, known.sha256))
                 for rel, known in sorted(self._base.in_partition(partition).items())
             }
-            return StoredDocument(
+            return Found(
                 Document(entries), found.etag, found.token, is_dirty=True, is_recovered=True
             )
         self._documents.report(
@@ -222,7 +214,7 @@ class Recovery:
             for rel, info in self._payload(listed).items()
             if partition_of(rel) == partition
         }
-        return StoredDocument(
+        return Found(
             Document(self._entries(files, {})),
             found.etag,
             found.token,
@@ -290,8 +282,8 @@ class Recovery:
         self,
         files: Mapping[str, ObjectInfo],
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, StoredDocument],
-        monolith: StoredDocument | None = None,
+        shards: Mapping[str, Found],
+        monolith: Found | None = None,
     ) -> RawEntries:
         """Return what documents tell of files that were not written after them.
 
@@ -333,7 +325,7 @@ class Recovery:
         }
 
 
-def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bool:
+def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
     """Whether all shards are those that agreed with the monolith that was there."""
     if meta is None or meta.monolith is None:
         return False
@@ -345,12 +337,10 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bo
     )
 
 
-def _made_of(
-    entries: RawEntries, onto: StoredDocument, *, is_exact: bool = False
-) -> StoredDocument:
+def _made_of(entries: RawEntries, onto: Found, *, is_exact: bool = False) -> Found:
     """Return a monolith of these entries, to be written in the place of the one that is there."""
     extra = onto.doc.extra if onto.doc else {}
-    return StoredDocument(
+    return Found(
         Document(entries, extra),
         onto.etag,
         onto.token,
@@ -395,7 +385,7 @@ def _numbers(shard: Document) -> Iterator[int]:
 
 
 def _went_on(
-    listed: Mapping[str, ObjectInfo], shards: Mapping[str, StoredDocument], monolith: Document
+    listed: Mapping[str, ObjectInfo], shards: Mapping[str, Found], monolith: Document
 ) -> bool:
     """Whether shards without commit numbers went on after the monolith was frozen.
 

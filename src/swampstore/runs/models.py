@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -39,6 +40,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 GROUP = "swampstore.models"
 _RESERVED = frozenset({"swamp", "si", "@swamp", "@si"})
 _MODEL, _METHOD, _CHECK = "__swampstore_model__", "__swampstore_method__", "__swampstore_check__"
+# Steps of a workflow are threads: none of them may see a module that another has not finished.
+_IMPORTING = threading.RLock()
 _JSON_TYPES = {
     str: "string",
     int: "integer",
@@ -358,7 +361,9 @@ def repository_modules(
     top = source_directory(repo, "modelsDir", "models")
     for path in _likely_first([*_python_files(top)], f"{top}/{likely}"):
         try:
-            yield _imported(top, _inner(top, path))
+            with _IMPORTING:
+                module = _imported(top, _inner(top, path))
+            yield module
         except ModelTypeError as error:
             failures.append(error)
 
