@@ -11,6 +11,7 @@ fails because it could not be tracked. What runs elsewhere is in `control_area`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
+from swampstore.files import open_shared
 from swampstore.layout import ModelRef
 from swampstore.locks.process import actor_name, is_dead, new_record
 from swampstore.notices import notice
@@ -192,6 +194,7 @@ class Tracker:
         if not self._tried(lambda: self._begin(run)):
             yield tracked
             return
+        self._tried(self.reap)
         stop = threading.Event()
         thread = threading.Thread(
             target=self._accompany, args=(run, tracked, stop), name=f"run {run_id}", daemon=True
@@ -253,7 +256,7 @@ class Tracker:
         try:
             work()
         except (SwampstoreError, OSError, sqlite3.Error) as error:
-            notice("the run is not tracked: %s", error)
+            notice("the run tracker: %s", error)
             return False
         return True
 
@@ -399,18 +402,32 @@ class Tracker:
 
     def reap(self) -> Sequence[Run]:
         """Mark the runs that died, here and in their records; return those marked by this call."""
-        reaped = []
-        for run in self.dead():
-            from swampstore.runs.reaping import mark_dead
+        if not self.dead():
+            return []
+        from swampstore.runs.reaping import mark_dead
 
-            mark_dead(self._repo, run)
-            status = CANCELLED if run.cancel_reason else FAILED
-            if self._complete(run.id, status, run.cancel_reason or DIED):
-                reaped.append(replace(run, status=status, cancel_reason=run.cancel_reason or DIED))
+        reaped = []
+        with self._reaping():
+            for run in self.dead():
+                mark_dead(self._repo, run)
+                reason = run.cancel_reason or DIED
+                status = CANCELLED if run.cancel_reason else FAILED
+                if self._complete(run.id, status, reason):
+                    reaped.append(replace(run, status=status, cancel_reason=reason))
         if reaped and (area := self._control_area()) is not None:
             with area:
                 area.remove([run.id for run in reaped])
         return reaped
+
+    @contextmanager
+    def _reaping(self) -> Iterator[None]:
+        """Let one process at a time leave records for the dead, so that each gets one."""
+        fd = open_shared(f"{self._file.path}-reaping")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     def close(self) -> None:
         """Release the file."""
