@@ -18,6 +18,8 @@ MARKER = ".swamp.yaml"
 # Lies in the directory of a namespace, and says whose it is.
 MANIFEST = ".namespace.json"
 LOCAL_DIR = ".swamp"
+# What runs on this machine, in the local tier; other clients use the same file.
+RUN_TRACKER = "run_tracker.db"
 METADATA = "metadata.yaml"
 RAW = "raw"
 LATEST = "latest"

@@ -25,7 +25,14 @@ from swampstore.catalog.schema import DDL, Row
 from swampstore.cli.app import root
 from swampstore.cli.command import GlobalOption, Group
 from swampstore.cli.session import ConfirmationError
-from swampstore.doctor.checks import COMPLETENESS, FILE_CHECKS, HASHES, SHARED_CHECKS, UNFINISHED
+from swampstore.doctor.checks import (
+    COMPLETENESS,
+    DEAD_RUNS,
+    FILE_CHECKS,
+    HASHES,
+    SHARED_CHECKS,
+    UNFINISHED,
+)
 from swampstore.errors import SwampstoreError
 from swampstore.index import errors as sync_errors
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
@@ -423,7 +430,7 @@ def test_every_function_of_a_query_is_named() -> None:
 def test_every_check_of_the_doctor_is_explained() -> None:
     rows = table_rows(page("how-to/heal.md").section("What is checked"))
     explained = [row[0].strip("`") for row in rows]
-    first = ["configuration", "datastore", "catalog", UNFINISHED.name]
+    first = ["configuration", "datastore", "catalog", UNFINISHED.name, DEAD_RUNS.name]
     last = [COMPLETENESS.name, *(check.name for check in SHARED_CHECKS)]
     files = [check.name for check in FILE_CHECKS]
     files.insert(files.index("content_size"), HASHES.name)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo, open_repo
+from swampstore.doctor import examine
 from swampstore.errors import NewerFormatError, NotFoundError, ValidationError
 from swampstore.layout import ModelRef
 from swampstore.locks.process import new_record
@@ -174,6 +175,21 @@ def test_the_next_run_finds_the_dead(
     process.wait()
     with open_repo(repo_dir) as repo, Tracker(repo).running(METHOD, run_id="33334444"):
         assert [output.id for output in Outputs(repo).all()] == ["11112222"]
+
+
+def test_the_doctor_finds_the_dead_and_sees_to_them(
+    repo_dir: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = start(repo_dir, "11112222")
+    with open_repo(repo_dir) as repo:
+        assert all(finding.passed and not finding.warning for finding in examine(repo).findings)
+        process.kill()
+        process.wait()
+        (found,) = [one for one in examine(repo).findings if one.warning]
+        assert (found.check, found.details) == ("dead_runs", (f"11112222: {MODEL}",))
+        examine(repo, repair=True)
+        assert not [one for one in examine(repo).findings if one.warning]
+        assert [output.status for output in Outputs(repo).all()] == ["failed"]
 
 
 def test_many_who_reap_at_once_leave_one_record(

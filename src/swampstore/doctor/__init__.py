@@ -24,7 +24,7 @@ from swampstore.doctor.findings import Check, Completeness, Finding, Problems, R
 from swampstore.doctor.namespaces import local_only_files, misplaced_files
 from swampstore.errors import SwampstoreError
 from swampstore.files import try_writing
-from swampstore.layout import MARKER, METADATA, DataRef, why_no_key
+from swampstore.layout import MARKER, METADATA, RUN_TRACKER, DataRef, why_no_key
 from swampstore.marker import read_marker
 from swampstore.notices import escaped, notice
 from swampstore.repo.open import CATALOG
@@ -136,7 +136,7 @@ class _Examination:
         catalog, view = self._look_at_catalog()
         comparison = Comparison(self._tree, view)
         try:
-            findings += [catalog, self._look_at_unfinished(view)]
+            findings += [catalog, self._look_at_unfinished(view), *self._look_at_runs()]
             self._look_at_data(comparison)
         finally:
             if view is not None:
@@ -184,6 +184,25 @@ class _Examination:
             path, action = change
             problems.add(f"{path}: {json.loads(action)['op']}", repaired=change not in still)
         return problems.finding(repair=self._repair)
+
+    def _look_at_runs(self) -> list[Finding]:
+        """Look for runs that died, if anything ever ran here."""
+        if not os.path.exists(f"{self._repo.config.local_dir}/{RUN_TRACKER}"):
+            return []
+        from swampstore.runs.tracker import Tracker
+
+        tracker, problems = Tracker(self._repo), Problems(checks.DEAD_RUNS)
+        try:
+            dead = tracker.dead()
+            reaped = {run.id for run in tracker.reap()} if self._repair else set()
+        except (SwampstoreError, OSError) as error:
+            notice("what ran could not be looked at: %s", error)
+            return []
+        finally:
+            tracker.close()
+        for run in dead:
+            problems.add(f"{run.id}: {run.model or run.workflow}", repaired=run.id in reaped)
+        return [problems.finding(repair=self._repair)]
 
     def _completeness(self, comparison: Comparison) -> Finding:
         problems = comparison.problems()

@@ -99,6 +99,13 @@ UNFINISHED = Check(
     "{} change(s) that nobody finished",
     _REPAIR,
 )
+DEAD_RUNS = Check(
+    "dead_runs",
+    "every run that says so is going on",
+    "{} run(s) that say they are going on, and whose process died",
+    "Run `swampstore doctor --repair` or `swampstore runs list`: their records will say so.",
+    advisory=True,
+)
 COMPLETENESS = Check(
     "catalog_completeness",
     "the catalog knows exactly what is on disk",

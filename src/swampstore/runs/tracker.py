@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
 from swampstore.files import open_shared
-from swampstore.layout import ModelRef
+from swampstore.layout import RUN_TRACKER, ModelRef
 from swampstore.locks.process import actor_name, is_dead, new_record
 from swampstore.notices import notice
 from swampstore.runs.tracker_file import ACTIVE, OURS, TrackerFile
@@ -154,7 +154,7 @@ class Tracker:
 
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
-        self._file = TrackerFile(f"{repo.config.local_dir}/run_tracker.db")
+        self._file = TrackerFile(f"{repo.config.local_dir}/{RUN_TRACKER}")
 
     # Being tracked ---------------------------------------------------------------------------
 
