@@ -146,7 +146,6 @@ def fetch_everything(
     """
     remote = repo.config.remote
     assert remote is not None
-    repo.seal_audit(everything=True)
     repo.connection.service.limit_cache(None)
     run = SyncRun(repo, metadata_only=False, timeout=timeout, progress=progress)
     pulled = run.pull()
