@@ -236,7 +236,7 @@ def test_a_dead_workflow_says_so_in_its_record_and_still_where_it_was(
     text = record.read_text()
     assert "status: failed\n" in text
     assert DIED in text
-    assert "stepName: measure\n        status: running" in text
+    assert "failedStep: measure\n" in text
 
 
 def row_of(tracker: Tracker, repo: Repo, **changed: object) -> None:
