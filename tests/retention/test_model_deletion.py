@@ -307,3 +307,18 @@ def test_nothing_goes_unless_somebody_agreed(cli: CommandLine, repo_dir: Path) -
     assert files(repo_dir / ".swamp") == before
     assert "Deleted 2 data names" in cli("model", "delete", MODEL, "-y").out
     assert cli("model", "delete", MODEL, "-y", "--json").error["code"] == "model_not_found"
+
+
+def test_what_real_runs_left_goes_with_their_model(cli: CommandLine, repo_dir: Path) -> None:
+    def left() -> set[str]:
+        return {path for path in files(repo_dir / ".swamp") if "command/shell" in path}
+
+    for model in ("web", "db"):
+        assert cli("run", f"command/shell/{model}", "execute", "--", "echo", "hi").status == 0
+    before = left()
+    assert cli("model", "delete", "web", "-y").status == 0
+    assert before - left() == {path for path in before if "/web" in path}
+    assert {path.partition("/")[0] for path in before - left()} == {
+        *("data", "outputs", "auto-definitions"),
+    }
+    assert cli("model", "show", "command/shell/db", "--json").json["outputs"] == 1
