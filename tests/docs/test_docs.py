@@ -216,7 +216,7 @@ def test_the_reference_describes_no_other_command() -> None:
 
 def test_every_command_has_an_example_of_its_json_document() -> None:
     names = ("json.md", "json-pipeline.md", "json-vaults.md", "json-backup.md", "json-runs.md")
-    pages = [page(f"reference/{name}") for name in names]
+    pages = [page(f"reference/{name}") for name in (*names, "json-workflows.md")]
     examples = "\n".join(block.text for found in pages for block in found.blocks)
     for path in COMMANDS:
         assert re.search(rf"^\$ {path}\b.*--json", examples, re.MULTILINE), path
