@@ -23,7 +23,7 @@ from swampstore.doctor import Finding, Report, examine
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
 from swampstore.index.base import BASE
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, encode_meta
 from swampstore.index.path_map import Names
 from swampstore.layout import ModelRef, Routing
@@ -421,10 +421,10 @@ class ManyObjects:
         names = tuple(f"data--t--m{number}" for number in range(self.partitions))
         return Fetched(self._info("_meta.json"), encode_meta(Meta(2, names, 1), "write"))
 
-    def shards(self, partitions: list[str]) -> Iterator[tuple[str, Found]]:
+    def shards(self, partitions: list[str]) -> Iterator[tuple[str, StoredDocument]]:
         for partition in partitions:
             rels = self._rels(partition.rpartition("m")[2])
-            yield partition, Found(Document(dict.fromkeys(rels, msgspec.Raw(b"{}"))))
+            yield partition, StoredDocument(Document(dict.fromkeys(rels, msgspec.Raw(b"{}"))))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         for number in range(self.partitions):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from swampstore.artifacts import claims
 from swampstore.index import repair as recovery
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document
 from swampstore.index.removals import Notes, Remover
 from swampstore.index.repair import Recovery
@@ -69,7 +69,7 @@ def _remove(self: Any, wanted: Any, *_: Any) -> bool:
 
 
 def _empty(_self: Any, _partition: str, found: Any, _meta: Any) -> Any:
-    return Found(Document({}), found.etag, found.token, is_dirty=True, is_recovered=True)
+    return StoredDocument(Document({}), found.etag, found.token, is_dirty=True, is_recovered=True)
 
 
 def _release(store: Any, key: str, _token: str, _record: Any, **_: Any) -> None:

@@ -31,13 +31,13 @@ def findings(bucket: Bucket, namespace: str) -> list[Found]:
     place = Place(MemoryConfig(bucket.name), f"memory://{bucket.name}", "", namespace)
     with FleetStore(bucket) as store:
         paths, sums = _claims(place, store)
-        ground = replace(look(place, store), summaries=tuple(sums))
+        state = replace(look(place, store), summaries=tuple(sums))
         found = [one for piece in pieces(place, store, 1) for one in listed(piece, store)]
     for one in found:
         data = bucket.objects[one.info.key].data
         content = None if one.internal else content_of(one.rel, data)
         paths.setdefault(one.rel, Path(one.rel)).add(seen_as(one, 0, content), 0)
-    return [*_of_units(paths, ground), *of_documents(ground, _GRACE, _stale(paths, ground))]
+    return [*_of_units(paths, state), *of_documents(state, _GRACE, _stale(paths, state))]
 
 
 def severity(found: Found) -> str:
@@ -57,16 +57,16 @@ def _claims(place: Place, store: FleetStore) -> tuple[dict[str, Path], list[Summ
     return paths, sums
 
 
-def _of_units(paths: dict[str, Path], ground: IndexState) -> Iterator[Found]:
+def _of_units(paths: dict[str, Path], state: IndexState) -> Iterator[Found]:
     units: dict[str, list[Path]] = {}
     for rel, path in sorted(paths.items()):
         units.setdefault(unit_of(rel), []).append(path)
     for unit, some in units.items():
-        yield from examined(unit, some, ground.outlook(_GRACE))[1]
+        yield from examined(unit, some, state.trust_rules(_GRACE))[1]
 
 
-def _stale(paths: dict[str, Path], ground: IndexState) -> Counter[str]:
-    if not ground.has_copies:
+def _stale(paths: dict[str, Path], state: IndexState) -> Counter[str]:
+    if not state.has_copies:
         return Counter()
-    readable = set(readable_shards(ground))
+    readable = set(readable_shards(state))
     return Counter(one for path in paths.values() for one in stale_in(path) if one in readable)

@@ -38,7 +38,7 @@ def there(tmp_path: Path, remote: Remote) -> Iterator[Machine]:
 
 
 def index_of(machine: Machine) -> RemoteIndex:
-    return machine.service._parts.index
+    return machine.service._context.index
 
 
 def commit_with_a_pause(here: Machine, there: Machine) -> None:

@@ -14,7 +14,7 @@ from swampstore import formats
 from swampstore.clock import Clock
 from swampstore.errors import NewerFormatError
 from swampstore.index.changes import Change, index_moved
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
 from swampstore.index.reading import Reader
@@ -176,7 +176,7 @@ class OneList(IndexVersion):
         partitions: set[str],
         additions: set[str],
     ) -> View:
-        return View(snapshot, monolith=Found(Document(_entries(snapshot)), snapshot.etag))
+        return View(snapshot, monolith=StoredDocument(Document(_entries(snapshot)), snapshot.etag))
 
     def commit(
         self,
@@ -186,7 +186,7 @@ class OneList(IndexVersion):
         scope: Scope | None,
         look_again: Callable[[Collection[str]], None],
     ) -> Committed:
-        meta, found = view.sighting.meta, view.monolith
+        meta, found = view.snapshot.meta, view.monolith
         assert meta is not None
         assert found is not None
         seq = (meta.commit_seq or 0) + 1
@@ -195,12 +195,12 @@ class OneList(IndexVersion):
         made = Meta(self.number, (), commit_seq=seq, extra=extra)
         data = encode_meta(made, str(seq))
         try:
-            written = context.documents.put_meta(data, view.sighting.token, commits=True)
+            written = context.documents.put_meta(data, view.snapshot.token, commits=True)
         except PreconditionFailedError:
             raise index_moved("others were faster", change.rels) from None
         facts = meta_facts(context.base, made, data.decode(), written.etag, written.token)
         agreements = Agreements(context.base)
-        if agreements.of(None) == view.sighting.fingerprint(None):
+        if agreements.of(None) == view.snapshot.fingerprint(None):
             state = Fingerprint(self.number, written.etag, None)
             facts |= agreements.fact(None, state, agreements.epoch)
         return Committed(seq, facts, {(one, ""): written.etag for one in grouped(entries)})
@@ -261,4 +261,4 @@ def test_a_fence_stops_commits_to_a_third_version_too(third: MemoryStore, tmp_pa
     view = ana.index.view({shard_of("m1")})
     ben.index.fence()
     with pytest.raises(PreconditionFailedError):
-        third.put_if_match(META_KEY, b"{}", view.sighting.token or "")
+        third.put_if_match(META_KEY, b"{}", view.snapshot.token or "")

@@ -91,8 +91,8 @@ def test_an_entry_keeps_its_times_and_members_that_nobody_here_knows(
 
 def test_nothing_is_visible_before_it_is_committed(source: Bucket, target: Bucket) -> None:
     source.save("state", 1, b"x")
-    with committer(target.place) as editor:
-        Commits(editor).begin(source.place)
+    with committer(target.place) as writer:
+        Commits(writer).begin(source.place)
     copy_here(source, target)
     assert payload(target.store) == payload(source.store)
     assert target.entries == {}
@@ -327,8 +327,8 @@ def test_a_commit_leaves_out_what_others_committed_meanwhile(
 ) -> None:
     source.write("files/a", b"ours")
     source.write("files/b", b"ours")
-    with committer(target.place) as editor:
-        commits = Commits(editor)
+    with committer(target.place) as writer:
+        commits = Commits(writer)
         commits.begin(source.place)
         outcomes = [one for one in copy_here(source, target) if isinstance(one, Placed)]
         target.store.delete("files/a")

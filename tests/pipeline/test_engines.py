@@ -482,9 +482,9 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         for path in Path(self._tree.path(name_rel)).rglob("*"):
             os.utime(path, (LONG_AGO, LONG_AGO))
 
-    def kept(parts: SyncContext, rel: str, sha256: str) -> str:
-        copy = keep_copy(parts, rel, sha256)
-        os.utime(parts.names.local(copy), (LONG_AGO, LONG_AGO))
+    def kept(context: SyncContext, rel: str, sha256: str) -> str:
+        copy = keep_copy(context, rel, sha256)
+        os.utime(context.names.local(copy), (LONG_AGO, LONG_AGO))
         return copy
 
     def begin() -> None:

@@ -363,10 +363,10 @@ def without_lock(_: LockManager) -> Iterator[Callable[[], None]]:
 def test_a_record_of_doomed_objects_removes_nothing_but_data(ana: Machine, bucket: Path) -> None:
     save(ana, "state", "1")
     clock = Clock(bucket)
-    with committer(clock.place) as editor:
+    with committer(clock.place) as writer:
         rels = ["_index/_meta.json", f"data/{MODEL}/state/1/raw"]
-        wanted = [removing.Removal(rel, editor.store.head(rel).size) for rel in rels]
-        remover_of(editor).note(removing.new_note(), wanted)
+        wanted = [removing.Removal(rel, writer.store.head(rel).size) for rel in rels]
+        remover_of(writer).note(removing.new_note(), wanted)
     before = listing(bucket)
 
     assert clock.collect().finished == 0

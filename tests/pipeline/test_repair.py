@@ -104,8 +104,8 @@ class Site:
 
     def repair(self, *, gives_up: bool = True) -> Mended:
         seen = look(self.place)
-        with editing(self.place) as editor:
-            return Repair(self.place, seen.damaged(), seen.having, editor, gives_up=gives_up).run()
+        with editing(self.place) as writer:
+            return Repair(self.place, seen.damaged(), seen.having, writer, gives_up=gives_up).run()
 
     def revive(self) -> None:
         """Start the machine again; its locks have become stale meanwhile."""
@@ -335,8 +335,8 @@ def test_what_somebody_writes_during_a_repair_stays_with_its_whole_name(
     seen = look(site.place)
     theirs = rel("one", 1)
     site.bucket.put(theirs, b"theirs")
-    with editing(site.place) as editor:
-        mended = Repair(site.place, seen.damaged(), seen.having, editor, gives_up=True).run()
+    with editing(site.place) as writer:
+        mended = Repair(site.place, seen.damaged(), seen.having, writer, gives_up=True).run()
     assert mended.left.keys() == {theirs}
     assert site.bucket.get(theirs) == b"theirs"
     assert site.bucket.get(rel("two", 1)).startswith(b"two 1")

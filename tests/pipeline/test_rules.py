@@ -96,8 +96,8 @@ class Store:
         there = seen(content.bytes, content, at=at)
         self.paths[rel] = evidence(path, claim(path, content.bytes, content.sha256), there)
 
-    def found(self, outlook: TrustRules = SHARDED) -> set[tuple[str, str]]:
-        _, found = examined(NAME, self.paths.values(), outlook)
+    def found(self, trust: TrustRules = SHARDED) -> set[tuple[str, str]]:
+        _, found = examined(NAME, self.paths.values(), trust)
         return {(one.kind, one.rel.removeprefix(f"{NAME}/")) for one in found}
 
 
@@ -409,8 +409,8 @@ RAW = f"{NAME}/1/raw"
 ENTRY = b'{"key":"data/t/u/m/n/1/raw","size":7,"lastModified":"2026-01-01T00:00:00.000Z","mark":1}'
 
 
-def plan(place: Place, outlook: TrustRules = SHARDED, **members: bool) -> Plan:
-    made = Plan(place, LOOK, outlook, frozenset({"hidden"}), 42, adopts=True, rehash=False)
+def plan(place: Place, trust: TrustRules = SHARDED, **members: bool) -> Plan:
+    made = Plan(place, LOOK, trust, frozenset({"hidden"}), 42, adopts=True, rehash=False)
     return replace(made, **members)  # type: ignore[arg-type]
 
 
@@ -453,15 +453,15 @@ def test_an_object_that_nobody_names_is_adopted_when_it_is_old(place: Place) -> 
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_what_is_left_of_a_deletion_is_not_adopted(place: Place, is_lost: bool) -> None:
     note = Note("_control/removals/1.json", (Removal(RAW, 7, DIGEST),), NOW)
-    outlook = SHARDED._replace(notes=Notes.of([note]), is_assumed=is_lost)
+    trust = SHARDED._replace(notes=Notes.of([note]), is_assumed=is_lost)
     there = evidence(RAW, seen(7, Content(DIGEST, 7)))
-    assert planned(plan(place, outlook), [there]) == Planned(RAW, "leaving")
+    assert planned(plan(place, trust), [there]) == Planned(RAW, "leaving")
     unread = evidence(RAW, seen(7, None))
-    assert planned(plan(place, outlook), [unread]) == Planned(RAW, "leaving")
-    _, found = examined(NAME, [there], outlook)
+    assert planned(plan(place, trust), [unread]) == Planned(RAW, "leaving")
+    _, found = examined(NAME, [there], trust)
     assert [one.kind for one in found] == [kinds.UNREMOVED]
     another = evidence(RAW, seen(7, Content("other", 7)))
-    assert planned(plan(place, outlook), [another]).fate != "leaving"
+    assert planned(plan(place, trust), [another]).fate != "leaving"
 
 
 def test_an_entry_of_a_lost_document_is_taken_from_one_that_is_proven_right(place: Place) -> None:

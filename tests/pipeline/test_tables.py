@@ -267,15 +267,15 @@ def test_an_edit_is_a_commit_that_other_machines_see(
         assert ana("datastore", "migrate-index").status == 0
     (place,) = places_of(f"file://{shared}")
     gone = {rel for rel in payload(shared) if rel.startswith("data/aws/ec2/i-3/")}
-    with editing(place) as editor:
-        before = editor.entries()
+    with editing(place) as writer:
+        before = writer.entries()
         assert before.keys() == payload(shared)
-        editor.commit({}, gone)
-        assert editor.entries().keys() == before.keys() - gone
+        writer.commit({}, gone)
+        assert writer.entries().keys() == before.keys() - gone
         one = next(iter(gone))
-        editor.commit({one: before[one]}, [])
-        assert one in editor.entries()
-        editor.commit({}, [one])
+        writer.commit({one: before[one]}, [])
+        assert one in writer.entries()
+        writer.commit({}, [one])
     bob.use(shared)
     assert bob("sync").status == 0
     assert not (bob.cache / "data/aws/ec2/i-3").exists()

@@ -373,8 +373,11 @@ def test_data_can_be_restored_into_a_directory_of_its_own(
     new, data = tmp_path / "new", tmp_path / "data"
     restoring = ("backup", "restore", str(place), str(new), "--datastore")
     assert "datastore setup" in cli(*restoring, "s3://bucket").err
+    monkeypatch.setenv("SWAMP_DATASTORE", f"filesystem:{tmp_path}/of-others")
     assert cli(*restoring, f"filesystem:{data}").status == 0
     assert held(data) == held(repo.config.base)
+    assert not (tmp_path / "of-others").exists()
+    monkeypatch.delenv("SWAMP_DATASTORE")
     assert run_process("doctor", "--deep", repo=new).status == 0
 
 

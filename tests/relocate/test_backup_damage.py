@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from swampstore import Repo, open_repo
-from swampstore.errors import BackupDamagedError, NewerFormatError, SwampstoreError
+from swampstore.errors import BackupDamagedError, DiskError, NewerFormatError, SwampstoreError
 from swampstore.relocate.backup import open_place, restore_backup, verify_backups
 from swampstore.relocate.backup.format import object_key
 from tests.support.backing_up import MODEL, OTHER, backed_up, fill, held, restored
@@ -76,6 +77,35 @@ def test_a_directory_that_cannot_be_read_is_not_taken_for_empty(
     monkeypatch.setattr(os, "scandir", refused)
     report = backed_up(repo, place)
     assert [one.path for one in report.manifest.left_out] == [f"data/{OTHER}"]
+
+
+@pytest.mark.parametrize("content", [b"7", b"nonsense", None])
+def test_a_marker_that_says_nothing_of_use_is_made_anew_in_the_backup(
+    content: bytes | None, repo: Repo, place: Path, tmp_path: Path
+) -> None:
+    fill(repo)
+    marker = Path(repo.tree.path(f"data/{MODEL}/state/latest"))
+    marker.unlink()
+    if content is not None:
+        marker.write_bytes(content)
+    assert not backed_up(repo, place).manifest.left_out
+    assert restored(place, tmp_path / "new")[f"data/{MODEL}/state/latest"] == b"2"
+
+
+def test_a_full_disk_ends_a_backup_and_is_no_damage(
+    repo: Repo, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swampstore.relocate.backup import local_source
+
+    repo.artifacts.save(MODEL, "large", b"0123456789" * 200_000)
+
+    def full(_fd: int, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(local_source, "write_all", full)
+    with pytest.raises(DiskError, match="full"):
+        backed_up(repo, place)
+    assert open_place(str(place)).keys() == []
 
 
 # In the place ------------------------------------------------------------------------------------
@@ -188,7 +218,7 @@ def _rewritten(path: Path, change: Callable[[list[Any]], None]) -> None:
 def test_a_manifest_with_a_path_that_has_no_place_in_a_backup_is_refused(
     path: str, repo: Repo, place: Path, tmp_path: Path
 ) -> None:
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
     _rewritten(place / key.key, lambda lines: lines[1].__setitem__(0, path))
     with pytest.raises(BackupDamagedError):
@@ -214,7 +244,7 @@ def test_a_manifest_with_a_path_that_has_no_place_in_a_backup_is_refused(
 def test_a_manifest_that_says_what_cannot_be_is_refused(
     change: Callable[[list[Any]], None], repo: Repo, place: Path, tmp_path: Path
 ) -> None:
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
     _rewritten(place / key.key, change)
     with pytest.raises(BackupDamagedError):
@@ -234,7 +264,7 @@ def test_a_manifest_that_says_what_cannot_be_is_refused(
 def test_settings_that_cannot_be_used_are_refused_before_anything_is_written(
     settings: dict[str, Any], repo: Repo, place: Path, tmp_path: Path
 ) -> None:
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
     _rewritten(place / key.key, lambda lines: lines[0]["settings"].update(settings))
     with pytest.raises(SwampstoreError):
@@ -245,7 +275,7 @@ def test_settings_that_cannot_be_used_are_refused_before_anything_is_written(
 def test_a_backup_of_a_newer_release_is_refused_everywhere(
     repo: Repo, place: Path, tmp_path: Path
 ) -> None:
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
 
     def newer(lines: list[Any]) -> None:
@@ -268,7 +298,7 @@ def test_a_backup_of_a_newer_release_is_refused_everywhere(
 
 
 def test_nothing_is_restored_over_something(repo: Repo, place: Path, tmp_path: Path) -> None:
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
     for directory in (repo.config.repo_dir, str(tmp_path)):
         with pytest.raises(FileExistsError, match="is not empty"):
@@ -285,7 +315,7 @@ def test_nothing_is_restored_over_something(repo: Repo, place: Path, tmp_path: P
 
 def test_a_finished_restore_is_never_written_over(repo: Repo, place: Path, tmp_path: Path) -> None:
     """Killed right after its end, and repeated after somebody worked in the new repository."""
-    fill(repo)
+    repo.artifacts.save(MODEL, "state", "some")
     key = backed_up(repo, place).manifest.key
     opened, new = open_place(str(place)), tmp_path / "new"
     restore_backup(opened, key, str(new))

@@ -21,14 +21,18 @@ TRACED = sources(
     *(f"relocate/backup/{name}.py" for name in ("local_source", "remote_source", "restore")),
     *("stores/directory.py", "files/disk.py", "index/workers.py"),
 )
-KILLS = 4
+KILLS = 5
 
 
-def _killed_at_random(work: Callable[[], object], seed: int) -> bool:
-    """Do something in a child that is killed at some line; tell whether it was."""
+def _killed_at_random(work: Callable[[], object], seed: int, lines: int) -> bool:
+    """Do something, of about so many lines, in a child that is killed; tell whether it was.
+
+    The seeds share the lines among them, so that each stage has its kill.
+    """
+    part = lines // KILLS
 
     def child() -> None:
-        die_at_new_line(random.Random(seed).randint(1, 330), TRACED)
+        die_at_new_line(part * seed + random.Random(seed).randint(1, part), TRACED)
         threading.settrace(sys.gettrace())  # what threads do counts too
         work()
 
@@ -49,7 +53,7 @@ def test_a_killed_backup_is_finished_by_the_next(seed: int, repo_dir: Path, tmp_
         with open_repo(repo_dir, durable=False) as repo:
             backed_up(repo, place)
 
-    _killed_at_random(work, seed)
+    _killed_at_random(work, seed, 520)
     opened = open_place(str(place))
     # There is one backup, or there are two: each of them is whole.
     assert opened.keys()[0] == first
@@ -74,7 +78,7 @@ def test_a_killed_backup_of_a_remote_is_finished_by_the_next(
         with ana.open() as repo:
             backed_up(repo, place)
 
-    _killed_at_random(work, 100 + seed)
+    _killed_at_random(work, seed, 520)
     opened = open_place(str(place))
     assert verify_backups(opened, deep=True).ok
     work()
@@ -96,7 +100,7 @@ def test_a_killed_restore_goes_on_when_it_is_done_again(
     def work() -> None:
         restore_backup(opened, key, str(new), durable=False)
 
-    was_killed = _killed_at_random(work, 200 + seed)
+    was_killed = _killed_at_random(work, seed, 300)
     if was_killed and not (new / ".swamp.yaml").exists():
         # A file that a power failure left empty has the right size only if it is empty.
         for path in list(new.rglob("raw"))[:1]:

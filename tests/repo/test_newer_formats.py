@@ -15,6 +15,7 @@ import pytest
 
 from swampstore.errors import NewerFormatError
 from swampstore.formats import NEWEST, refuse_newer
+from swampstore.index.documents import Documents
 from swampstore.index.format import decode_shard
 from swampstore.index.path_map import Names
 from swampstore.index.removals import REMOVALS, read_notes
@@ -22,7 +23,6 @@ from swampstore.layout import Routing
 from swampstore.marker import FORMAT_VERSION, update_marker
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, Mark, read_marks, write_marks
-from swampstore.pipeline.reindex.rebuilding import read_shard
 from swampstore.pipeline.running import spark_errors
 from swampstore.repo import upgrade_repo
 from swampstore.stores.memory import MemoryStore
@@ -266,10 +266,10 @@ def test_a_note_of_a_newer_release_about_removals_is_left_to_it() -> None:
 
 
 def test_a_shard_of_a_newer_release_is_not_planned_anew() -> None:
-    store = MemoryStore()
+    store, names = MemoryStore(), Names("/nowhere", "", Routing())
     store.put("_index/_root.json", b'{"version":7,"entries":{}}')
     with pytest.raises(NewerFormatError):
-        read_shard(store, "_index/_root.json")
+        Documents(store, names, 1).shard_as_it_is("_root")
 
 
 def test_a_manifest_of_a_newer_release_is_nobodys_to_take() -> None:

@@ -111,15 +111,15 @@ def lacking(source: Bucket, target: Bucket) -> list[Wanted]:
 def copy_here(source: Bucket, target: Bucket, wanted: list[Wanted] | None = None) -> list[Outcome]:
     """Do in this process what the tasks of a copy do; nothing is committed."""
     units = units_of(lacking(source, target) if wanted is None else wanted)
-    with committer(target.place) as editor:
-        told = Commits(editor).with_versions(units)
+    with committer(target.place) as writer:
+        told = Commits(writer).with_versions(units)
     return list(copy_units(CopyTask(source.place, target.place, tuple(told))))
 
 
 def copy_and_commit(source: Bucket, target: Bucket) -> list[Outcome]:
     """Copy in this process, and commit."""
-    with committer(target.place) as editor:
-        commits = Commits(editor)
+    with committer(target.place) as writer:
+        commits = Commits(writer)
         commits.begin(source.place)
         outcomes = copy_here(source, target)
         commits.commit([one for one in outcomes if isinstance(one, Placed)])

@@ -31,10 +31,10 @@ def place_of(bucket: Path, namespace: str = "") -> Place:
 
 def garbage_of(place: Place, now: datetime) -> list[Candidate]:
     """Return what is garbage, found out without Spark."""
-    with committer(place) as editor:
-        entries = editor.entries()
+    with committer(place) as writer:
+        entries = writer.entries()
         contents = {
-            rel: editor.store.get(editor.names.remote(rel)).data
+            rel: writer.store.get(writer.names.remote(rel)).data
             for rel in entries
             if rel.endswith(("/metadata.yaml", "/latest"))
         }

@@ -19,7 +19,7 @@ from swampstore.index.base import Base, Known
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key, wire_partition
 from swampstore.index.path_map import Names
-from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.remote_index import open_index
 from swampstore.index.state import Committed
 from swampstore.layout import ModelRef, Routing
 from swampstore.stores import Store
@@ -67,7 +67,7 @@ class IndexMachine:
         self.store = CountingStore(store)
         self.names = Names(str(cache), namespace, routing or Routing())
         self.base = Base(str(cache), f"{store.identity}#{namespace}")
-        self.index = RemoteIndex(self.store, self.names, self.base, clock=clock)
+        self.index = open_index(self.store, self.names, self.base, clock=clock)
 
     def commit(
         self,

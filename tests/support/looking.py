@@ -27,11 +27,11 @@ class Looked(NamedTuple):
     """The evidence about a place, as one Spark job after the other would gather it."""
 
     units: dict[str, dict[str, Evidence]]
-    ground: IndexState
+    state: IndexState
 
     def examined(self) -> Iterator[tuple[str, list[File], list[Found]]]:
         for unit, paths in self.units.items():
-            yield unit, *examined(unit, paths.values(), self.ground.outlook(AT_ONCE))
+            yield unit, *examined(unit, paths.values(), self.state.trust_rules(AT_ONCE))
 
     def damaged(self) -> list[tuple[str, list[File]]]:
         return [(unit, files) for unit, files, found in self.examined() if found]
@@ -46,8 +46,8 @@ class Looked(NamedTuple):
     def found(self) -> set[tuple[str, str]]:
         found = [(one.kind, one.rel) for _, _, some in self.examined() for one in some]
         stale: Counter[str] = Counter()
-        if self.ground.has_copies:
-            readable = readable_shards(self.ground)
+        if self.state.has_copies:
+            readable = readable_shards(self.state)
             stale.update(
                 partition
                 for paths in self.units.values()
@@ -55,7 +55,7 @@ class Looked(NamedTuple):
                 for partition in stale_in(path)
                 if partition in readable
             )
-        found += [(one.kind, one.rel) for one in of_documents(self.ground, AT_ONCE, stale)]
+        found += [(one.kind, one.rel) for one in of_documents(self.state, AT_ONCE, stale)]
         return {(kind, rel) for kind, rel in found if kinds.KINDS[kind].severity != "info"}
 
 

@@ -31,7 +31,7 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.install import PlainLanding
-from swampstore.sync.service import SyncService
+from swampstore.sync.opening import open_service
 
 MONOLITH = ".datastore-index.json"
 META = "_index/_meta.json"
@@ -70,7 +70,7 @@ class Machine:
             prefix=namespace,
             durable=False,
         )
-        self.service = SyncService(
+        self.service = open_service(
             self.store,
             self.tracker,
             self.base,

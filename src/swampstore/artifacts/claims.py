@@ -19,7 +19,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Protocol
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.files import Change, Hold, Reception, Tree, taking_over
@@ -28,13 +27,6 @@ from swampstore.layout import CLAIM, DEFERRED, LANDING, METADATA, RAW, DataRef, 
 # A slow writer keeps touching what it writes.
 DEFAULT_AGE = 24 * 3600.0
 _CLAIM_FILES = frozenset({CLAIM, DEFERRED, RAW})
-
-
-class Discarder(Protocol):
-    """Who may remove a directory of a version that never was one."""
-
-    def discard_claim(self, rel: str) -> None:
-        """Remove a claimed directory."""
 
 
 def claim(change: Change, ref: DataRef, version: int, hold: Hold) -> bool:
@@ -91,18 +83,20 @@ def is_abandoned(tree: Tree, ref: DataRef, version: int, before: float | None = 
 
 
 def clear(
-    tree: Tree, discarder: Discarder, ref: DataRef, version: int, before: float | None = None
+    tree: Tree, change: Change | Reception, ref: DataRef, version: int, before: float | None = None
 ) -> bool:
     """Remove a version that was begun by somebody who is dead; whether it was. Its lock is held."""
     with abandoned(tree, ref, version, before) as is_dead:
         if is_dead:
-            discarder.discard_claim(ref.version_rel(version))
+            change.discard_claim(ref.version_rel(version))
         return is_dead
 
 
-def clear_all(tree: Tree, discarder: Discarder, ref: DataRef, versions: Iterable[int]) -> list[int]:
+def clear_all(
+    tree: Tree, change: Change | Reception, ref: DataRef, versions: Iterable[int]
+) -> list[int]:
     """Remove those of these versions whose owners are dead; return them."""
-    return [version for version in versions if clear(tree, discarder, ref, version)]
+    return [version for version in versions if clear(tree, change, ref, version)]
 
 
 def _claim_file(tree: Tree, ref: DataRef, version: int) -> str:

@@ -13,8 +13,9 @@ import json
 import os
 import time
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import CatalogError, DiskError, LockTimeoutError, SwampstoreError
 from swampstore.files import Change, Reception, Tree, disk_errors, open_shared
@@ -136,21 +137,26 @@ class Outcome(NamedTuple):
     removed: Sequence[int] = ()
 
 
-class Ledger(Protocol):
+class Ledger(ABC):
     """What a store needs of a catalog: intents before a change, rows after it."""
 
+    @abstractmethod
     def intend(self, actions: Mapping[str, str]) -> None:
         """Remember durably what is about to be done to which path."""
 
+    @abstractmethod
     def pending(self) -> Sequence[tuple[str, str]]:
         """Return (path, action) of every change that was not finished."""
 
+    @abstractmethod
     def settle(self, paths: Sequence[str]) -> None:
         """Drop the intents of these paths."""
 
+    @abstractmethod
     def record(self, outcomes: Sequence[Outcome]) -> None:
         """Write what changed through, all at once, and drop the intents of those names."""
 
+    @abstractmethod
     def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
         """Make the rows of a name exactly those of `stored` and drop its intent."""
 

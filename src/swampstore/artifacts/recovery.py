@@ -7,9 +7,9 @@ catalog rows of the name are made equal to the files.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
@@ -17,26 +17,19 @@ from swampstore.artifacts.claims import tidy_name
 from swampstore.artifacts.latest import is_right
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves
-from swampstore.artifacts.versions import StoredVersion
 from swampstore.files import Change, Tree, remove_old_temps
 from swampstore.layout import DEFERRED, RAW, DataRef, is_temp, parse_version, ref_of
 
 if TYPE_CHECKING:
+    from swampstore.artifacts.mutation import Ledger
     from swampstore.artifacts.save import ArtifactStore
 
 # What may leave a name without versions because somebody wanted that.
 _DELETING = frozenset({"delete", "rename", "repoint"})
 
 
-class Rows(Protocol):
-    """Where the rows of a name are made right again."""
-
-    def replace(self, ref: DataRef, stored: Iterable[StoredVersion], marker: int) -> None:
-        """Make the rows of a name exactly those of `stored` and drop its intent."""
-
-
 def recover(
-    tree: Tree, rows: Rows, path: str, details: Mapping[str, Any], *, is_dead: bool
+    tree: Tree, rows: Ledger, path: str, details: Mapping[str, Any], *, is_dead: bool
 ) -> None:
     """Bring one announced path to the state before or after its change. Its lock is held.
 

@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
+from swampstore.artifacts.mutation import Ledger
 from swampstore.catalog.database import Rows
 from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
 from swampstore.clock import to_iso
@@ -106,7 +107,7 @@ class ModelTotals(NamedTuple):
     last_change: str
 
 
-class Catalog:
+class Catalog(Ledger):
     """Rows of one repository's artifacts. Point lookups cost one indexed read each."""
 
     def __init__(self, rows: Rows, namespace: str = "") -> None:

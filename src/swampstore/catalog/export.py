@@ -13,6 +13,7 @@ from json.encoder import encode_basestring as _quoted
 from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from swampstore.catalog.catalog import Catalog
+from swampstore.catalog.foreign import PublishedRows
 from swampstore.catalog.schema import ACTIVE, Row
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
@@ -59,7 +60,7 @@ def _literal(value: str | int) -> str:
     return _quoted(value) if isinstance(value, str) else str(value)
 
 
-class ExportedRows:
+class ExportedRows(PublishedRows):
     """The rows that a namespace published, read once, one at a time.
 
     `bad` counts what was left out because it is no row of that namespace. Iterating raises
@@ -69,9 +70,9 @@ class ExportedRows:
     def __init__(self, file: BinaryIO, namespace: str) -> None:
         self._file = file
         self._namespace = namespace
-        self.bad = 0
 
     def __iter__(self) -> Iterator[Row]:
+        """Yield each row."""
         for document in elements(self._file):
             try:
                 yield decode_row(document, self._namespace)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Protocol
 
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database
@@ -46,14 +46,14 @@ class Pulled:
     bad: int = 0
 
 
-class PublishedRows(Protocol):
+class PublishedRows(ABC):
     """Rows that are read once; afterwards `bad` counts what could not be understood."""
 
-    @property
-    def bad(self) -> int:
-        """How many are left out."""
+    bad = 0
 
-    def __iter__(self) -> Iterator[Row]: ...
+    @abstractmethod
+    def __iter__(self) -> Iterator[Row]:
+        """Yield them."""
 
 
 class ForeignCatalogs:

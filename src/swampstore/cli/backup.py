@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from swampstore.repo import Repo
 
+_OF_OTHERS = frozenset({"SWAMP_DATASTORE", "SWAMP_NAMESPACE", "SWAMP_REPO_DIR"})
 place_argument = click.argument(
     "place", metavar="PLACE", help="A directory, or the URL of a store such as s3://bucket/prefix."
 )
@@ -234,7 +236,9 @@ def restore(session: Session, place: str, directory: str, wanted: str | None) ->
     with _opened(place) as opened, progress_shown() as progress:
         key = opened.find(wanted)
         report = restore_backup(opened, key, directory, datastore=target, progress=progress)
-    with open_repo(report.directory) as repo:
+    # It is what it says itself, whatever datastore the environment names for others.
+    environ = {one: value for one, value in os.environ.items() if one not in _OF_OTHERS}
+    with open_repo(report.directory, environ=environ) as repo:
         repo.rebuild_catalog()
     session.show(report.to_json(), lambda: _restored_text(report))
 

@@ -43,17 +43,21 @@ def examine_shared(repo: Repo, *, repair: bool, deep: bool) -> list[Finding]:
     answer = answer_of(connection.store)
     findings.append(remote_checks.health(answer))
     if answer.healthy:
-        findings += _RemoteExamination(repo, connection, repair=repair).findings(deep=deep)
+        documents = Documents(connection.store, connection.names, _CONCURRENCY)
+        examination = _RemoteExamination(repo, connection, documents, repair=repair)
+        findings += examination.findings(deep=deep)
     return findings
 
 
 class _RemoteExamination:
-    def __init__(self, repo: Repo, connection: Connection, *, repair: bool) -> None:
+    def __init__(
+        self, repo: Repo, connection: Connection, documents: Documents, *, repair: bool
+    ) -> None:
         self._repo = repo
         self._store = connection.store
         self._names = connection.names
         self._repair = repair
-        self._documents = Documents(self._store, self._names, _CONCURRENCY)
+        self._documents = documents
 
     def findings(self, *, deep: bool) -> list[Finding]:
         remote = self._repo.config.remote

@@ -1,17 +1,19 @@
-"""What a commit changes, applied to whatever the index is by then."""
+"""What a commit changes, applied to whatever the index is by then, and what is remembered of it."""
 
 from __future__ import annotations
 
 import random
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
-from swampstore.index.partitions import partition_of
+from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
 
 if TYPE_CHECKING:
     import msgspec
@@ -143,3 +145,41 @@ def trust(rels: Collection[str]) -> None:
 def new_write_id() -> str:
     """Return what tells one write of a document from any other."""
     return uuid.uuid4().hex
+
+
+# What a base remembers of a commit --------------------------------------------------------------
+#
+# After a commit the base agrees with the remote if it agreed with what the commit was merged onto.
+# If it did not, because others committed meanwhile, the old agreement stays recorded: it is no
+# longer that of the remote, so the next pull looks for what it misses.
+
+Facts = dict[str, str | None]
+Shards = dict[tuple[str, str], str]
+
+
+def record_shards(
+    unfollowed: Iterable[str], current: Mapping[str, str | None], scope: Scope | None
+) -> Shards:
+    """Record the shards that the base has as they are, and that it has some of the others."""
+    recorded = {(partition, scope_key(scope)): etag or GONE for partition, etag in current.items()}
+    if scope is None:
+        recorded |= {(partition, ""): PARTIAL for partition in unfollowed}
+    return recorded
+
+
+def scopes_of(scope: Scope | None) -> list[Scope | None]:
+    """Return what a base remembers a commit for: everything, and the scope."""
+    return [None] if scope is None else [None, scope]
+
+
+def scope_key(scope: Scope | None) -> str:
+    """Return what shards of a scope are recorded under."""
+    return scope.key if scope else ""
+
+
+def seen_facts(base: Base, snapshot: MetaSnapshot) -> Facts:
+    """Return the facts that remember the `_meta.json` that a commit wrote."""
+    assert snapshot.meta is not None
+    assert snapshot.text is not None
+    assert snapshot.etag is not None
+    return meta_facts(base, snapshot.meta, snapshot.text, snapshot.etag, snapshot.token)

@@ -14,7 +14,7 @@ from typing import TypeVar
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, partition_in, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.report import Skipped
 from swampstore.index.workers import Deadline, in_parallel
@@ -25,13 +25,11 @@ from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SHARDS = "_index/"
-_JSON = ".json"
 _BOOKKEEPING = "bookkeeping"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredDocument:
     """A shard or the monolith as it is on the store.
 
     Without `doc` there is none, or (if there is an `etag`) none that can be understood. `is_dirty`
@@ -97,26 +95,26 @@ class Documents:
         """Return the monolith, None if it still has this ETag; raise ObjectNotFoundError."""
         return self.store.get_if_changed(self._monolith_key, etag)
 
-    def parse_monolith(self, data: bytes, etag: str, token: str | None) -> Found:
+    def parse_monolith(self, data: bytes, etag: str, token: str | None) -> StoredDocument:
         """Read a monolith; raise IndexDamagedError if it is none, because nothing replaces it."""
         doc = decode_monolith(data)
-        return Found(doc, etag, token, self._scrub(doc))
+        return StoredDocument(doc, etag, token, self._scrub(doc))
 
-    def shard(self, partition: str) -> Found:
+    def shard(self, partition: str) -> StoredDocument:
         """Return a shard; one that is missing or damaged has no `doc`. Raises NewerFormatError."""
         found = self.shard_as_it_is(partition)
         return replace(found, is_dirty=self._scrub(found.doc)) if found.doc else found
 
-    def shard_as_it_is(self, partition: str) -> Found:
+    def shard_as_it_is(self, partition: str) -> StoredDocument:
         """Return a shard with every entry that it has, also such that may not be there."""
         fetched = self._get(self._names.remote(shard_key(partition)))
         if fetched is None:
-            return Found()
+            return StoredDocument()
         info, data = fetched
         try:
-            return Found(decode_shard(data, partition), info.etag, info.token)
+            return StoredDocument(decode_shard(data, partition), info.etag, info.token)
         except IndexDamagedError:
-            return Found(None, info.etag, info.token)
+            return StoredDocument(None, info.etag, info.token)
 
     def refuse_newer(self, etags: Mapping[str, str | None]) -> None:
         """Raise NewerFormatError if a shard is not to be replaced: a newer release wrote it.
@@ -135,24 +133,19 @@ class Documents:
             if changed is not None:
                 decode_shard(changed.data, partition)
 
-    def shards(self, partitions: Collection[str]) -> Iterator[tuple[str, Found]]:
+    def shards(self, partitions: Collection[str]) -> Iterator[tuple[str, StoredDocument]]:
         """Yield these shards, several at a time, in no order. Errors of the store are raised."""
         return self.each(self.shard, partitions)
 
     def listed_shards(self) -> dict[str, ObjectInfo]:
         """Return all shards that are on the store, by partition, whether in use or not."""
-        return self.shards_among(self.store.list(self._names.remote(_SHARDS)))
+        return self.shards_among(self.store.list(self._names.remote(SHARDS)))
 
     def shards_among(self, listed: Iterable[ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return those of the listed objects that are shards, by partition."""
-        found: dict[str, ObjectInfo] = {}
-        prefix = self._names.remote(_SHARDS)
-        for info in listed:
-            name = info.key.removeprefix(prefix)
-            if info.key in (name, self._meta_key) or "/" in name or not name.endswith(_JSON):
-                continue
-            found[name.removesuffix(_JSON)] = info
-        return found
+        root = self._names.remote("")
+        named = ((partition_in(info.key.removeprefix(root)), info) for info in listed)
+        return {partition: info for partition, info in named if partition is not None}
 
     def _get(self, key: str) -> Fetched | None:
         try:

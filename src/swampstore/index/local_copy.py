@@ -16,7 +16,7 @@ from typing import NamedTuple
 from swampstore.errors import DiskError
 from swampstore.files import disk_errors, replace_file
 from swampstore.index.base import Base
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Meta,
@@ -55,27 +55,30 @@ class LocalCopy:
         self._base = base
         self._documents = documents
 
-    def monolith(self) -> Found:
-        """Return the monolith of the remote, from the copy if that is the same; `Found()`: none."""
+    def monolith(self) -> StoredDocument:
+        """Return the monolith of the remote, without `doc` if there is none.
+
+        It comes from the copy if that is the same.
+        """
         etag = self._base.fact(_ETAG)
         data = self._content() if etag is not None and same(etag, etag) else None
         if etag is None or data is None:
             fetched = self._documents.monolith()
-            return Found() if fetched is None else self._received(fetched)
+            return StoredDocument() if fetched is None else self._received(fetched)
         try:
             changed = self._documents.monolith_unless(etag)
         except ObjectNotFoundError:
-            return Found()
+            return StoredDocument()
         if changed is not None:
             return self._received(changed)
         return self._documents.parse_monolith(data, etag, self._base.fact(_TOKEN))
 
-    def fetch(self) -> Found:
-        """Return the monolith of the remote without looking at the copy; `Found()`: none."""
+    def fetch(self) -> StoredDocument:
+        """Return the monolith of the remote without looking at the copy; see `monolith`."""
         fetched = self._documents.monolith()
-        return Found() if fetched is None else self._received(fetched)
+        return StoredDocument() if fetched is None else self._received(fetched)
 
-    def _received(self, fetched: Fetched) -> Found:
+    def _received(self, fetched: Fetched) -> StoredDocument:
         info, data = fetched
         found = self._documents.parse_monolith(data, info.etag, info.token)
         self.save(data, info.etag, info.token)

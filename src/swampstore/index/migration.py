@@ -13,9 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
-from swampstore.index import base_update as remembering
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import (
     Document,
     Meta,
@@ -37,7 +36,7 @@ from swampstore.index.state import (
     meta_facts,
     same,
 )
-from swampstore.index.version2_commit import ShardCommit
+from swampstore.index.version2_commit import ShardCommit, after_shards
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written
 
@@ -62,11 +61,11 @@ class Migration:
 
     # From version 1 ----------------------------------------------------------------------------
 
-    def migrate(self, sighting: MetaSnapshot) -> Migrated | None:
+    def migrate(self, snapshot: MetaSnapshot) -> Migrated | None:
         """Write all shards and `_meta.json`; None if somebody committed meanwhile."""
-        found = sighting.discovered or self._copy.fetch()
+        found = snapshot.discovered or self._copy.fetch()
         if found.doc is None:
-            found = self._recovery.discover(sighting).discovered or Found()
+            found = self._recovery.discover(snapshot).discovered or StoredDocument()
         doc = document(found)
         groups = grouped(doc.entries)
         assert sum(map(len, groups.values())) == len(doc.entries)
@@ -74,8 +73,8 @@ class Migration:
         touched = self._touch_monolith(doc, found.token)
         if touched is None:
             return None
-        extra = sighting.meta.extra if sighting.meta else {}
-        origin = self._watch.origin(sighting.meta)
+        extra = snapshot.meta.extra if snapshot.meta else {}
+        origin = self._watch.origin(snapshot.meta)
         if found.is_guess:
             origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(
@@ -83,7 +82,7 @@ class Migration:
         )
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, sighting.token, commits=True)
+            written = self._documents.put_meta(data, snapshot.token, commits=True)
         except PreconditionFailedError:
             return None
         done = MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
@@ -129,23 +128,23 @@ class Migration:
 
     # On version 2 ------------------------------------------------------------------------------
 
-    def heal(self, sighting: MetaSnapshot) -> Migrated:
+    def heal(self, snapshot: MetaSnapshot) -> Migrated:
         """Read every shard and put right what is not; the monolith is never looked at."""
-        assert sighting.meta is not None
-        partitions = {*sighting.meta.partitions, *self._documents.listed_shards()}
+        assert snapshot.meta is not None
+        partitions = {*snapshot.meta.partitions, *self._documents.listed_shards()}
         moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
-        found = self._recovery.shards(partitions | moved, sighting)
-        view = View(sighting, shards={one: shard for one, shard in found.items() if shard.doc})
+        found = self._recovery.shards(partitions | moved, snapshot)
+        view = View(snapshot, shards={one: shard for one, shard in found.items() if shard.doc})
         done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)
-        committed = remembering.after_shards(self._base, done, None)
+        committed = after_shards(self._base, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)
         entries = sum(len(document(shard).entries) for shard in view.shards.values())
-        meta = done.sighting.meta
+        meta = done.snapshot.meta
         assert meta is not None
         assert meta.commit_seq is not None
         return Migrated(2, len(meta.partitions), entries, meta.commit_seq, already=True)
 
-    def _move_strays(self, found: Mapping[str, Found]) -> set[str]:
+    def _move_strays(self, found: Mapping[str, StoredDocument]) -> set[str]:
         """Put entries into the shards they belong to; return the shards that changed.
 
         First into the right one, then out of the wrong one, so that they are always in one.

@@ -14,7 +14,10 @@ from swampstore.errors import ValidationError
 from swampstore.layout import ModelRef
 
 ROOT = "_root"
-META_KEY = "_index/_meta.json"
+SHARDS = "_index/"
+_META = "_meta.json"
+_JSON = ".json"
+META_KEY = f"{SHARDS}{_META}"
 MONOLITH_KEY = ".datastore-index.json"
 
 _BY_DEPTH = frozenset({"data", "outputs", "definitions-evaluated"})
@@ -28,7 +31,15 @@ _WORKFLOW_TYPE = "workflow"
 
 def shard_key(partition: str) -> str:
     """Return the object that holds the entries of a partition."""
-    return f"_index/{partition}.json"
+    return f"{SHARDS}{partition}{_JSON}"
+
+
+def partition_in(rel: str) -> str | None:
+    """Return the partition that a document is the shard of, None for all other objects."""
+    name = rel.removeprefix(SHARDS)
+    if name in (rel, _META) or "/" in name or not name.endswith(_JSON):
+        return None
+    return name.removesuffix(_JSON)
 
 
 def wire_partition(rel: str) -> str | None:

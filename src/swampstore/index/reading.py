@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from swampstore.clock import Clock
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Meta, RawEntries
 from swampstore.index.partitions import Scope
 from swampstore.index.state import (
@@ -45,29 +45,29 @@ class Reader:
         facts = Agreements.fact(self.scope, self.seen, self._epoch)
         return facts | version_of(self.seen.version).agreed_facts(self.seen, clock)
 
-    def read(self, sighting: MetaSnapshot) -> Iterator[Slice]:
+    def read(self, snapshot: MetaSnapshot) -> Iterator[Slice]:
         """Yield the slices that the base does not agree with.
 
         From an index that was made anew no deletion follows.
         """
-        for piece in self.slices(sighting):
+        for piece in self.slices(snapshot):
             is_known = not self.context.watch.is_another
             yield piece if is_known else piece._replace(etag=None, complete=False)
         if self.context.watch.is_another:
             self.seen = None
 
-    def slices(self, sighting: MetaSnapshot) -> Iterator[Slice]:
+    def slices(self, snapshot: MetaSnapshot) -> Iterator[Slice]:
         """Yield the same, also where the remote became another one while it was read."""
-        if sighting.discovered is not None:
-            yield from self.discovered(sighting)
-        elif not sighting.exists:
+        if snapshot.discovered is not None:
+            yield from self.discovered(snapshot)
+        elif not snapshot.exists:
             return
         else:
-            yield from version_of(sighting.version).read(self, sighting)
+            yield from version_of(snapshot.version).read(self, snapshot)
 
-    def discovered(self, sighting: MetaSnapshot) -> Iterator[Slice]:
+    def discovered(self, snapshot: MetaSnapshot) -> Iterator[Slice]:
         """Yield what files without an index show; nothing is complete."""
-        entries_there = document(sighting.discovered or Found()).entries
+        entries_there = document(snapshot.discovered or StoredDocument()).entries
         for partition, entries in grouped(entries_there).items():
             covered = self.covered(entries)
             if covered:

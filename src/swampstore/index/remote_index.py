@@ -9,9 +9,10 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.changes import Change, attempts, trust
 from swampstore.index.documents import Documents
-from swampstore.index.fencing import fence
-from swampstore.index.format import Entry
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.format import Entry, Meta, decode_meta
 from swampstore.index.local_copy import LocalCopy
+from swampstore.index.matching import Matching
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.reading import Reader
@@ -30,9 +31,10 @@ from swampstore.index.state import (
     View,
 )
 from swampstore.index.version import IndexContext
-from swampstore.index.versions import version_of
+from swampstore.index.versions import FIRST, version_of
 from swampstore.index.watch import Watch
-from swampstore.stores.protocol import Store
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Fetched, Store
 
 
 class RemoteIndex:
@@ -42,19 +44,13 @@ class RemoteIndex:
     are: only an object that is not there counts as absent.
     """
 
-    def __init__(
-        self, store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
-    ) -> None:
-        documents = Documents(store, names, concurrency)
-        copy = LocalCopy(names.cache_dir, base, documents)
-        recovery = Recovery(documents, names, base, copy)
-        watch = Watch(documents, recovery, base, clock)
-        self._context = IndexContext(documents, base, copy, recovery, watch, clock)
-        self._base = base
-        self._clock = clock
-        self._documents = documents
-        self._watch = watch
-        self._sighting: MetaSnapshot | None = None
+    def __init__(self, context: IndexContext) -> None:
+        self._context = context
+        self._base = context.base
+        self._clock = context.clock
+        self._documents = context.documents
+        self._watch = context.watch
+        self._snapshot: MetaSnapshot | None = None
         self._reader: Reader | None = None
 
     @property
@@ -66,13 +62,13 @@ class RemoteIndex:
 
     def is_unchanged(self, scope: Scope | None = None) -> bool:
         """Whether the base still agrees with the remote (in the scope): usually one request."""
-        self._sighting = None
+        self._snapshot = None
         return self._watch.is_unchanged(scope)
 
     def refresh(self) -> State:
         """Look at the remote; the next `changes` or `view` starts from what was found."""
-        self._sighting = self._watch.look()
-        return self._sighting.state
+        self._snapshot = self._watch.look()
+        return self._snapshot.state
 
     def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
         """Yield the partitions that are not what the base agreed with.
@@ -80,10 +76,10 @@ class RemoteIndex:
         A partition may come twice, if it changed meanwhile; the later slice counts. `everything`
         yields all of them, whatever the base agreed with.
         """
-        sighting = self._look()
+        snapshot = self._look()
         reader = Reader(self._context, scope, everything=everything)
         self._reader = reader
-        yield from reader.read(sighting)
+        yield from reader.read(snapshot)
 
     def agreed(self) -> dict[str, str | None]:
         """Return the facts to `base.apply` after every slice of the last `changes` was applied.
@@ -110,9 +106,9 @@ class RemoteIndex:
         Agreements(self._base).revoke()
 
     def _look(self) -> MetaSnapshot:
-        sighting, self._sighting = self._sighting, None
+        snapshot, self._snapshot = self._snapshot, None
         self._documents.damage = []
-        return sighting or self._watch.look()
+        return snapshot or self._watch.look()
 
     # Committing --------------------------------------------------------------------------------
 
@@ -123,9 +119,9 @@ class RemoteIndex:
         are taken to be empty. If one is not, the commit raises IndexMovedError, and the next view
         has what is there.
         """
-        sighting = self._look()
-        version = version_of(sighting.version)
-        return version.view(self._context, sighting, {*partitions}, {*additions})
+        snapshot = self._look()
+        version = version_of(snapshot.version)
+        return version.view(self._context, snapshot, {*partitions}, {*additions})
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.
@@ -133,11 +129,11 @@ class RemoteIndex:
         `stored` are the paths that have objects. A view of these partitions has what is left of
         them, and a commit writes that.
         """
-        sighting = self._look()
-        self._sighting = sighting
-        if not sighting.exists:
+        snapshot = self._look()
+        self._snapshot = snapshot
+        if not snapshot.exists:
             return None
-        return version_of(sighting.version).lost_partitions(sighting, stored)
+        return version_of(snapshot.version).lost_partitions(snapshot, stored)
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
@@ -154,8 +150,8 @@ class RemoteIndex:
 
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
-        self._sighting = None
-        fence(self._context, is_new=not self._base.count())
+        self._snapshot = None
+        _fence(self._context, is_new=not self._base.count())
 
     def commit(
         self,
@@ -178,7 +174,7 @@ class RemoteIndex:
         `is_loss` says that what is taken out was lost: caches that have it push it again.
         """
         if is_loss:
-            view.sighting = self._watch.begin_anew(view.sighting)
+            view.snapshot = self._watch.begin_anew(view.snapshot)
         rels = {*upserts, *removals}
         change = Change(
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
@@ -187,11 +183,69 @@ class RemoteIndex:
 
     def migrate(self) -> Migrated:
         """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""
-        self._sighting = None
+        self._snapshot = None
         self._documents.damage = []
         for _ in attempts(()):
-            sighting = self._watch.look_again()
-            migrated = version_of(sighting.version).migrate(self._context, sighting)
+            snapshot = self._watch.look_again()
+            migrated = version_of(snapshot.version).migrate(self._context, snapshot)
             if migrated is not None:
                 return migrated
         raise AssertionError  # attempts() ends with an error
+
+
+def open_index(
+    store: Store, names: Names, base: Base, *, clock: Clock, concurrency: int = 10
+) -> RemoteIndex:
+    """Put the parts of an index together; nothing is sent yet."""
+    documents = Documents(store, names, concurrency)
+    copy = LocalCopy(names.cache_dir, base, documents)
+    recovery = Recovery(documents, names, base, copy, Matching(documents, names))
+    watch = Watch(documents, recovery, base, clock)
+    return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))
+
+
+def _fence(context: IndexContext, *, is_new: bool) -> None:
+    """Make every commit that has begun fail, for whoever took over the lock of a paused committer.
+
+    A commit replaces one document on the condition that it is still the one the commit builds on,
+    or creates it on the condition that there is none. Writing that document anew, with the same
+    entries, makes every commit that has begun before fail there; it then looks at its locks again,
+    and finds out.
+
+    Where there is no index, one is made of the files that are there. If there are none, an
+    empty one is made if the remote `is_new` to this cache; if the cache has seen it with one,
+    somebody has emptied it, which is not for us to settle.
+    """
+    fetched = context.documents.meta()
+    meta = _decoded(fetched)
+    # If somebody else writes at this very moment, that does the same.
+    with contextlib.suppress(PreconditionFailedError, IndexMovedError):
+        if fetched is None or meta is None:
+            _fence_without_meta(context, fetched, is_new=is_new)
+        else:
+            version_of(meta.version).fence(context, meta, fetched, is_new=is_new)
+
+
+def _fence_without_meta(context: IndexContext, fetched: Fetched | None, *, is_new: bool) -> None:
+    # Before anything is written: the time of the monolith may tell what the remote is.
+    snapshot = _seen(context, fetched)
+    if fetched is not None:
+        # What cannot be read is written back as it is, and a blank more.
+        context.documents.put_meta(fetched.data + b" ", fetched.info.token, commits=False)
+    version = version_of(snapshot.version)
+    version.fence_without_meta(context, snapshot, fetched, is_new=is_new)
+
+
+def _seen(context: IndexContext, fetched: Fetched | None) -> MetaSnapshot:
+    info = fetched.info if fetched else None
+    try:
+        return context.recovery.without_meta(info and info.etag, info and info.token)
+    except IndexDamagedError:
+        return MetaSnapshot(FIRST.number)
+
+
+def _decoded(fetched: Fetched | None) -> Meta | None:
+    try:
+        return decode_meta(fetched.data) if fetched else None
+    except IndexDamagedError:
+        return None

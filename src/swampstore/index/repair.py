@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from swampstore.clock import to_iso
 from swampstore.index.base import Base, Known
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -47,12 +47,14 @@ _PRECISION = timedelta(seconds=1)
 class Recovery:
     """Finds out what a damaged remote is, and what it holds."""
 
-    def __init__(self, documents: Documents, names: Names, base: Base, copy: LocalCopy) -> None:
+    def __init__(
+        self, documents: Documents, names: Names, base: Base, copy: LocalCopy, matching: Matching
+    ) -> None:
         self._documents = documents
         self._names = names
         self._base = base
         self._copy = copy
-        self._matching = Matching(documents, names)
+        self._matching = matching
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
@@ -74,20 +76,20 @@ class Recovery:
         found = dict(self._documents.shards(shards))
         if any(number for shard in found.values() for number in _numbers(document(shard))):
             return self._sharded(shards, etag, token)
-        sighting = MetaSnapshot(1, etag=etag, token=token)
-        monolith = self._copy.monolith() if MONOLITH_KEY in listed else Found()
+        snapshot = MetaSnapshot(1, etag=etag, token=token)
+        monolith = self._copy.monolith() if MONOLITH_KEY in listed else StoredDocument()
         if monolith.doc is None:
-            return self.discover(sighting)
+            return self.discover(snapshot)
         if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
             return self._sharded(shards, etag, token)
-        return self._believed(sighting, monolith, listed, found)
+        return self._believed(snapshot, monolith, listed, found)
 
     def _believed(
         self,
-        sighting: MetaSnapshot,
-        monolith: Found,
+        snapshot: MetaSnapshot,
+        monolith: StoredDocument,
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, Found],
+        shards: Mapping[str, StoredDocument],
     ) -> MetaSnapshot:
         """Return a version 1 remote as its monolith shows it, if that names all versions there are.
 
@@ -96,11 +98,11 @@ class Recovery:
         """
         files = self._payload(listed)
         if not self._unnamed(_versions(files), document(monolith)):
-            return sighting
+            return snapshot
         entries = self._entries(files, self._told(files, listed, shards, monolith))
-        return replace(sighting, discovered=_made_of(entries, monolith))
+        return replace(snapshot, discovered=_made_of(entries, monolith))
 
-    def discover(self, sighting: MetaSnapshot) -> MetaSnapshot:
+    def discover(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.
 
         The files there are, each as its shard tells of it if that can be believed.
@@ -109,13 +111,13 @@ class Recovery:
         files = self._payload(listed)
         found = dict(self._documents.shards(self._documents.shards_among(listed.values())))
         entries = self._entries(files, self._told(files, listed, found))
-        is_exact = _are_all_there(sighting.meta, found)
+        is_exact = _are_all_there(snapshot.meta, found)
         if is_exact:
             # What the index named stays named, also where the object is lost too.
-            for partition in sighting.meta.partitions if sighting.meta else ():
+            for partition in snapshot.meta.partitions if snapshot.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
-        made = _made_of(entries, Found(), is_exact=is_exact) if entries else None
-        return replace(sighting, exists=bool(entries), discovered=made)
+        made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
+        return replace(snapshot, exists=bool(entries), discovered=made)
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -141,10 +143,12 @@ class Recovery:
             versions.setdefault(partition_of(rel), {})[rel] = info
         return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
 
-    def completed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
+    def completed(
+        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
+    ) -> StoredDocument:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
-        unnamed = self._unnamed(sighting.versions.get(partition, {}), doc)
+        unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
         if not unnamed:
             return found
         return replace(found, doc=replace(doc, entries={**unnamed, **doc.entries}), is_dirty=True)
@@ -170,24 +174,28 @@ class Recovery:
 
     # A lost or damaged shard -------------------------------------------------------------------
 
-    def shards(self, partitions: Collection[str], sighting: MetaSnapshot) -> dict[str, Found]:
+    def shards(
+        self, partitions: Collection[str], snapshot: MetaSnapshot
+    ) -> dict[str, StoredDocument]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
         that may lack a version: the commit writes that document again, and nobody looks any more.
         """
-        chosen = {*partitions, *sighting.versions}
+        chosen = {*partitions, *snapshot.versions}
         found = self._documents.all(self._documents.shard, chosen)
-        return {one: self._healed(one, shard, sighting) for one, shard in found.items()}
+        return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 
-    def _healed(self, partition: str, found: Found, sighting: MetaSnapshot) -> Found:
-        assert sighting.meta is not None
-        is_lost = found.etag is not None or partition in sighting.meta.partitions
+    def _healed(
+        self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
+    ) -> StoredDocument:
+        assert snapshot.meta is not None
+        is_lost = found.etag is not None or partition in snapshot.meta.partitions
         if found.doc is None and is_lost:
-            return self.rebuilt(partition, found, sighting.meta)
-        return with_uncommitted(partition, self.completed(partition, found, sighting), sighting)
+            return self.rebuilt(partition, found, snapshot.meta)
+        return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
 
-    def rebuilt(self, partition: str, found: Found, meta: Meta | None) -> Found:
+    def rebuilt(self, partition: str, found: StoredDocument, meta: Meta | None) -> StoredDocument:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.
 
         Otherwise as far as the files show them, which `is_guess`.
@@ -202,7 +210,7 @@ class Recovery:
                 rel: encode_entry(rel, Entry(known.size, known.modified, known.sha256))
                 for rel, known in sorted(self._base.in_partition(partition).items())
             }
-            return Found(
+            return StoredDocument(
                 Document(entries), found.etag, found.token, is_dirty=True, is_recovered=True
             )
         self._documents.report(
@@ -214,7 +222,7 @@ class Recovery:
             for rel, info in self._payload(listed).items()
             if partition_of(rel) == partition
         }
-        return Found(
+        return StoredDocument(
             Document(self._entries(files, {})),
             found.etag,
             found.token,
@@ -282,8 +290,8 @@ class Recovery:
         self,
         files: Mapping[str, ObjectInfo],
         listed: Mapping[str, ObjectInfo],
-        shards: Mapping[str, Found],
-        monolith: Found | None = None,
+        shards: Mapping[str, StoredDocument],
+        monolith: StoredDocument | None = None,
     ) -> RawEntries:
         """Return what documents tell of files that were not written after them.
 
@@ -325,7 +333,7 @@ class Recovery:
         }
 
 
-def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
+def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bool:
     """Whether all shards are those that agreed with the monolith that was there."""
     if meta is None or meta.monolith is None:
         return False
@@ -337,10 +345,12 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, Found]) -> bool:
     )
 
 
-def _made_of(entries: RawEntries, onto: Found, *, is_exact: bool = False) -> Found:
+def _made_of(
+    entries: RawEntries, onto: StoredDocument, *, is_exact: bool = False
+) -> StoredDocument:
     """Return a monolith of these entries, to be written in the place of the one that is there."""
     extra = onto.doc.extra if onto.doc else {}
-    return Found(
+    return StoredDocument(
         Document(entries, extra),
         onto.etag,
         onto.token,
@@ -385,7 +395,7 @@ def _numbers(shard: Document) -> Iterator[int]:
 
 
 def _went_on(
-    listed: Mapping[str, ObjectInfo], shards: Mapping[str, Found], monolith: Document
+    listed: Mapping[str, ObjectInfo], shards: Mapping[str, StoredDocument], monolith: Document
 ) -> bool:
     """Whether shards without commit numbers went on after the monolith was frozen.
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from swampstore.index.base import Base
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
@@ -202,7 +202,7 @@ class MetaSnapshot:
     token: str | None = None
     is_healed: bool = False
     exists: bool = True
-    discovered: Found | None = None
+    discovered: StoredDocument | None = None
     is_exact: bool = False
     versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
 
@@ -218,7 +218,7 @@ class MetaSnapshot:
         is_damaged = self.etag is not None and self.text is None
         return self.exists and not is_damaged and not self.is_healed and self.discovered is None
 
-    def tells_of(self, partition: str, found: Found) -> bool:
+    def tells_of(self, partition: str, found: StoredDocument) -> bool:
         """Whether, on version 2, the commit that wrote a shard came to its end."""
         if self.meta is None or self.is_healed:
             return True  # nobody knows
@@ -248,19 +248,19 @@ class View:
 
     def __init__(
         self,
-        sighting: MetaSnapshot,
+        snapshot: MetaSnapshot,
         *,
-        monolith: Found | None = None,
-        shards: Mapping[str, Found] | None = None,
+        monolith: StoredDocument | None = None,
+        shards: Mapping[str, StoredDocument] | None = None,
     ) -> None:
-        self.sighting = sighting
+        self.snapshot = snapshot
         self.monolith = monolith
         self.shards = dict(shards or {})
 
     @property
     def version(self) -> int:
         """The version of the remote."""
-        return self.sighting.version
+        return self.snapshot.version
 
     @property
     def is_unfinished(self) -> bool:
@@ -272,7 +272,7 @@ class View:
         if self.is_made_anew:
             return True
         if self.monolith is not None:
-            return self.monolith.etag is not None and not self.sighting.agrees_with(
+            return self.monolith.etag is not None and not self.snapshot.agrees_with(
                 self.monolith.etag
             )
         return any(self.is_untold(partition) for partition in self.shards)
@@ -281,11 +281,11 @@ class View:
     def is_made_anew(self) -> bool:
         """Whether some of the entries were put together from what is left of a damaged index."""
         found = [self.monolith] if self.monolith else self.shards.values()
-        return self.sighting.is_healed or any(one.is_recovered for one in found)
+        return self.snapshot.is_healed or any(one.is_recovered for one in found)
 
     def is_untold(self, partition: str) -> bool:
         """Whether `_meta.json` does not tell of what a shard holds."""
-        meta, found = self.sighting.meta, self.shards[partition]
+        meta, found = self.snapshot.meta, self.shards[partition]
         if meta is None or found.doc is None:
             return False
         if partition not in meta.partitions:
@@ -318,15 +318,17 @@ class View:
         return sorted(rel for one in found for rel in document(one).entries)
 
 
-def with_uncommitted(partition: str, found: Found, sighting: MetaSnapshot) -> Found:
+def with_uncommitted(
+    partition: str, found: StoredDocument, snapshot: MetaSnapshot
+) -> StoredDocument:
     """Return a shard with what a commit took out of it that did not come to its end."""
-    if found.doc is None or not found.doc.removed or sighting.tells_of(partition, found):
+    if found.doc is None or not found.doc.removed or snapshot.tells_of(partition, found):
         return found
     restored = frozenset(found.doc.removed.keys() - found.doc.entries.keys())
     return replace(found, doc=found.doc.with_removed(), is_dirty=True, restored=restored)
 
 
-def document(found: Found) -> Document:
+def document(found: StoredDocument) -> Document:
     """Return a document, an empty one if there is none."""
     return found.doc or Document({})
 

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock, to_iso
-from swampstore.index.base_update import after_monolith
 from swampstore.index.changes import Change, index_moved, new_write_id
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -43,7 +42,7 @@ from swampstore.index.state import (
     same,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
-from swampstore.index.version1_commit import MonolithCommit
+from swampstore.index.version1_commit import MonolithCommit, after_monolith
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched
 
@@ -206,7 +205,7 @@ class Version1(IndexVersion):
                 _refuse_newer_copies(context, snapshot, partitions | additions)
                 return View(snapshot, monolith=monolith)
             snapshot = context.recovery.discover(snapshot)
-        return View(snapshot, monolith=snapshot.discovered or Found(Document({})))
+        return View(snapshot, monolith=snapshot.discovered or StoredDocument(Document({})))
 
     # Writing -------------------------------------------------------------------------------------
 
@@ -312,7 +311,7 @@ def _create_index(context: IndexContext) -> None:
     meta = Meta(version=Version1.number, partitions=(), origin=new_write_id())
     context.documents.put_meta(encode_meta(meta, new_write_id()), None, commits=False)
     found = context.recovery.discover(MetaSnapshot(Version1.number)).discovered
-    _put_monolith(context, document(found or Found()), None)
+    _put_monolith(context, document(found or StoredDocument()), None)
 
 
 def _put_monolith(context: IndexContext, doc: Document, token: str | None) -> str:

@@ -14,9 +14,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from swampstore.clock import to_iso
-from swampstore.index.changes import Change, attempts, index_moved, new_write_id
-from swampstore.index.documents import Found
+from swampstore.clock import Clock, to_iso
+from swampstore.index.base import Base
+from swampstore.index.changes import (
+    Change,
+    Shards,
+    attempts,
+    index_moved,
+    new_write_id,
+    record_shards,
+    scope_key,
+    scopes_of,
+    seen_facts,
+)
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import (
     Document,
     Meta,
@@ -25,7 +36,21 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.index.state import MetaSnapshot, View, document, grouped, slices_of
+from swampstore.index.partitions import Scope
+from swampstore.index.state import (
+    GONE,
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    Committed,
+    MetaSnapshot,
+    View,
+    document,
+    from_monolith,
+    grouped,
+    same,
+    slices_of,
+)
 from swampstore.stores.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
@@ -36,12 +61,12 @@ if TYPE_CHECKING:
 class MonolithCommitted:
     """The remote after a commit.
 
-    `monolith_before` and `monolith` are the ETags of the monolith. `sighting` is the `_meta.json`
+    `monolith_before` and `monolith` are the ETags of the monolith. `snapshot` is the `_meta.json`
     that goes with it, None if a later commit of somebody else takes care of that. `onto` is the
     one it was built on; `touched` are the partitions of the change.
     """
 
-    sighting: MetaSnapshot | None
+    snapshot: MetaSnapshot | None
     onto: MetaSnapshot
     monolith_before: str | None
     monolith: str | None
@@ -52,10 +77,10 @@ class MonolithCommitted:
 class _Written:
     """A monolith of ours, the one it replaced, and what was seen of the remote before."""
 
-    before: Found
+    before: StoredDocument
     doc: Document
     etag: str
-    ground: MetaSnapshot
+    onto: MetaSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,41 +110,43 @@ class MonolithCommit:
         assert found is not None
         if not change.rels and not found.is_dirty and not view.is_unfinished:
             return MonolithCommitted(
-                view.sighting, view.sighting, found.etag, found.etag, frozenset()
+                view.snapshot, view.snapshot, found.etag, found.etag, frozenset()
             )
         touched = frozenset(change.by_partition())
         is_missing = found.is_guess and found.etag is None
-        seen = self._watch.begin_anew(view.sighting) if is_missing else view.sighting
+        seen = self._watch.begin_anew(view.snapshot) if is_missing else view.snapshot
         mono = self._write_monolith(seen, found, change)
-        ground, sighting = mono.ground, None
+        onto, snapshot = mono.onto, None
         for _ in attempts(change.rels):
             # What was seen may be as old as the uploads took long. If others migrated meanwhile,
             # the shards are theirs: writing them would take out what was committed since.
-            if self._watch.is_same(ground):
-                sighting = self._write_meta(ground, self._write_shards(ground, mono, touched), mono)
-            if sighting is None:
-                ground = self._watch.look_again()
-                if ground.version != 1:
+            if self._watch.is_same(onto):
+                snapshot = self._write_meta(onto, self._write_shards(onto, mono, touched), mono)
+            if snapshot is None:
+                onto = self._watch.look_again()
+                if onto.version != 1:
                     raise index_moved("the remote was migrated to version 2", change.rels)
                 if self._is_latest(mono):
                     continue
-            return MonolithCommitted(sighting, ground, mono.before.etag, mono.etag, touched)
+            return MonolithCommitted(snapshot, onto, mono.before.etag, mono.etag, touched)
         raise AssertionError  # attempts() ends with an error
 
     # The monolith ------------------------------------------------------------------------------
 
-    def _write_monolith(self, ground: MetaSnapshot, found: Found, change: Change) -> _Written:
+    def _write_monolith(
+        self, onto: MetaSnapshot, found: StoredDocument, change: Change
+    ) -> _Written:
         for _ in attempts(change.rels):
             merged = change.onto(document(found))
             data = encode_monolith(merged, to_iso(self._clock()), new_write_id())
             try:
                 written = self._documents.put_monolith(data, found.token)
             except PreconditionFailedError:
-                ground = self._watch.look_again()
+                onto = self._watch.look_again()
                 if found.is_guess:
                     raise index_moved("somebody else is healing the index", change.rels) from None
                 found = self._copy.fetch()
-                if ground.version != 1 or found.doc is None:
+                if onto.version != 1 or found.doc is None:
                     raise index_moved("the remote has another index now", change.rels) from None
                 change.check(found.doc.entries)
                 self._look_again(change.upserts.keys())
@@ -127,7 +154,7 @@ class MonolithCommit:
             self._copy.save(data, written.etag, written.token)
             if found.is_guess:
                 found = replace(found, etag=None)  # nobody has agreed with these entries
-            return _Written(found, merged, written.etag, ground)
+            return _Written(found, merged, written.etag, onto)
         raise AssertionError  # attempts() ends with an error
 
     def _is_latest(self, mono: _Written) -> bool:
@@ -138,18 +165,18 @@ class MonolithCommit:
     # Shards ------------------------------------------------------------------------------------
 
     def _write_shards(
-        self, ground: MetaSnapshot, mono: _Written, touched: Collection[str]
+        self, onto: MetaSnapshot, mono: _Written, touched: Collection[str]
     ) -> _Shards:
-        if ground.meta is None or not ground.agrees_with(mono.before.etag):
-            return self._restore_shards(ground, mono, touched)
+        if onto.meta is None or not onto.agrees_with(mono.before.etag):
+            return self._restore_shards(onto, mono, touched)
         slices = slices_of(mono.doc.entries, touched)
         written, failed = self._write(slices)
-        etags = {**ground.meta.shards, **written}
-        partitions = dict.fromkeys((*ground.meta.partitions, *slices))
+        etags = {**onto.meta.shards, **written}
+        partitions = dict.fromkeys((*onto.meta.partitions, *slices))
         return _shards_of((one for one in partitions if slices.get(one, True)), etags, failed)
 
     def _restore_shards(
-        self, ground: MetaSnapshot, mono: _Written, touched: Collection[str]
+        self, onto: MetaSnapshot, mono: _Written, touched: Collection[str]
     ) -> _Shards:
         """Write every shard that may not be the one of this monolith.
 
@@ -162,7 +189,7 @@ class MonolithCommit:
         _, newer = self._documents.tried(self._documents.shard, slices.keys() & listed.keys())
         written, failed = self._write({one: slices[one] for one in slices.keys() - newer.keys()})
         etags = {**{one: listed[one] for one in current}, **written}
-        known = ground.meta.partitions if ground.meta else ()
+        known = onto.meta.partitions if onto.meta else ()
         partitions = dict.fromkeys((*known, *groups))
         is_short = failed or bool(newer)
         return _shards_of((one for one in partitions if one in groups), etags, is_short)
@@ -199,32 +226,87 @@ class MonolithCommit:
     # _meta.json --------------------------------------------------------------------------------
 
     def _write_meta(
-        self, ground: MetaSnapshot, shards: _Shards, mono: _Written
+        self, onto: MetaSnapshot, shards: _Shards, mono: _Written
     ) -> MetaSnapshot | None:
         meta = Meta(
             version=1,
             partitions=shards.partitions,
             shards=shards.etags,
             monolith=mono.etag if shards.is_whole else None,
-            extra=ground.meta.extra if ground.meta else {},
-            origin=self._origin(ground, mono),
+            extra=onto.meta.extra if onto.meta else {},
+            origin=self._origin(onto, mono),
         )
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, ground.token, commits=False)
+            written = self._documents.put_meta(data, onto.token, commits=False)
         except PreconditionFailedError:
             return None
         if shards.is_whole:
             self._copy.agrees(mono.etag, data.decode())
         return MetaSnapshot(1, meta, data.decode(), written.etag, written.token)
 
-    def _origin(self, ground: MetaSnapshot, mono: _Written) -> str | None:
-        if mono.before.is_guess and ground.meta is None:
+    def _origin(self, onto: MetaSnapshot, mono: _Written) -> str | None:
+        if mono.before.is_guess and onto.meta is None:
             return new_write_id()  # nobody may take what is missing for deleted
-        return self._watch.origin(ground.meta)
+        return self._watch.origin(onto.meta)
 
 
 def _shards_of(partitions: Iterable[str], etags: Mapping[str, str], failed: bool) -> _Shards:
     chosen = tuple(partitions)
     known = {one: etags[one] for one in chosen if one in etags}
     return _Shards(chosen, known, not failed and len(known) == len(chosen))
+
+
+def after_monolith(
+    base: Base, done: MonolithCommitted, scope: Scope | None, clock: Clock
+) -> Committed:
+    """Return what to remember of a commit to a version 1 remote."""
+    if done.snapshot is done.onto:
+        return Committed(None, {}, {})
+    if done.snapshot is None or done.snapshot.meta is None:
+        return Committed(None, {}, record_shards(done.touched, {}, None))
+    facts = seen_facts(base, done.snapshot) | {MONOLITH_CHECKED: to_iso(clock())}
+    now = _shards_now(done, done.snapshot.meta)
+    shards: Shards = {}
+    for one in scopes_of(scope):
+        known = base.shard_etags(scope_key(one))
+        if _held_everything(base, done, one):
+            state = done.snapshot.fingerprint(done.monolith)
+            facts |= Agreements.fact(one, state, Agreements(base).epoch)
+            if one is None:
+                facts[MONOLITH_ETAG] = done.monolith
+            chosen = {part for part in now if one is None or part in done.touched}
+        else:
+            chosen = _followed(done, known)
+        current = {part: now[part] for part in chosen if known.get(part) != (now[part] or GONE)}
+        shards |= record_shards(done.touched - chosen, current, one)
+    return Committed(None, facts, shards)
+
+
+def _shards_now(done: MonolithCommitted, meta: Meta) -> dict[str, str | None]:
+    """Return the ETags of all shards, None for touched ones without entries."""
+    assert done.monolith is not None
+    unsharded = from_monolith(done.monolith)
+    return dict.fromkeys(done.touched) | {
+        partition: meta.shards.get(partition, unsharded) for partition in meta.partitions
+    }
+
+
+def _held_everything(base: Base, done: MonolithCommitted, scope: Scope | None) -> bool:
+    """Whether the base had all that the monolith had before the commit."""
+    if done.monolith_before is None:
+        return not done.onto.exists and base.count() == 0
+    agreed = Agreements(base).of(scope)
+    return agreed is not None and same(agreed.monolith, done.monolith_before)
+
+
+def _followed(done: MonolithCommitted, known: Mapping[str, str]) -> set[str]:
+    """Return the touched partitions that the base had before the commit as they were."""
+    before = done.onto.meta
+    if before is None or not done.onto.agrees_with(done.monolith_before):
+        return set()
+    return {
+        partition
+        for partition in done.touched
+        if known.get(partition, GONE) == before.shards.get(partition, GONE)
+    }

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import Clock
-from swampstore.index.base_update import after_shards
 from swampstore.index.changes import NO_CHANGE, Change, index_moved, new_write_id, trust
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
@@ -35,7 +34,7 @@ from swampstore.index.state import (
     with_uncommitted,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
-from swampstore.index.version2_commit import ShardCommit
+from swampstore.index.version2_commit import ShardCommit, after_shards
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 from swampstore.stores.protocol import Fetched
 
@@ -116,7 +115,9 @@ class Version2(IndexVersion):
             yield from reader.gone(current)
         reader.seen = snapshot.fingerprint(None) if is_whole else None
 
-    def _slice(self, reader: Reader, partition: str, found: Found, snapshot: MetaSnapshot) -> Slice:
+    def _slice(
+        self, reader: Reader, partition: str, found: StoredDocument, snapshot: MetaSnapshot
+    ) -> Slice:
         context = reader.context
         if found.doc is None:
             if self._was_dropped(context, partition, snapshot):
@@ -159,7 +160,9 @@ class Version2(IndexVersion):
         if context.documents.store.capabilities.conditional_create:
             assumed = additions - partitions - context.doubtful - {*snapshot.meta.partitions}
         shards = context.recovery.shards((partitions | additions) - assumed, snapshot)
-        return View(snapshot, shards=shards | dict.fromkeys(assumed, Found(is_assumed=True)))
+        return View(
+            snapshot, shards=shards | dict.fromkeys(assumed, StoredDocument(is_assumed=True))
+        )
 
     # Writing -------------------------------------------------------------------------------------
 

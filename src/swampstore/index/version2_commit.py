@@ -19,18 +19,34 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
+from swampstore.index.base import Base
 from swampstore.index.changes import (
     NO_CHANGE,
     Change,
+    Shards,
     adopted,
     attempts,
     index_moved,
     new_write_id,
+    record_shards,
+    scope_key,
+    scopes_of,
+    seen_facts,
 )
-from swampstore.index.documents import Found
+from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
-from swampstore.index.partitions import shard_key
-from swampstore.index.state import MetaSnapshot, View, document, with_uncommitted
+from swampstore.index.partitions import Scope, shard_key
+from swampstore.index.state import (
+    GONE,
+    MONOLITH_CHECKED,
+    MONOLITH_ETAG,
+    Agreements,
+    Committed,
+    MetaSnapshot,
+    View,
+    document,
+    with_uncommitted,
+)
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 
 if TYPE_CHECKING:
@@ -44,7 +60,7 @@ _MADE_ANEW = "made anew"
 class _Shard:
     """A touched shard: what is on the store now, and the ETag of the entries it replaced."""
 
-    found: Found
+    found: StoredDocument
     etag_before: str | None
 
 
@@ -56,7 +72,7 @@ class ShardsCommitted:
     partition, None: no entries), `etags` what they are now (None: no entries left).
     """
 
-    sighting: MetaSnapshot
+    snapshot: MetaSnapshot
     onto: MetaSnapshot
     etags_before: Mapping[str, str | None]
     etags: Mapping[str, str | None]
@@ -79,22 +95,22 @@ class ShardCommit:
         for partition, found in view.shards.items():
             if found.is_dirty or view.is_untold(partition):
                 parts.setdefault(partition, NO_CHANGE)
-        ground = view.sighting
-        if not parts and not ground.is_healed:
-            return ShardsCommitted(ground, ground, {}, {})
+        onto = view.snapshot
+        if not parts and not onto.is_healed:
+            return ShardsCommitted(onto, onto, {}, {})
         self._prepare(view, parts, change)
-        if any(view.shards[one].is_guess for one in parts) and not ground.is_healed:
-            ground = self._watch.begin_anew(ground)
+        if any(view.shards[one].is_guess for one in parts) and not onto.is_healed:
+            onto = self._watch.begin_anew(onto)
         written: dict[str, _Shard] = {}
         with self._putting_back(parts, written):
-            return self._commit(view, change, parts, ground, written)
+            return self._commit(view, change, parts, onto, written)
 
     def _prepare(self, view: View, parts: Collection[str], change: Change) -> None:
         """Raise what would stand in the way of the commit, before the first entry is taken out."""
         if change.removals:
             self._documents.guard()
         if any(view.shards[one].restored for one in parts) and not self._watch.is_same(
-            view.sighting
+            view.snapshot
         ):
             raise index_moved("others were about to commit", change.rels)
 
@@ -122,7 +138,7 @@ class ShardCommit:
         view: View,
         change: Change,
         parts: Mapping[str, Change],
-        ground: MetaSnapshot,
+        onto: MetaSnapshot,
         shards: dict[str, _Shard],
     ) -> ShardsCommitted:
         """Commit; `shards` are those that were written, by partition, at any time."""
@@ -134,7 +150,7 @@ class ShardCommit:
             if view.is_untold(partition)
         }
         for _ in attempts(change.rels):
-            seq = self._last_seq(ground) + 1
+            seq = self._last_seq(onto) + 1
             self._write_shards(parts, seen, seq, untold, shards)
             for partition, shard in shards.items():
                 if partition not in before or shard.etag_before != seen[partition].found.etag:
@@ -144,15 +160,15 @@ class ShardCommit:
                 one: document(shard.found).commit_seq or seq for one, shard in shards.items()
             }
             is_free = {*numbers.values()} <= {seq}
-            sighting = self._write_meta(ground, shards, seq) if is_free else None
-            if sighting is not None:
+            snapshot = self._write_meta(onto, shards, seq) if is_free else None
+            if snapshot is not None:
                 self._remove_empty(shards)
-                return ShardsCommitted(sighting, ground, before, _etags(shards))
+                return ShardsCommitted(snapshot, onto, before, _etags(shards))
             untold = numbers
-            ground = self._watch.look_again()
-            if ground.version != 2:
+            onto = self._watch.look_again()
+            if onto.version != 2:
                 raise index_moved("the remote is no longer of version 2", change.rels)
-            seen |= _committed_after_all(view, seen, ground)
+            seen |= _committed_after_all(view, seen, onto)
             # A shard that was not there may have come and gone, and objects with it.
             self._look_again(
                 {
@@ -164,11 +180,11 @@ class ShardCommit:
             )
         raise AssertionError  # attempts() ends with an error
 
-    def _last_seq(self, ground: MetaSnapshot) -> int:
-        assert ground.meta is not None
-        if ground.is_healed:
-            return self._recovery.last_commit_seq(ground.meta)
-        return ground.meta.commit_seq or 0
+    def _last_seq(self, onto: MetaSnapshot) -> int:
+        assert onto.meta is not None
+        if onto.is_healed:
+            return self._recovery.last_commit_seq(onto.meta)
+        return onto.meta.commit_seq or 0
 
     # Shards ------------------------------------------------------------------------------------
 
@@ -191,7 +207,7 @@ class ShardCommit:
         self._documents.all(write, parts)
 
     def _write_shard(
-        self, partition: str, change: Change, found: Found, seq: int, removed: RawEntries
+        self, partition: str, change: Change, found: StoredDocument, seq: int, removed: RawEntries
     ) -> _Shard:
         for _ in attempts(change.rels):
             entries = document(found).entries
@@ -208,10 +224,12 @@ class ShardCommit:
                 # Whoever was faster may have used our number, and readers know entries by theirs.
                 seq = max(seq, (document(found).commit_seq or 0) + 1)
                 continue
-            return _Shard(Found(merged, written.etag, written.token), _name_of(found))
+            return _Shard(StoredDocument(merged, written.etag, written.token), _name_of(found))
         raise AssertionError  # attempts() ends with an error
 
-    def _shard_again(self, partition: str, before: Found, change: Change) -> Found:
+    def _shard_again(
+        self, partition: str, before: StoredDocument, change: Change
+    ) -> StoredDocument:
         """Return what somebody else made of a shard; raise IndexMovedError if it is lost."""
         found = self._documents.shard(partition)
         if found.doc is not None:
@@ -221,8 +239,8 @@ class ShardCommit:
         if found.etag is None:
             if before.etag is None and not before.is_dirty:
                 return found
-            ground = self._watch.look_again()
-            if ground.is_sound and ground.meta and partition not in ground.meta.partitions:
+            onto = self._watch.look_again()
+            if onto.is_sound and onto.meta and partition not in onto.meta.partitions:
                 return found  # its last entry was removed
         raise index_moved(f"{shard_key(partition)} is lost, and is recovered first", change.rels)
 
@@ -241,21 +259,21 @@ class ShardCommit:
     # _meta.json --------------------------------------------------------------------------------
 
     def _write_meta(
-        self, ground: MetaSnapshot, shards: Mapping[str, _Shard], seq: int
+        self, onto: MetaSnapshot, shards: Mapping[str, _Shard], seq: int
     ) -> MetaSnapshot | None:
-        meta = replace(self._next_meta(ground, shards), commit_seq=seq)
+        meta = replace(self._next_meta(onto, shards), commit_seq=seq)
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, ground.token, commits=True)
+            written = self._documents.put_meta(data, onto.token, commits=True)
         except PreconditionFailedError:
             return None
         return MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
 
-    def _next_meta(self, ground: MetaSnapshot, shards: Mapping[str, _Shard]) -> Meta:
-        meta = ground.meta
+    def _next_meta(self, onto: MetaSnapshot, shards: Mapping[str, _Shard]) -> Meta:
+        meta = onto.meta
         assert meta is not None
         origin = self._watch.origin(meta)
-        if ground.is_healed and not ground.is_exact:
+        if onto.is_healed and not onto.is_exact:
             origin = new_write_id()  # nobody may take what is missing for deleted
         etags = dict(meta.shards)
         if any(partition not in etags for partition in meta.partitions):
@@ -279,12 +297,12 @@ class ShardCommit:
 
 
 def _committed_after_all(
-    view: View, shards: Mapping[str, _Shard], ground: MetaSnapshot
+    view: View, shards: Mapping[str, _Shard], onto: MetaSnapshot
 ) -> dict[str, _Shard]:
     """Return the shards into which entries were put back whose removal counts by now."""
     again: dict[str, _Shard] = {}
     for partition, shard in shards.items():
-        before, meta = view.shards[partition], ground.meta
+        before, meta = view.shards[partition], onto.meta
         if before.restored and meta and meta.shards.get(partition) == before.etag:
             doc = document(shard.found)
             entries = {rel: raw for rel, raw in doc.entries.items() if rel not in before.restored}
@@ -293,7 +311,7 @@ def _committed_after_all(
     return again
 
 
-def _name_of(found: Found) -> str | None:
+def _name_of(found: StoredDocument) -> str | None:
     """Return the ETag that a base agreeing with these entries has; None: there are no entries."""
     if found.is_dirty:
         return _MADE_ANEW
@@ -310,3 +328,26 @@ def _etags(shards: Mapping[str, _Shard]) -> dict[str, str | None]:
 
 def _has_entries(doc: Document | None) -> bool:
     return doc is not None and bool(doc.entries)
+
+
+def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Committed:
+    """Return what to remember of a commit to a version 2 remote."""
+    meta = done.snapshot.meta
+    assert meta is not None
+    if done.snapshot is done.onto:
+        return Committed(meta.commit_seq, {}, {})
+    # The frozen monolith must never again prove anything.
+    facts = seen_facts(base, done.snapshot) | dict.fromkeys((MONOLITH_ETAG, MONOLITH_CHECKED))
+    agreements = Agreements(base)
+    shards: Shards = {}
+    for one in scopes_of(scope):
+        known = base.shard_etags(scope_key(one))
+        followed = {
+            partition: etag
+            for partition, etag in done.etags.items()
+            if known.get(partition, GONE) == (done.etags_before[partition] or GONE)
+        }
+        shards |= record_shards(done.etags.keys() - followed.keys(), followed, one)
+        if agreements.of(one) == done.onto.fingerprint(None) and followed == done.etags:
+            facts |= agreements.fact(one, done.snapshot.fingerprint(None), agreements.epoch)
+    return Committed(meta.commit_seq, facts, shards)

@@ -135,22 +135,22 @@ class Watch:
         known = (meta and meta.origin) or self._base.fact(ORIGIN)
         return known or (new_write_id() if meta is None else None)
 
-    def begin_anew(self, sighting: MetaSnapshot) -> MetaSnapshot:
+    def begin_anew(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Give the remote another origin, before an index that had to be guessed is written.
 
         By that, everybody knows that what is missing from now on was not deleted. Raises
         IndexMovedError if somebody else wrote `_meta.json`.
         """
         meta = replace(
-            sighting.meta or Meta(sighting.version, ()), origin=new_write_id(), monolith=None
+            snapshot.meta or Meta(snapshot.version, ()), origin=new_write_id(), monolith=None
         )
         data = encode_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, sighting.token, commits=True)
+            written = self._documents.put_meta(data, snapshot.token, commits=True)
         except PreconditionFailedError:
             raise index_moved("somebody else is healing the index", ()) from None
         return replace(
-            sighting, meta=meta, text=data.decode(), etag=written.etag, token=written.token
+            snapshot, meta=meta, text=data.decode(), etag=written.etag, token=written.token
         )
 
     def look_again(self) -> MetaSnapshot:
@@ -158,10 +158,10 @@ class Watch:
         self._answer = self._monolith = None
         return self._interpret(self._ask(None))
 
-    def is_same(self, sighting: MetaSnapshot) -> bool:
+    def is_same(self, snapshot: MetaSnapshot) -> bool:
         """Whether `_meta.json` still is the one that was seen."""
-        answer = self._ask(sighting.etag)
-        return answer.is_unchanged if sighting.etag else answer.fetched is None
+        answer = self._ask(snapshot.etag)
+        return answer.is_unchanged if snapshot.etag else answer.fetched is None
 
     def _ask(self, etag: str | None) -> _Answer:
         if etag is None:
@@ -193,10 +193,10 @@ class Watch:
         if self._base.fact(META_ETAG) is not None:
             self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
 
-    def _known_version(self, sighting: MetaSnapshot) -> MetaSnapshot:
-        if sighting.exists and self._base.fact(INDEX_VERSION) != str(sighting.version):
-            self._base.apply(facts={INDEX_VERSION: str(sighting.version)})
-        return sighting
+    def _known_version(self, snapshot: MetaSnapshot) -> MetaSnapshot:
+        if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
+            self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
+        return snapshot
 
 
 def _decode(data: bytes) -> Meta | None:

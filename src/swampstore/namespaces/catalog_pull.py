@@ -18,7 +18,7 @@ from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import MemoryDatabase
 from swampstore.catalog.export import EXPORT, ExportedRows
-from swampstore.catalog.foreign import ForeignCatalogs, Pulled
+from swampstore.catalog.foreign import ForeignCatalogs, PublishedRows, Pulled
 from swampstore.catalog.schema import Row
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import DiskError, ValidationError
@@ -190,14 +190,13 @@ def _is_namespace(name: str) -> bool:
         return False
 
 
-class _Walk:
+class _Walk(PublishedRows):
     """The rows of a namespace, read from its files. `bad` counts branches that cannot be read."""
 
     def __init__(self, base: str, namespace: str) -> None:
         directory = f"{base}/{namespace}"
         self._namespace = namespace
         self._tree = Tree.only_read(directory)
-        self.bad = 0
 
     def __iter__(self) -> Iterator[Row]:
         catalog = Catalog(MemoryDatabase(), self._namespace)

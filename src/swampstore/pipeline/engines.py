@@ -150,25 +150,25 @@ class EngineCarrier:
 
     def upload(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         uploads: Sequence[Upload],
         sizes: Mapping[str, int],
         deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         carrier = self._carrier("push", len(uploads))
-        return carrier.upload(parts, uploads, sizes, deadline)
+        return carrier.upload(context, uploads, sizes, deadline)
 
     def download(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         downloads: Sequence[Download],
         staging: Staging,
         deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
         carrier = self._carrier("pull", len(downloads))
-        return carrier.download(parts, downloads, staging, deadline)
+        return carrier.download(context, downloads, staging, deadline)
 
     def _carrier(self, job: Job, files: int) -> Transport:
         if choose(self._engine, files=files, settings=self._settings, job=job) == "local":

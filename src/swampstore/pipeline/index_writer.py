@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from swampstore.clock import Clock, system_clock
 from swampstore.errors import ValidationError
@@ -13,7 +14,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
-from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.remote_index import RemoteIndex, open_index
 from swampstore.index.state import View
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST, version_of
@@ -22,19 +23,16 @@ from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
 
 
+@dataclass(frozen=True, slots=True)
 class IndexWriter:
     """The index of one place, and its locks. Use it from one thread."""
 
-    def __init__(self, place: Place, store: Store, directory: str, clock: Clock) -> None:
-        self.place = place
-        self.store = store
-        self.names: Names = place.names(directory)
-        self.base = Base(directory, str(place))
-        self.index = RemoteIndex(store, self.names, self.base, clock=clock)
-        self.locks = LockManager(
-            store, place.namespace, timeout=place.locks.timeout, ttl=place.locks.ttl
-        )
-        self.locks.on_steal = self.index.fence
+    place: Place
+    store: Store
+    names: Names
+    base: Base
+    index: RemoteIndex
+    locks: LockManager
 
     def entries(self) -> dict[str, Entry]:
         """Return what the whole index says now, without damaged entries."""
@@ -79,30 +77,35 @@ class IndexWriter:
 @contextlib.contextmanager
 def _opened(place: Place, store: Store, clock: Clock) -> Iterator[IndexWriter]:
     with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
-        editor = IndexWriter(place, store, directory, clock)
+        names, base = place.names(directory), Base(directory, str(place))
+        index = open_index(store, names, base, clock=clock)
+        locks = LockManager(
+            store, place.namespace, timeout=place.locks.timeout, ttl=place.locks.ttl
+        )
+        locks.on_steal = index.fence
         try:
-            yield editor
+            yield IndexWriter(place, store, names, base, index, locks)
         finally:
-            editor.base.close()
+            base.close()
 
 
 @contextlib.contextmanager
 def committer(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
-    """Yield an editor that takes the global lock for the time of each commit, as a push does."""
+    """Yield a writer that takes the global lock for the time of each commit, as a push does."""
     if not place.indexed:
         raise ValidationError(
             f"{place} is used in place and has no index",
             hint="Name a bucket, or a directory as file:///path.",
         )
-    with place.open() as store, _opened(place, store, clock) as editor:
-        yield editor
+    with place.open() as store, _opened(place, store, clock) as writer:
+        yield writer
 
 
 @contextlib.contextmanager
 def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWriter]:
-    """Yield an editor that works alone: no session of others begins until this one ends."""
-    with committer(place, clock=clock) as editor, editor.locks.everything():
-        yield editor
+    """Yield a writer that works alone: no session of others begins until this one ends."""
+    with committer(place, clock=clock) as writer, writer.locks.everything():
+        yield writer
 
 
 def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
@@ -110,9 +113,9 @@ def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
 
     None: for one that is empty. Raises NewerFormatError.
     """
-    with _opened(place, store, system_clock) as editor:
+    with _opened(place, store, system_clock) as writer:
         try:
-            state = editor.index.refresh()
+            state = writer.index.refresh()
         except IndexDamagedError:
             return FIRST  # a monolith that cannot be read is one that was in use
     return version_of(state.version) if state.exists else None

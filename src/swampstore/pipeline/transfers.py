@@ -116,7 +116,7 @@ class SparkTasks:
 
     def upload(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         uploads: Sequence[Upload],
         sizes: Mapping[str, int],
         deadline: Deadline,
@@ -125,15 +125,15 @@ class SparkTasks:
         cargo = Cargo("push", uploads, lambda one: sizes[one.rel])
         left: list[Upload] = []
         began_ns = time.time_ns()
-        with Staging(parts.names.cache_dir) as staging:
-            site = self._site(parts, parts.limits.push_concurrency, staging)
+        with Staging(context.names.cache_dir) as staging:
+            site = self._site(context, context.limits.push_concurrency, staging)
             for done in self._carried(site.upload, cargo, deadline, left, site):
                 yield _recorded_by(done, began_ns)
-        yield from THREADS.upload(parts, left, sizes, deadline)
+        yield from THREADS.upload(context, left, sizes, deadline)
 
     def download(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         downloads: Sequence[Download],
         staging: Staging,
         deadline: Deadline,
@@ -141,13 +141,13 @@ class SparkTasks:
         """Fetch objects into files below the staging directory."""
         cargo = Cargo("pull", downloads, lambda one: one.entry.size)
         left: list[Download] = []
-        site = self._site(parts, parts.limits.pull_concurrency, staging)
+        site = self._site(context, context.limits.pull_concurrency, staging)
         yield from self._carried(site.download, cargo, deadline, left, site)
-        yield from THREADS.download(parts, left, staging, deadline)
+        yield from THREADS.download(context, left, staging, deadline)
 
-    def _site(self, parts: SyncContext, concurrency: int, staging: Staging) -> Site:
+    def _site(self, context: SyncContext, concurrency: int, staging: Staging) -> Site:
         each = max(1, concurrency // parallelism(self._spark))
-        return Site(self._config, parts.names, parts.clock, each, staging.path)
+        return Site(self._config, context.names, context.clock, each, staging.path)
 
     def _carried(
         self,

@@ -6,7 +6,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors, try_writing
@@ -44,33 +44,6 @@ class _Object(NamedTuple):
     token: str
 
 
-class Destination(Protocol):
-    """Where files go."""
-
-    @property
-    def names(self) -> Names:
-        """Its paths, and which of them may be there at all."""
-
-    @property
-    def directory(self) -> str | None:
-        """The directory on this machine that files end up in, None if they do not."""
-
-    def may_update(self, rel: str) -> bool:
-        """Whether a newer state of the same thing may take the place of a file."""
-
-    def release(self, rel: str) -> bool:
-        """Give up what is at and below a path, if it is safe elsewhere; False if it is not."""
-
-    def has(self, rel: str, sha256: str) -> bool:
-        """Whether this content is where it was meant to go."""
-
-    def has_version(self, version_rel: str) -> bool:
-        """Whether a version is where it was meant to go."""
-
-    def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
-        """Read everything back; yield for each file its path if it is not there, else None."""
-
-
 class Place:
     """A directory that is used as it is."""
 
@@ -79,16 +52,16 @@ class Place:
 
     @property
     def directory(self) -> str | None:
-        """The directory itself."""
+        """The directory on this machine that files end up in."""
         return self.names.root
 
     def may_update(self, rel: str) -> bool:
-        """Nothing that is there already may be replaced."""
+        """Whether a newer state of the same thing may take the place of a file: never."""
         del rel
         return False
 
     def release(self, rel: str) -> bool:
-        """Nothing that is there already may go."""
+        """Give up what is at and below a path, if it is safe elsewhere: nothing may go."""
         return not os.path.lexists(self.names.local(rel))
 
     def has(self, rel: str, sha256: str) -> bool:
@@ -103,7 +76,7 @@ class Place:
         return signature(self.names.local(f"{version_rel}/{METADATA}")) is not None
 
     def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
-        """Read every copy."""
+        """Read everything back; yield for each file its path if it is not there, else None."""
         for file in files:
             deadline.remaining()
             is_there = signature(self.names.local(file.there)) is not None
@@ -205,6 +178,10 @@ class Cache:
         """Forget that an object is there, and note that what is in its place may be replaced."""
         self._base.apply(forgotten=[known.rel])
         self._base.note_uploads({known.rel: (found.sha256, found.token)})
+
+
+# Where files go: a directory, or a cache with what is behind it.
+Destination = Place | Cache
 
 
 def destination_of(repo: Repo) -> Destination:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Conflicts:
     """What stands in the way of one push, and how it is settled."""
 
-    def __init__(self, parts: SyncContext, local: LocalScan, scope: Scope | None) -> None:
-        self._parts = parts
+    def __init__(self, context: SyncContext, local: LocalScan, scope: Scope | None) -> None:
+        self._context = context
         self._local = local
         self._scope = scope
 
@@ -68,7 +68,7 @@ class Conflicts:
             and found.name_rel == name_rel
             and found.version not in clashing
         ]
-        self._parts.base.apply(known=common)
+        self._context.base.apply(known=common)
 
     @contextlib.contextmanager
     def _giving_up(
@@ -92,10 +92,10 @@ class Conflicts:
         changed: dict[str, Changed],
         prepared: PreparedPush,
     ) -> None:
-        removals = removed_rels(self._parts.names, prepared.snapshot)
+        removals = removed_rels(self._context.names, prepared.snapshot)
         adopted = prepared.plan.adopted
         prepared.told.append(
-            merge.renumber(self._parts, name_rel, clashing, taken, removals, adopted)
+            merge.renumber(self._context, name_rel, clashing, taken, removals, adopted)
         )
         moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
         for rel, change in moved.items():
@@ -104,14 +104,14 @@ class Conflicts:
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
             prepared.uploaded.pop(rel, None)
-        self._parts.index.read_again({partition_of(rel) for rel in moved})
+        self._context.index.read_again({partition_of(rel) for rel in moved})
         again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)
 
     def _is_only_sent_again(self, change: Changed) -> bool:
         """Whether a file is what the base says, and still there: only its object is not."""
-        known, path = change.known, self._parts.names.local(change.rel)
+        known, path = change.known, self._context.names.local(change.rel)
         is_known = known is not None and known.sha256 == change.sha256 is not None
         return is_known and signature(path) == change.signature
 
@@ -123,10 +123,10 @@ class Conflicts:
         changed: dict[str, Changed],
         prepared: PreparedPush,
     ) -> None:
-        change = hashed(self._parts, change)
+        change = hashed(self._context, change)
         assert change.sha256 is not None
-        copy = keep_copy(self._parts, rel, change.sha256)
-        take_remote(self._parts, rel, entry, change.signature)
+        copy = keep_copy(self._context, rel, change.sha256)
+        take_remote(self._context, rel, entry, change.signature)
         prepared.told.append(
             Conflict(rel, f"both machines changed it; theirs is there now, ours is {copy}")
         )
@@ -140,7 +140,7 @@ class Conflicts:
         """Settle paths whose object turned out to be somebody else's, though no index names it."""
         clashes = merge.taken_versions(one.rel for one in occupied)
         for name_rel, clashing in clashes.items():
-            taken = stored_versions(self._parts, name_rel)
+            taken = stored_versions(self._context, name_rel)
             with self._giving_up(name_rel, changed, prepared):
                 self._renumber(name_rel, clashing, {*taken, *clashing}, changed, prepared)
         for one in occupied:
@@ -155,17 +155,17 @@ class Conflicts:
         """Keep both contents where no index names theirs: so we tell of it, as of our own."""
         rel, known = change.rel, change.known
         self._keep_both(rel, change, entry, changed, prepared)
-        self._parts.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
+        self._context.base.apply(known=[known] if known else [], forgotten=[] if known else [rel])
         again = self._local.paths([rel])
         changed.update((one.rel, one) for one in again.changed)
 
 
-def keep_copy(parts: SyncContext, rel: str, sha256: str) -> str:
+def keep_copy(context: SyncContext, rel: str, sha256: str) -> str:
     """Keep our content of a path under another one, marked to be pushed; return that one."""
     copy = conflict_copy(rel, sha256)
-    source, target = parts.names.local(rel), parts.names.local(copy)
-    Links(parts.names.root).check(copy)
-    parts.tracker.mark(parts.names.mark(copy))
+    source, target = context.names.local(rel), context.names.local(copy)
+    Links(context.names.root).check(copy)
+    context.tracker.mark(context.names.mark(copy))
     with disk_errors(target):
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with replacing(target, durable=True) as temp:
@@ -173,8 +173,8 @@ def keep_copy(parts: SyncContext, rel: str, sha256: str) -> str:
     return copy
 
 
-def stored_versions(parts: SyncContext, name_rel: str) -> set[int]:
+def stored_versions(context: SyncContext, name_rel: str) -> set[int]:
     """Return the versions of a data name that have objects, whether or not an index names them."""
-    root = parts.names.remote("")
-    listed = parts.store.list(parts.names.remote(f"{name_rel}/"))
+    root = context.names.remote("")
+    listed = context.store.list(context.names.remote(f"{name_rel}/"))
     return merge.taken_versions(info.key.removeprefix(root) for info in listed).get(name_rel, set())

@@ -9,23 +9,23 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import RemoteIndex
-from swampstore.stores import Store
 from swampstore.sync.dirty import DirtyTracker
+from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits
-    from swampstore.sync.install import Landing
+    from swampstore.sync.install import PlainLanding
 
 
 @dataclass(frozen=True, slots=True)
 class SyncContext:
     """One cache, its remote, and what is known about both."""
 
-    store: Store
+    store: AttentiveStore
     names: Names
     base: Base
     tracker: DirtyTracker
-    landing: Landing
+    landing: PlainLanding
     index: RemoteIndex
     limits: Limits
     clock: Clock

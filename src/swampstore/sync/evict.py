@@ -67,10 +67,10 @@ class _Candidate(NamedTuple):
 class CacheBound:
     """How much content a cache may hold; a `limit` of None: as much as there is."""
 
-    def __init__(self, parts: SyncContext) -> None:
+    def __init__(self, context: SyncContext, uses: Uses) -> None:
         self.limit: int | None = None
-        self._parts = parts
-        self._uses = Uses(parts.names.cache_dir)
+        self._context = context
+        self._uses = uses
         self._held: int | None = None
 
     @property
@@ -89,7 +89,7 @@ class CacheBound:
         try:
             # Counting costs a look at every row; from then on it is enough to add up.
             self._held = (
-                self._parts.base.content_bytes() if self._held is None else self._held + size
+                self._context.base.content_bytes() if self._held is None else self._held + size
             )
             if self._held > self.limit:
                 evicted = self.evict(self.target, keep)
@@ -102,16 +102,16 @@ class CacheBound:
 
     def evict(self, target: int, keep: Container[str] = frozenset()) -> Evicted:
         """Evict until no more than `target` bytes of content are here, or no more can go."""
-        return Eviction(self._parts, self._uses, keep).run(target)
+        return Eviction(self._context, self._uses, keep).run(target)
 
     def preview(self, target: int) -> Evicted:
         """Say what `evict` would do."""
-        return Eviction(self._parts, self._uses).plan(target)
+        return Eviction(self._context, self._uses).plan(target)
 
     def used(self, rels: Iterable[str]) -> None:
         """Remember that content is being used, if that will ever matter."""
         if self.limit is not None:
-            self._uses.note(self._parts.names.mark(rel) for rel in rels)
+            self._uses.note(self._context.names.mark(rel) for rel in rels)
 
     def close(self) -> None:
         """Release the file with the uses."""
@@ -121,19 +121,21 @@ class CacheBound:
 class Eviction:
     """One eviction from one cache, which nobody else syncs meanwhile."""
 
-    def __init__(self, parts: SyncContext, uses: Uses, keep: Container[str] = frozenset()) -> None:
+    def __init__(
+        self, context: SyncContext, uses: Uses, keep: Container[str] = frozenset()
+    ) -> None:
         self._unproven: list[str] = []
-        self._parts = parts
+        self._context = context
         self._uses = uses
         self._keep = keep
-        self._links = Links(parts.names.root)
-        self._doomed = frozenset(parts.base.doomed())
+        self._links = Links(context.names.root)
+        self._doomed = frozenset(context.base.doomed())
         # A cache that was never pushed counts as changed all over; then only bytes prove anything.
-        self._is_unsure = parts.tracker.peek().bulk
+        self._is_unsure = context.tracker.peek().bulk
 
     def plan(self, target: int) -> Evicted:
         """Say what would be evicted; nothing is changed."""
-        held = self._parts.base.content_bytes()
+        held = self._context.base.content_bytes()
         going: list[Known] = []
         for known in self._least_recently_used():
             if held <= target:
@@ -147,7 +149,7 @@ class Eviction:
     def run(self, target: int) -> Evicted:
         """Evict until no more than `target` bytes are held, or nothing else can go."""
         self._take_back_what_stayed()
-        held = self._parts.base.content_bytes()
+        held = self._context.base.content_bytes()
         rels: list[str] = []
         size = 0
         order = self._least_recently_used()
@@ -164,10 +166,10 @@ class Eviction:
     def _least_recently_used(self) -> Iterator[Known]:
         """Yield what is here in the order of its last use; never used: of its arrival."""
         waiting: list[tuple[int, str, Known]] = []
-        for page in self._parts.base.held_content():
-            used = self._uses.last(self._parts.names.mark(known.rel) for known in page)
+        for page in self._context.base.held_content():
+            used = self._uses.last(self._context.names.mark(known.rel) for known in page)
             for known in page:
-                at = max(used.get(self._parts.names.mark(known.rel), 0), known.recorded_ns)
+                at = max(used.get(self._context.names.mark(known.rel), 0), known.recorded_ns)
                 heapq.heappush(waiting, (at, known.rel, known))
             # Whatever is on later pages came later, and was used later still.
             while waiting and waiting[0][0] <= page[-1].recorded_ns:
@@ -177,7 +179,7 @@ class Eviction:
 
     def _may_go(self, rel: str) -> bool:
         """Whether content is of a version that is whole, shared, and not being changed."""
-        names = self._parts.names
+        names = self._context.names
         if version_file(rel) is None or rel in self._keep or rel in self._doomed:
             return False
         if names.why_not(rel) or self._links.above(rel):
@@ -190,16 +192,16 @@ class Eviction:
         return not self._is_marked(rel)
 
     def _is_marked(self, rel: str) -> bool:
-        mark = self._parts.names.mark(rel)
-        return self._parts.tracker.covers(mark, by_name=self._is_unsure)
+        mark = self._context.names.mark(rel)
+        return self._context.tracker.covers(mark, by_name=self._is_unsure)
 
     def _looks_unchanged(self, known: Known) -> bool:
-        now = signature(self._parts.names.local(known.rel))
+        now = signature(self._context.names.local(known.rel))
         return now is not None and now == known.held
 
     def _candidate(self, known: Known) -> _Candidate | None:
         """Return content that is what the base says; None if it is not, or nobody can tell."""
-        now = signature(self._parts.names.local(known.rel))
+        now = signature(self._context.names.local(known.rel))
         if now is None:
             return _Candidate(known, None)
         if known.held is None or now != known.held:
@@ -223,7 +225,7 @@ class Eviction:
         looks = in_parallel(
             self._with_proof,
             [one for one in candidates if one.now is not None],
-            self._parts.limits.pull_concurrency,
+            self._context.limits.pull_concurrency,
             Deadline(),
         )
         for task, proven, error in looks:
@@ -234,14 +236,14 @@ class Eviction:
             else:
                 found[task.known.rel] = proven
         going = [(one, found[one.known.rel]) for one in candidates if one.known.rel in found]
-        self._parts.base.apply(known=[now.known for one, now in going if now != one])
+        self._context.base.apply(known=[now.known for one, now in going if now != one])
         return [now for _, now in going]
 
     def _with_proof(self, candidate: _Candidate) -> _Candidate | None:
         """Return a candidate, with the object's token, if the object surely holds its content."""
         known = candidate.known
         try:
-            found = self._parts.store.head(self._parts.names.remote(known.rel))
+            found = self._context.store.head(self._context.names.remote(known.rel))
         except ObjectNotFoundError:
             self._let_it_be_sent_again(known)
             return None
@@ -250,7 +252,7 @@ class Eviction:
         if known.etag is not None and found.token == known.etag:
             return candidate
         # No transfer of this machine has seen that object: only its bytes can tell.
-        content = remote_content(self._parts, known.rel)
+        content = remote_content(self._context, known.rel)
         if content is None or content.sha256 != known.sha256:
             return None
         return candidate._replace(known=replace(known, etag=content.token))
@@ -260,10 +262,10 @@ class Eviction:
 
         If the index does not name it any more, the next pull or push notices that instead.
         """
-        base = self._parts.base
+        base = self._context.base
         base.apply(known=[replace(known, etag=None, recorded_ns=0)])
         base.note_uploads({known.rel: ("", "")})
-        self._parts.tracker.mark_written(self._parts.names.mark(known.rel))
+        self._context.tracker.mark_written(self._context.names.mark(known.rel))
 
     # Removing ----------------------------------------------------------------------------------
 
@@ -281,49 +283,49 @@ class Eviction:
             names.setdefault(unit_of(one.known.rel), []).append(one)
         if not names:
             return []
-        with self._parts.landing.trying_to_hold(list(names)) as is_held:
+        with self._context.landing.trying_to_hold(list(names)) as is_held:
             if is_held:
                 return self._remove(proven)
         gone = []
         for name_rel, candidates in names.items():  # somebody is at one of them
-            with self._parts.landing.trying_to_hold([name_rel]) as is_held:
+            with self._context.landing.trying_to_hold([name_rel]) as is_held:
                 gone += self._remove(candidates) if is_held else []
         return gone
 
     def _remove(self, candidates: list[_Candidate]) -> list[_Candidate]:
         """Remove what is still as it was proven to be. The locks of its names are held."""
-        parts = self._parts
+        context = self._context
         rels = [one.known.rel for one in candidates]
-        known, unfinished = parts.base.get_many(rels), parts.base.noted_uploads(rels)
+        known, unfinished = context.base.get_many(rels), context.base.noted_uploads(rels)
         going = {
             one.known.rel: one
             for one in candidates
             if known.get(one.known.rel) == one.known
             and one.known.rel not in unfinished
             and self._may_go(one.known.rel)
-            and signature(parts.names.local(one.known.rel)) == one.now
+            and signature(context.names.local(one.known.rel)) == one.now
         }
         if not going:
             return []
         self._announce_absences()
-        marks = [parts.names.mark(rel) for rel in going]
+        marks = [context.names.mark(rel) for rel in going]
         self._uses.begin_leaving(marks)
-        parts.base.apply(known=[replace(one.known, held=None) for one in going.values()])
-        parts.landing.make_durable()
+        context.base.apply(known=[replace(one.known, held=None) for one in going.values()])
+        context.landing.make_durable()
         gone = self._move_out(going)
-        parts.base.apply(known=[one.known for rel, one in going.items() if rel not in gone])
+        context.base.apply(known=[one.known for rel, one in going.items() if rel not in gone])
         self._uses.end_leaving(marks)
         return [going[rel] for rel in gone]
 
     def _announce_absences(self) -> None:
         """Tell other clients on this cache, before it is so, that absence is no deletion here."""
-        tracker = self._parts.tracker
+        tracker = self._context.tracker
         if not tracker.state().lazy_pull_active:
-            last = self._parts.base.fact("verified_at") or ""
+            last = self._context.base.fact("verified_at") or ""
             tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
     def _move_out(self, going: Mapping[str, _Candidate]) -> list[str]:
-        with Staging(self._parts.names.cache_dir) as staging:
+        with Staging(self._context.names.cache_dir) as staging:
             return [
                 rel
                 for rel, (_, now) in going.items()
@@ -331,7 +333,7 @@ class Eviction:
             ]
 
     def _is_moved_out(self, rel: str, expected: Signature, aside: str) -> bool:
-        path = self._parts.names.local(rel)
+        path = self._context.names.local(rel)
         with disk_errors(path):
             try:
                 os.rename(path, aside)
@@ -347,21 +349,21 @@ class Eviction:
 
     def _take_back_what_stayed(self) -> None:
         """Let the base know again what somebody was about to evict, and was killed."""
-        parts = self._parts
+        context = self._context
         for mark in self._uses.leaving():
-            rel = parts.names.rel_of_mark(mark)
+            rel = context.names.rel_of_mark(mark)
             if rel is None:
                 continue  # of another namespace, which may be chosen again
-            known = parts.base.get(rel)
+            known = context.base.get(rel)
             if known is not None and known.held is None and self._may_go(rel):
                 found = self._hashed(rel)
                 if found is not None and found[0] == known.sha256:
-                    parts.base.apply(known=[replace(known, held=found[1])])
+                    context.base.apply(known=[replace(known, held=found[1])])
             self._uses.end_leaving([mark])
 
     def _hashed(self, rel: str) -> tuple[str, Signature] | None:
         try:
-            return hash_file(self._parts.names.local(rel))
+            return hash_file(self._context.names.local(rel))
         except (FileNotFoundError, SyncError):
             return None
 

@@ -32,8 +32,8 @@ class Hydrated:
 class Hydration:
     """Brings paths of one cache that are not here; what is here costs no request."""
 
-    def __init__(self, parts: SyncContext, *, deadline: Deadline, progress: Progress) -> None:
-        self._parts = parts
+    def __init__(self, context: SyncContext, *, deadline: Deadline, progress: Progress) -> None:
+        self._context = context
         self._deadline = deadline
         self._progress = progress
 
@@ -49,12 +49,12 @@ class Hydration:
             expected=dict.fromkeys(entries),
         )
         transfer = Transfer(
-            self._parts,
+            self._context,
             work,
             phase="hydrate",
             deadline=self._deadline,
             progress=self._progress,
-            give_up_after=self._parts.limits.pull_concurrency,
+            give_up_after=self._context.limits.pull_concurrency,
         )
         transfer.run()
         if work.failures:
@@ -64,19 +64,19 @@ class Hydration:
 
     def _absent(self, rels: Iterable[str]) -> list[str]:
         """Return those of the paths that are not here, each once."""
-        names = self._parts.names
+        names = self._context.names
         return [rel for rel in dict.fromkeys(rels) if signature(names.local(rel)) is None]
 
     def _entries(self, rels: list[str]) -> dict[str, Entry]:
         """Return what is known of these paths, from the base, else from the index."""
-        allowed = [rel for rel in rels if self._parts.names.why_not(rel) is None]
-        known = self._parts.base.get_many(allowed)
+        allowed = [rel for rel in rels if self._context.names.why_not(rel) is None]
+        known = self._context.base.get_many(allowed)
         found = {rel: Entry(one.size, one.modified, one.sha256) for rel, one in known.items()}
         unknown = [rel for rel in allowed if rel not in found]
         if unknown:
-            view = self._parts.index.view({partition_of(rel) for rel in unknown})
+            view = self._context.index.view({partition_of(rel) for rel in unknown})
             found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
-        names = self._parts.names
+        names = self._context.names
         return {
             rel: entry
             for rel, entry in found.items()

@@ -6,8 +6,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
@@ -195,7 +194,7 @@ def _is_metadata(arrival: Arrival) -> bool:
     return arrival.rel.endswith(f"/{METADATA}")
 
 
-__all__ = ["Arrival", "ArtifactLanding", "Landed", "Landing", "LandingError", "PlainLanding"]
+__all__ = ["Arrival", "ArtifactLanding", "Landed", "LandingError", "PlainLanding"]
 
 # Names whose locks, intents and rows are taken together. More save little, and writers wait.
 NAMES_AT_ONCE = 64
@@ -207,42 +206,6 @@ class LandingError(IncompleteSyncError):
     def __init__(self, failures: Mapping[str, str], landed: Sequence[Landed]) -> None:
         super().__init__("landing", failures)
         self.landed = list(landed)
-
-
-class Landing(Protocol):
-    """The way into the tree."""
-
-    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
-        """Put files in their places, or remove them, where the local file is still `expected`.
-
-        The others are left alone, and their staged files stay: the caller reconsiders them. So
-        is every file of a version of which one is not as expected, or which somebody is writing
-        here. Raises LandingError if something is in the way, or the disk refuses.
-        """
-
-    def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
-        """Give local versions of a data name new numbers: a local change, which is announced."""
-
-    def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
-        """Make `latest` name the highest version that may be it: a local change, announced."""
-
-    def recover(self) -> None:
-        """Finish or undo what the dead left half done."""
-
-    def clear(self, rel: str) -> bool:
-        """Remove the version that a file is of, if it was begun by somebody who is dead."""
-
-    def observe(self, rels: Iterable[str]) -> None:
-        """Hear of files that somebody else may have changed: the catalog must know of them."""
-
-    def bulk_done(self) -> None:
-        """Hear that everything of a sync has landed."""
-
-    def trying_to_hold(self, name_rels: Sequence[str]) -> AbstractContextManager[bool]:
-        """Keep local writers from data names, unless one is at work; yields whether that is so."""
-
-    def make_durable(self) -> None:
-        """Make everything durable that was written to the cache before."""
 
 
 class _Report:
@@ -268,13 +231,18 @@ class _Report:
 
 
 class PlainLanding:
-    """Renames files into place, for caches that nobody keeps a catalog of."""
+    """The way into the tree: renames files into place, where nobody keeps a catalog."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
     def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
-        """Put files in their places, or remove them, where the local file is still `expected`."""
+        """Put files in their places, or remove them, where the local file is still `expected`.
+
+        The others are left alone, and their staged files stay: the caller reconsiders them. So
+        is every file of a version of which one is not as expected, or which somebody is writing
+        here. Raises LandingError if something is in the way, or the disk refuses.
+        """
         report = _Report()
         names, files = _by_name(self._tree, arrivals)
         staged = next((arrival.staged for arrival in arrivals if arrival.staged), None)
@@ -332,17 +300,17 @@ class PlainLanding:
             return claims.clear(self._tree, reception, ref, version)
 
     def recover(self) -> None:
-        """Without intents there is nothing to finish."""
+        """Finish or undo what the dead left half done: without intents, nothing."""
 
     def observe(self, rels: Iterable[str]) -> None:
-        """Without a catalog there is nobody who wants to know."""
+        """Hear of files that somebody else may have changed: a catalog must know of them."""
 
     def bulk_done(self) -> None:
-        """Nothing waits for the end."""
+        """Hear that everything of a sync has landed."""
 
     @contextlib.contextmanager
     def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:
-        """Without locks there is nobody to be kept away."""
+        """Keep local writers from data names, unless one is at work; yields whether that is so."""
         del name_rels
         yield True
 

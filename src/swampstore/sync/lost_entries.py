@@ -23,20 +23,22 @@ from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 
 
-def not_deleted(parts: SyncContext, vanished: Mapping[str, Known], deadline: Deadline) -> set[str]:
+def not_deleted(
+    context: SyncContext, vanished: Mapping[str, Known], deadline: Deadline
+) -> set[str]:
     """Return those of the paths that left the index though nobody deleted them.
 
     Costs a request for each; more only if some of their objects are there.
     """
-    found = _stored(parts, vanished, vanished, deadline)
+    found = _stored(context, vanished, vanished, deadline)
     if not found:
         return set()
-    notes = read_notes(parts.store, parts.names)
+    notes = read_notes(context.store, context.names)
     unnoted = [
         rel for rel, info in found.items() if not notes.name(rel, info, vanished[rel].sha256)
     ]
     # A note goes after its objects: what is there without one now is there to stay.
-    found = _stored(parts, vanished, unnoted, deadline)
+    found = _stored(context, vanished, unnoted, deadline)
     rescued = {rel for rel in found if is_vouched_for(rel, found, vanished)}
     return rescued | _lost_with_them(rescued, vanished)
 
@@ -70,18 +72,18 @@ def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) 
 
 
 def _stored(
-    parts: SyncContext, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
+    context: SyncContext, vanished: Mapping[str, Known], rels: Collection[str], deadline: Deadline
 ) -> dict[str, ObjectInfo]:
     """Return the objects of these paths that are those which the base knows."""
 
     def head(rel: str) -> ObjectInfo | None:
         try:
-            return parts.store.head(parts.names.remote(rel))
+            return context.store.head(context.names.remote(rel))
         except ObjectNotFoundError:
             return None
 
     found: dict[str, ObjectInfo] = {}
-    for rel, info, error in in_parallel(head, rels, parts.limits.pull_concurrency, deadline):
+    for rel, info, error in in_parallel(head, rels, context.limits.pull_concurrency, deadline):
         if error is not None:
             raise error
         known = vanished[rel]
@@ -90,18 +92,18 @@ def _stored(
     return found
 
 
-def overwritten(parts: SyncContext, replaced: Iterable[str], deadline: Deadline) -> list[str]:
+def overwritten(context: SyncContext, replaced: Iterable[str], deadline: Deadline) -> list[str]:
     """Return the metadata of whole versions here in whose place the remote has another id.
 
     Costs a request for each whole version.
     """
-    whole = [rel for rel in replaced if merge.is_finished(parts, rel.rpartition("/")[0])]
+    whole = [rel for rel in replaced if merge.is_finished(context, rel.rpartition("/")[0])]
 
     def is_same(rel: str) -> bool:
-        return merge.describe_one_artifact(parts, rel)
+        return merge.describe_one_artifact(context, rel)
 
     found = []
-    for rel, same, error in in_parallel(is_same, whole, parts.limits.pull_concurrency, deadline):
+    for rel, same, error in in_parallel(is_same, whole, context.limits.pull_concurrency, deadline):
         if error is not None:
             raise error
         if not same:

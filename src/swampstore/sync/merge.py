@@ -119,9 +119,9 @@ def _rules(known: Known | None, entry: Entry | None) -> dict[Local, Decision]:
     return _NEVER_HYDRATED if known.held is None else _AS_IT_WAS_ON_REMOTE
 
 
-def local_versions(parts: SyncContext, name_rel: str) -> list[int]:
+def local_versions(context: SyncContext, name_rel: str) -> list[int]:
     """Return the version directories of a data name in the cache, ascending."""
-    path = parts.names.local(name_rel)
+    path = context.names.local(name_rel)
     with disk_errors(path):
         try:
             names = os.listdir(path)
@@ -149,7 +149,7 @@ def plan_moves(mine: Collection[int], theirs: Collection[int], clashing: int) ->
 
 
 def renumber(
-    parts: SyncContext,
+    context: SyncContext,
     name_rel: str,
     clashing: set[int],
     taken: Iterable[int],
@@ -164,23 +164,23 @@ def renumber(
     """
     shared = {
         found.version
-        for known in parts.base.below(name_rel)
+        for known in context.base.below(name_rel)
         if (found := version_file(known.rel)) and found.version not in clashing
     }
-    here = set(local_versions(parts, name_rel))
+    here = set(local_versions(context, name_rel))
     shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in adopted}
-    unfinished = {one for one in here if not is_finished(parts, f"{name_rel}/{one}")}
+    unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
-    parts.landing.renumber(name_rel, moves)
+    context.landing.renumber(name_rel, moves)
     told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
-    deleted = {one for one in moves if was_deleted(parts, f"{name_rel}/{one}", removals)}
+    deleted = {one for one in moves if was_deleted(context, f"{name_rel}/{one}", removals)}
     gone = [
         known.rel
-        for known in parts.base.below(name_rel)
+        for known in context.base.below(name_rel)
         if (found := version_file(known.rel)) and found.version in moves.keys() - deleted
     ]
-    parts.base.apply(forgotten=gone)
+    context.base.apply(forgotten=gone)
     if deleted.issuperset(clashing):
         return Conflict(
             name_rel, f"it was deleted here and saved again, under the next free number: {told}"
@@ -188,7 +188,7 @@ def renumber(
     return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
 
 
-def was_deleted(parts: SyncContext, version_rel: str, removals: Container[str]) -> bool:
+def was_deleted(context: SyncContext, version_rel: str, removals: Container[str]) -> bool:
     """Whether the version that the base knows was deleted here, whatever has its number now.
 
     `removals` are the paths below which something was removed: without one of them, somebody
@@ -196,27 +196,27 @@ def was_deleted(parts: SyncContext, version_rel: str, removals: Container[str]) 
     """
     if not is_covered(version_rel, removals):
         return False
-    known = parts.base.get(f"{version_rel}/{METADATA}")
+    known = context.base.get(f"{version_rel}/{METADATA}")
     return known is not None and known.held is not None
 
 
-def is_finished(parts: SyncContext, version_rel: str) -> bool:
+def is_finished(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is there as a whole, so that it can move; others are being written."""
-    return _is_committed(parts, version_rel) and is_content_here(parts.names, version_rel)
+    return _is_committed(context, version_rel) and is_content_here(context.names, version_rel)
 
 
-def remote_marker(parts: SyncContext, rel: str) -> int:
+def remote_marker(context: SyncContext, rel: str) -> int:
     """Return the version that a `latest` marker on the remote names, 0 if it names none."""
     try:
-        data = parts.store.get(parts.names.remote(rel)).data
+        data = context.store.get(context.names.remote(rel)).data
     except ObjectNotFoundError:
         return 0
     return parse_marker(data) or 0
 
 
-def remote_sha256(parts: SyncContext, rel: str) -> str | None:
+def remote_sha256(context: SyncContext, rel: str) -> str | None:
     """Return the hash of an object, None if there is none. Reads all of it."""
-    found = remote_content(parts, rel)
+    found = remote_content(context, rel)
     return None if found is None else found.sha256
 
 
@@ -227,34 +227,34 @@ class Content(NamedTuple):
     token: str | None
 
 
-def remote_content(parts: SyncContext, rel: str) -> Content | None:
+def remote_content(context: SyncContext, rel: str) -> Content | None:
     """Read an object, without holding a large one in memory; None if there is none."""
     with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
         try:
-            info = parts.store.download(parts.names.remote(rel), file.fileno())
+            info = context.store.download(context.names.remote(rel), file.fileno())
         except ObjectNotFoundError:
             return None
         file.seek(0)
         return Content(hashlib.file_digest(file, "sha256").hexdigest(), info.token)
 
 
-def has_object(parts: SyncContext, rel: str) -> bool:
+def has_object(context: SyncContext, rel: str) -> bool:
     """Whether there is anything at all where the index says that there is."""
     try:
-        parts.store.head(parts.names.remote(rel))
+        context.store.head(context.names.remote(rel))
     except ObjectNotFoundError:
         return False
     return True
 
 
-def describe_one_artifact(parts: SyncContext, rel: str) -> bool:
+def describe_one_artifact(context: SyncContext, rel: str) -> bool:
     """Whether our `metadata.yaml` and the remote's of the same path have the same id.
 
     True also if one of the two cannot be read: then nothing says that they differ.
     """
-    path = parts.names.local(rel)
+    path = context.names.local(rel)
     try:
-        theirs = decode(parts.store.get(parts.names.remote(rel)).data, rel)
+        theirs = decode(context.store.get(context.names.remote(rel)).data, rel)
         with disk_errors(path):
             ours = decode(read_file(path) or b"", path)
     except (ObjectNotFoundError, MetadataError):
@@ -262,34 +262,34 @@ def describe_one_artifact(parts: SyncContext, rel: str) -> bool:
     return ours.id == theirs.id
 
 
-def local_marker(parts: SyncContext, rel: str) -> int:
+def local_marker(context: SyncContext, rel: str) -> int:
     """Return the version that a `latest` marker in the cache names, 0 if it names none."""
-    path = parts.names.local(rel)
+    path = context.names.local(rel)
     with disk_errors(path):
         return marker_at(path) or 0
 
 
-def repair_marker(parts: SyncContext, name_rel: str) -> None:
+def repair_marker(context: SyncContext, name_rel: str) -> None:
     """Let the `latest` marker of a data name in the cache name its highest complete version."""
-    versions = local_versions(parts, name_rel)
-    newest = latest_of(versions, lambda one: _may_be_latest(parts, f"{name_rel}/{one}"))
-    if not is_right(local_marker(parts, f"{name_rel}/{LATEST}"), newest):
-        parts.landing.repoint(name_rel, {one for one in versions if one > newest})
+    versions = local_versions(context, name_rel)
+    newest = latest_of(versions, lambda one: _may_be_latest(context, f"{name_rel}/{one}"))
+    if not is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
+        context.landing.repoint(name_rel, {one for one in versions if one > newest})
 
 
-def _may_be_latest(parts: SyncContext, version_rel: str) -> bool:
+def _may_be_latest(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
-    if not _is_committed(parts, version_rel):
+    if not _is_committed(context, version_rel):
         return False
-    known = parts.base.get(f"{version_rel}/{RAW}")
+    known = context.base.get(f"{version_rel}/{RAW}")
     entry = Entry(known.size, known.modified, known.sha256) if known else None
-    return is_complete(parts, version_rel, entry)
+    return is_complete(context, version_rel, entry)
 
 
-def _is_committed(parts: SyncContext, version_rel: str) -> bool:
+def _is_committed(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is complete; somebody may still be writing one that is not."""
-    is_deferred = os.path.lexists(parts.names.local(f"{version_rel}/{DEFERRED}"))
-    return not is_deferred and os.path.lexists(parts.names.local(f"{version_rel}/{METADATA}"))
+    is_deferred = os.path.lexists(context.names.local(f"{version_rel}/{DEFERRED}"))
+    return not is_deferred and os.path.lexists(context.names.local(f"{version_rel}/{METADATA}"))
 
 
 def taken_versions(rels: Iterable[str]) -> Mapping[str, set[int]]:

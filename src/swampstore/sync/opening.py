@@ -1,30 +1,42 @@
 """Connecting an open repository with its remote: which store, which cache, who does what.
 
-A cache and its remote are put together here. What a service is made of inside is its own business,
-and a job without a cache opens the index with `pipeline.editing`.
+A cache and its remote are put together here, of parts that get what they work with. A job without
+a cache puts its index together in `pipeline.index_writer`.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from swampstore.artifacts.mutation import Mutations
 from swampstore.catalog.catalog import Catalog
-from swampstore.clock import Clock
+from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
 from swampstore.files import Tree
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
+from swampstore.index.remote_index import open_index
 from swampstore.layout import DataRef
 from swampstore.locks.inspection import Deletions
 from swampstore.locks.manager import LockManager
+from swampstore.stores import Store
 from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
+from swampstore.sync.access_times import Uses
+from swampstore.sync.cache_lock import CacheLock
+from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.install import ArtifactLanding
-from swampstore.sync.service import SyncService
+from swampstore.sync.evict import CacheBound
+from swampstore.sync.install import ArtifactLanding, PlainLanding
+from swampstore.sync.service import CommitLock, SyncService
+from swampstore.sync.waiting import AttentiveStore
+
+if TYPE_CHECKING:
+    from swampstore.stores.config import Limits
 
 
 class OpenRepo(Protocol):
@@ -114,7 +126,7 @@ def connect(repo: OpenRepo) -> Connection:
         ttl=config.locks.ttl,
         deletions=Deletions(store, base.fact, lambda facts: base.apply(facts=facts)),
     )
-    service = SyncService(
+    service = open_service(
         store,
         repo.dirty,
         base,
@@ -130,3 +142,32 @@ def connect(repo: OpenRepo) -> Connection:
     locks.on_steal = service.fence
     locks.before_global = service.holding_cache
     return Connection(service, locks, store, counting, base, names)
+
+
+@contextlib.contextmanager
+def _no_lock() -> Iterator[Callable[[], None]]:
+    yield lambda: None
+
+
+def open_service(
+    store: Store,
+    tracker: DirtyTracker,
+    base: Base,
+    names: Names,
+    landing: PlainLanding,
+    *,
+    limits: Limits,
+    clock: Clock = system_clock,
+    lock_timeout: float,
+    commit_lock: CommitLock = _no_lock,
+) -> SyncService:
+    """Put the parts of a sync together.
+
+    `lock_timeout` is how long to wait for another sync of the same cache, in seconds. A sync waits
+    for as long as its own work may take, if that is longer.
+    """
+    waiting = AttentiveStore(store)
+    index = open_index(waiting, names, base, clock=clock)
+    context = SyncContext(waiting, names, base, tracker, landing, index, limits, clock)
+    bound = CacheBound(context, Uses(names.cache_dir))
+    return SyncService(context, CacheLock(names.cache_dir, lock_timeout), bound, commit_lock)

@@ -32,11 +32,11 @@ from swampstore.sync.merge import remote_content
 class Deletions:
     """The removals of one cache: noted on the remote, and in the base, until they are done."""
 
-    def __init__(self, parts: SyncContext, deadline: Deadline) -> None:
-        self._parts = parts
+    def __init__(self, context: SyncContext, deadline: Deadline) -> None:
+        self._context = context
         self._deadline = deadline
-        limit = parts.limits.push_concurrency
-        self._remover = Remover(parts.store, parts.names, limit, deadline)
+        limit = context.limits.push_concurrency
+        self._remover = Remover(context.store, context.names, limit, deadline)
 
     def note(self, wanted: Collection[Removal]) -> Note | None:
         """Write down which objects the commit that follows leaves to be removed."""
@@ -44,7 +44,7 @@ class Deletions:
             return None
         rel = new_note()
         # Before it is there: one that is not is forgotten, one that nobody knows of is not found.
-        self._parts.base.doom([rel, *(one.rel for one in wanted)])
+        self._context.base.doom([rel, *(one.rel for one in wanted)])
         return self._remover.note(rel, wanted)
 
     def note_unnamed(self, gone: Mapping[str, Known]) -> Note | None:
@@ -58,7 +58,7 @@ class Deletions:
             for rel, known in gone.items()
             if not version_file(rel) or f"{rel.rpartition('/')[0]}/{METADATA}" in gone
         }
-        left = not_deleted(self._parts, whole, self._deadline)
+        left = not_deleted(self._context, whole, self._deadline)
         found = {rel: one for rel in left if (one := self._proven(whole[rel])) is not None}
         return self.note([one for rel, one in found.items() if is_vouched_for(rel, found, whole)])
 
@@ -66,7 +66,7 @@ class Deletions:
         """Return an object that is what the base knows, by its token or else by its content."""
         if known.etag is not None:
             return removal_of(known)
-        found = remote_content(self._parts, known.rel)
+        found = remote_content(self._context, known.rel)
         if found is None or found.sha256 != known.sha256:
             return None
         return Removal(known.rel, known.size, known.sha256, found.token)
@@ -80,7 +80,7 @@ class Deletions:
 
     def carry_out(self, note: Note) -> Removed:
         """Remove what the commit took out; what fails is tried again by the next push."""
-        self._parts.index.check_allowed()
+        self._context.index.check_allowed()
         removed = self._remover.carry_out(note)
         if removed.is_settled:
             self._forget(note)
@@ -88,19 +88,19 @@ class Deletions:
 
     def unfinished(self, *, everything: bool) -> set[str]:
         """Return the notes that this cache has left, or all there are, which costs a listing."""
-        parts = self._parts
-        found = {rel for rel in parts.base.doomed() if rel.startswith(REMOVALS)}
+        context = self._context
+        found = {rel for rel in context.base.doomed() if rel.startswith(REMOVALS)}
         if everything:
-            root = parts.names.remote("")
-            listed = parts.store.list(parts.names.remote(REMOVALS))
+            root = context.names.remote("")
+            listed = context.store.list(context.names.remote(REMOVALS))
             found.update(info.key.removeprefix(root) for info in listed)
         return found
 
     def finish(self, rels: Collection[str]) -> list[Skipped]:
         """Finish what somebody was stopped at; return the notes that could not be."""
-        base, skipped = self._parts.base, []
+        base, skipped = self._context.base, []
         if rels:
-            self._parts.index.check_allowed()
+            self._context.index.check_allowed()
         for rel in sorted(rels):
             try:
                 self._finish(rel)
@@ -114,19 +114,19 @@ class Deletions:
         return skipped
 
     def _finish(self, rel: str) -> None:
-        note = read_note(self._parts.store, self._parts.names, rel)
+        note = read_note(self._context.store, self._context.names, rel)
         if note is None:
-            self._parts.base.undoom([rel])
-        elif not self._remover.finish(note, self._parts.index).failures:
+            self._context.base.undoom([rel])
+        elif not self._remover.finish(note, self._context.index).failures:
             # What could not be told now is for whoever comes across the note.
             self._forget(note)
 
     def _forget(self, note: Note) -> None:
-        self._parts.base.undoom([note.rel, *(one.rel for one in note.objects)])
+        self._context.base.undoom([note.rel, *(one.rel for one in note.objects)])
 
 
 def remove_from_remote(
-    parts: SyncContext, tokens: Mapping[str, str | None], deadline: Deadline
+    context: SyncContext, tokens: Mapping[str, str | None], deadline: Deadline
 ) -> None:
     """Take paths out of the index, then remove their objects. Files in the cache stay.
 
@@ -137,32 +137,34 @@ def remove_from_remote(
     """
     if not tokens:
         return
-    view = parts.index.view({partition_of(rel) for rel in tokens})
-    wanted, rels = _meant(parts, tokens)
-    deletions = Deletions(parts, deadline)
+    view = context.index.view({partition_of(rel) for rel in tokens})
+    wanted, rels = _meant(context, tokens)
+    deletions = Deletions(context, deadline)
     named = [rel for rel in rels if view.raw(rel) is not None]
     note = deletions.note(wanted)
     if named or view.is_unfinished:
         try:
-            committed = parts.index.commit(view, {}, named)
+            committed = context.index.commit(view, {}, named)
         except IndexMovedError:
             deletions.drop(note)
             raise
-        parts.base.apply(forgotten=rels, shards=committed.shards, facts=committed.facts)
+        context.base.apply(forgotten=rels, shards=committed.shards, facts=committed.facts)
     if note is not None:
         for error in deletions.carry_out(note).failures:
             raise error
 
 
-def _meant(parts: SyncContext, tokens: Mapping[str, str | None]) -> tuple[list[Removal], list[str]]:
+def _meant(
+    context: SyncContext, tokens: Mapping[str, str | None]
+) -> tuple[list[Removal], list[str]]:
     """Return the objects that are still those that were meant, and the paths without any other."""
-    noted = parts.base.noted_uploads(tokens)
+    noted = context.base.noted_uploads(tokens)
     wanted: list[Removal] = []
     rels: list[str] = []
     for rel, given in tokens.items():
         token = given or (noted[rel][1] if rel in noted else None)
         try:
-            info = parts.store.head(parts.names.remote(rel))
+            info = context.store.head(context.names.remote(rel))
         except ObjectNotFoundError:
             rels.append(rel)
             continue

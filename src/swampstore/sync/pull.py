@@ -33,7 +33,7 @@ class Pull:
 
     def __init__(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         planner: PullPlanner,
         *,
         deadline: Deadline,
@@ -41,7 +41,7 @@ class Pull:
         carrier: Transport,
     ) -> None:
         self.content_bytes = 0
-        self._parts = parts
+        self._context = context
         self._planner = planner
         self._deadline = deadline
         self._progress = progress
@@ -49,15 +49,15 @@ class Pull:
 
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
-        remember_landed(self._parts)
+        remember_landed(self._context)
         work = self._plan()
-        self._parts.base.drop_shards(work.undone)
-        self._parts.base.apply(known=work.known, forgotten=work.forgotten)
+        self._context.base.drop_shards(work.undone)
+        self._context.base.apply(known=work.known, forgotten=work.forgotten)
         # Others may have brought it here, or removed it: the base was told, the catalog was not.
         here = [one.rel for one in work.known if one.held is not None]
-        self._parts.landing.observe([*here, *work.forgotten])
+        self._context.landing.observe([*here, *work.forgotten])
         transfer = Transfer(
-            self._parts,
+            self._context,
             work,
             phase="pull",
             deadline=self._deadline,
@@ -68,7 +68,7 @@ class Pull:
         self._rescue(work)
         deleted = self._remove(work, transfer)
         self._repair_markers(work)
-        self._parts.landing.bulk_done()
+        self._context.landing.bulk_done()
         self._remember(work)
         self.content_bytes = transfer.content_bytes
         if work.failures:
@@ -95,10 +95,10 @@ class Pull:
         return work
 
     def _make_way(self, name_rel: str, clashing: set[int]) -> Skipped:
-        view = self._parts.index.view(partitions_of([f"{name_rel}/{LATEST}"]))
+        view = self._context.index.view(partitions_of([f"{name_rel}/{LATEST}"]))
         taken = merge.taken_versions(view.entries_below(name_rel)).get(name_rel, set())
         try:
-            return Skipped(*merge.renumber(self._parts, name_rel, clashing, taken))
+            return Skipped(*merge.renumber(self._context, name_rel, clashing, taken))
         except (ValidationError, MetadataError, DiskError) as error:
             return Skipped(name_rel, error.message)
 
@@ -109,7 +109,7 @@ class Pull:
             batch = rels[start : start + BATCH]
             arrivals = [Arrival(rel, None, work.expected[rel]) for rel in batch]
             gone = {one.rel for one in transfer.land(arrivals)}
-            self._parts.base.apply(forgotten=gone)
+            self._context.base.apply(forgotten=gone)
             deleted += len(gone)
             transfer.leave(set(batch) - gone)
         return deleted
@@ -118,8 +118,8 @@ class Pull:
         """Let the next push take what nobody deleted for something new that it has to tell of."""
         rescued = work.rescued - work.failures.keys()
         for rel in sorted(rescued):
-            self._parts.tracker.mark_written(self._parts.names.mark(rel))
-        self._parts.base.apply(forgotten=rescued)
+            self._context.tracker.mark_written(self._context.names.mark(rel))
+        self._context.base.apply(forgotten=rescued)
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.
@@ -129,7 +129,7 @@ class Pull:
         """
         unsure = {unit_of(rel) for rel in (*work.failures, *work.left)}
         for name_rel in sorted(work.names - unsure):
-            merge.repair_marker(self._parts, name_rel)
+            merge.repair_marker(self._context, name_rel)
 
     def _remember(self, work: PullWork) -> None:
         """Remember which slices are done, and if that is all, that the cache is up to date."""
@@ -137,23 +137,23 @@ class Pull:
             token: etag for token, etag in work.slices.items() if token not in work.unfinished
         }
         is_complete = not work.unfinished and not work.failures
-        facts = self._parts.index.agreed() if is_complete else {}
-        self._parts.base.apply(shards=shards, facts=facts)
+        facts = self._context.index.agreed() if is_complete else {}
+        self._context.base.apply(shards=shards, facts=facts)
 
 
-def take_remote(parts: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
+def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
     """Put the remote's content of one path in place of ours; False if the remote has none.
 
     Raises SyncError if our file is not the expected one any more.
     """
-    with Staging(parts.names.cache_dir) as staging:
-        fetched = Downloader(parts.store, parts.names, staging).fetch(Download(rel, entry))
+    with Staging(context.names.cache_dir) as staging:
+        fetched = Downloader(context.store, context.names, staging).fetch(Download(rel, entry))
         if isinstance(fetched, Dangling):
             return False
         recorded = time.time_ns()
-        landed = parts.landing.land([Arrival(rel, fetched.path, expected)])
+        landed = context.landing.land([Arrival(rel, fetched.path, expected)])
     if not landed:
         raise SyncError(f"{rel} is being changed right now", hint="Sync again when that is done.")
     entry = replace(entry, sha256=fetched.sha256)
-    parts.base.apply(known=[known_of(rel, entry, landed[0].signature, fetched.token, recorded)])
+    context.base.apply(known=[known_of(rel, entry, landed[0].signature, fetched.token, recorded)])
     return True

@@ -76,35 +76,35 @@ class PullPlanner:
 
     def __init__(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         scope: Scope | None,
         *,
         metadata_only: bool,
         full: bool,
         deadline: Deadline,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._scope = scope
         self._metadata_only = metadata_only
         self._full = full
         self._deadline = deadline
         self._began_ns = time.time_ns()
-        marked = parts.tracker.peek()
+        marked = context.tracker.peek()
         self._removals = marked.removals
         self._marked = frozenset(marked.paths)
-        is_new = parts.base.fact("verified_at") is None
-        self._has_lost_base = is_new and bool(parts.tracker.state().last_verified_at)
-        self._links = Links(parts.names.root)
+        is_new = context.base.fact("verified_at") is None
+        self._has_lost_base = is_new and bool(context.tracker.state().last_verified_at)
+        self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
 
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
         work = PullWork()
-        for one in self._parts.index.changes(self._scope, everything=self._full):
+        for one in self._context.index.changes(self._scope, everything=self._full):
             self._deadline.remaining()
             self._compare(one, work)
-        work.skipped.extend(self._parts.index.damage)
+        work.skipped.extend(self._context.index.damage)
         self._spare_what_nobody_deleted(work)
         self._spare_what_others_overwrote(work)
         if not self._metadata_only:
@@ -118,7 +118,7 @@ class PullPlanner:
             work.slices[token] = piece.etag
         else:
             work.undone.append(piece.partition)
-        known = self._parts.base.in_partition(piece.partition)
+        known = self._context.base.in_partition(piece.partition)
         self._named = piece.entries
         for rel, raw in piece.entries.items():
             self._compare_entry(rel, raw, known.get(rel), token, work)
@@ -132,7 +132,7 @@ class PullPlanner:
     def _spare_what_nobody_deleted(self, work: PullWork) -> None:
         if not work.vanished:
             return
-        work.rescued = not_deleted(self._parts, work.vanished, self._deadline)
+        work.rescued = not_deleted(self._context, work.vanished, self._deadline)
         for rel in work.rescued:
             known = work.vanished[rel]
             work.skipped.append(Skipped(rel, "the index has lost it; the next push names it again"))
@@ -157,7 +157,7 @@ class PullPlanner:
             for rel in work.downloads
             if rel.endswith(f"/{METADATA}") and version_file(rel) and work.expected[rel] is not None
         ]
-        lost = overwritten(self._parts, replaced, self._deadline)
+        lost = overwritten(self._context, replaced, self._deadline)
         work.clashes = merge.taken_versions(lost)
         for name_rel, versions in work.clashes.items():
             for version in versions:
@@ -178,7 +178,7 @@ class PullPlanner:
         token: tuple[str, str],
         work: PullWork,
     ) -> None:
-        reason = self._parts.names.why_not(rel)
+        reason = self._context.names.why_not(rel)
         if reason is not None:
             work.skipped.append(Skipped(rel, reason))
             return
@@ -246,14 +246,14 @@ class PullPlanner:
         work.expected[rel] = state.signature
 
     def _state(self, rel: str, before: Known | None) -> _State:
-        path = self._parts.names.local(rel)
+        path = self._context.names.local(rel)
         now = signature(path)
         if now is None:
             return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
         if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
             return _State(Local.SAME, now)
         self._links.check(rel)
-        if (before is None or before.held is None) and is_unfinished(self._parts.names, rel):
+        if (before is None or before.held is None) and is_unfinished(self._context.names, rel):
             return _State(Local.ABSENT)  # it lands as soon as nobody here is writing that version
         try:
             sha256, now = hash_file(path)
@@ -264,18 +264,18 @@ class PullPlanner:
 
     def _was_deleted(self, rel: str, before: Known | None) -> bool:
         """Whether a missing file is a deletion that was not pushed yet."""
-        if before is None or not is_covered(self._parts.names.mark(rel), self._removals):
+        if before is None or not is_covered(self._context.names.mark(rel), self._removals):
             return False
         if before.held is not None:
             return True
-        directory = os.path.dirname(self._parts.names.local(rel))
-        return was_here(self._parts.base, before) and not os.path.lexists(directory)
+        directory = os.path.dirname(self._context.names.local(rel))
+        return was_here(self._context.base, before) and not os.path.lexists(directory)
 
     def _reconsider(self, rel: str, state: _State, entry: Entry) -> Decision:
         """Look closer at what both sides changed: it may be settled without a push."""
         if is_marker(rel):
-            ours = merge.local_marker(self._parts, rel)
-            if wins(merge.remote_marker(self._parts, rel), ours):
+            ours = merge.local_marker(self._context, rel)
+            if wins(merge.remote_marker(self._context, rel), ours):
                 return Decision.PULL
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
@@ -292,20 +292,22 @@ class PullPlanner:
         raw = f"{version_rel}/{RAW}"
         if name != METADATA or version_file(rel) is None or raw not in self._named:
             return False
-        is_ours = is_covered(self._parts.names.mark(rel), self._marked) and not self._has_lost_base
-        if is_ours or os.path.lexists(self._parts.names.local(raw)):
+        is_ours = (
+            is_covered(self._context.names.mark(rel), self._marked) and not self._has_lost_base
+        )
+        if is_ours or os.path.lexists(self._context.names.local(raw)):
             return False
         try:
             entry = decode_entry(raw, self._named[raw])
         except IndexDamagedError:
             return False
-        return not speaks_of(self._parts.names, version_rel, entry)
+        return not speaks_of(self._context.names, version_rel, entry)
 
     def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
         """Whether the object has the content of our file, where the index does not tell."""
         if entry.sha256 or state.signature is None or entry.size != state.signature.size:
             return False
-        return state.sha256 == merge.remote_sha256(self._parts, rel)
+        return state.sha256 == merge.remote_sha256(self._context, rel)
 
     def _keep_versions_apart(self, work: PullWork) -> None:
         """Let no content of the remote in beside metadata that speaks of another one."""
@@ -313,16 +315,16 @@ class PullPlanner:
             version_rel, _, name = rel.rpartition("/")
             if name != RAW or f"{version_rel}/{METADATA}" in work.downloads or work.expected[rel]:
                 continue
-            if not speaks_of(self._parts.names, version_rel, entry):
+            if not speaks_of(self._context.names, version_rel, entry):
                 del work.downloads[rel]
                 if rel in work.slice_of:
                     work.unfinished.add(work.slice_of[rel])
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""
-        if not self._parts.base.not_held():
+        if not self._context.base.not_held():
             return
-        for known in self._parts.base.below("data"):
+        for known in self._context.base.below("data"):
             if known.held is not None or known.rel in work.slice_of:
                 continue
             if self._scope is not None and not self._scope.covers(known.rel):

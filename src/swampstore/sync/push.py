@@ -90,7 +90,7 @@ class Push:
 
     def __init__(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         scope: Scope | None,
         *,
         full: bool,
@@ -98,27 +98,27 @@ class Push:
         progress: Progress,
         carrier: Transport,
     ) -> None:
-        self._parts = parts
+        self._context = context
         self._scope = scope
         self._full = full
         self._deadline = deadline
         self._progress = progress
         self._began_ns = time.time_ns()
-        self._local = LocalScan(parts.names, parts.base)
+        self._local = LocalScan(context.names, context.base)
         self._carrier = carrier
-        self._deletions = Deletions(parts, deadline)
-        self._conflicts = Conflicts(parts, self._local, scope)
+        self._deletions = Deletions(context, deadline)
+        self._conflicts = Conflicts(context, self._local, scope)
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
-        remember_landed(self._parts)
-        snapshot = self._parts.tracker.snapshot()
+        remember_landed(self._context)
+        snapshot = self._context.tracker.snapshot()
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
         scan = self._look(rels, snapshot, walked=walked)
         # Not all of it need be ours: other programs may work on the same cache.
         found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
-        self._parts.landing.observe(found)
+        self._context.landing.observe(found)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         self._leave_unfinished(prepared, scan)
         self._prepare(prepared, scan)
@@ -130,9 +130,9 @@ class Push:
         Our own writers mark it once more when they are done.
         """
         for rel in scan.unfinished:
-            is_ours = os.path.lexists(f"{os.path.dirname(self._parts.names.local(rel))}/{CLAIM}")
+            is_ours = os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
             try:
-                is_gone = self._parts.landing.clear(rel)
+                is_gone = self._context.landing.clear(rel)
             except SwampstoreError as error:
                 notice("%s", error.message)
                 is_gone = False
@@ -141,16 +141,16 @@ class Push:
 
     def plan(self) -> Plan:
         """Decide what a push would do, without doing any of it."""
-        snapshot = self._parts.tracker.peek()
+        snapshot = self._context.tracker.peek()
         rels, _ = self._marked(snapshot)
         scan = self._look(rels, snapshot, walked=self._full or snapshot.bulk)
         changed = {one.rel: one for one in scan.changed}
         deleted = {known.rel: known for known in scan.deleted}
         if not changed and not deleted:
             return Plan()
-        view = self._parts.index.view(partitions_of((*changed, *deleted)))
+        view = self._context.index.view(partitions_of((*changed, *deleted)))
         planner = Planner(
-            self._parts, view, self._began_ns, removed_rels(self._parts.names, snapshot)
+            self._context, view, self._began_ns, removed_rels(self._context.names, snapshot)
         )
         return planner.plan(changed, deleted)
 
@@ -176,7 +176,7 @@ class Push:
         rels: list[str] = []
         settled: list[str] = []
         for mark in snapshot.paths:
-            rel = self._parts.names.rel_of_mark(mark)
+            rel = self._context.names.rel_of_mark(mark)
             if rel is None:
                 continue  # of another namespace, which may be chosen again
             if self._scope is None or self._scope.covers(f"{rel}/") or goes_with_any_push(rel):
@@ -188,12 +188,12 @@ class Push:
 
     def _still_marked(self, snapshot: Snapshot) -> list[str]:
         """Return the marked paths to look at that no other push has settled meanwhile."""
-        marks = set(self._parts.tracker.peek().paths)
+        marks = set(self._context.tracker.peek().paths)
         rels, _ = self._marked(snapshot)
-        return [rel for rel in rels if self._parts.names.mark(rel) in marks]
+        return [rel for rel in rels if self._context.names.mark(rel) in marks]
 
     def _look(self, rels: list[str], snapshot: Snapshot, *, walked: bool) -> Scan:
-        marked = self._local.paths(rels, self._scope, removed_rels(self._parts.names, snapshot))
+        marked = self._local.paths(rels, self._scope, removed_rels(self._context.names, snapshot))
         if not walked:
             return marked
         scan = self._local.everything(self._scope)
@@ -217,22 +217,22 @@ class Push:
         prepared.stuck = {
             rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
         }
-        stored = stored_paths(self._parts) if self._full else None
+        stored = stored_paths(self._context) if self._full else None
         shards: set[str] | None = None
         if stored is not None:
-            lost = files_without_object(self._parts, stored, self._scope)
+            lost = files_without_object(self._context, stored, self._scope)
             changed = {one.rel: one for one in lost} | changed
-            shards = self._parts.index.lost_partitions(stored)
+            shards = self._context.index.lost_partitions(stored)
         if not changed and not deleted and not prepared.unfinished and shards is None:
             prepared.plan, prepared.view = Plan(), None
             prepared.failures = dict(prepared.stuck)
             return
         for _ in range(_ROUNDS):
-            view = self._parts.index.view(
+            view = self._context.index.view(
                 partitions_of(deleted) | (shards or set()), additions=partitions_of(changed)
             )
-            removals = removed_rels(self._parts.names, prepared.snapshot)
-            planner = Planner(self._parts, view, self._began_ns, removals, stored)
+            removals = removed_rels(self._context.names, prepared.snapshot)
+            planner = Planner(self._context, view, self._began_ns, removals, stored)
             plan = planner.plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             self._withhold(plan, prepared)
@@ -257,13 +257,13 @@ class Push:
         for rel, reason in plan.withheld.items():
             if rel not in known:
                 prepared.skipped.append(Skipped(rel, reason))
-                mark = self._parts.names.mark(unit_of(f"{rel}/{RAW}"))
+                mark = self._context.names.mark(unit_of(f"{rel}/{RAW}"))
                 if is_covered(mark, prepared.snapshot.paths):
-                    self._parts.tracker.mark_written(mark)
+                    self._context.tracker.mark_written(mark)
 
     def _overwritten(self, touched: Collection[Touched]) -> Iterator[Changed]:
         """Yield files whose objects are not what they were, because a push of ours was stopped."""
-        noted = self._parts.base.noted_uploads(known.rel for known, _ in touched)
+        noted = self._context.base.noted_uploads(known.rel for known, _ in touched)
         for known, now in touched:
             if known.rel in noted and noted[known.rel][0] != known.sha256:
                 yield Changed(known.rel, now, known, known.sha256)
@@ -280,7 +280,7 @@ class Push:
         todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
         try:
             for task, done, error in self._carrier.upload(
-                self._parts, todo, plan.sizes, self._deadline
+                self._context, todo, plan.sizes, self._deadline
             ):
                 files += 1
                 size += plan.sizes[task.rel]
@@ -300,16 +300,16 @@ class Push:
                     token = (done.known.etag or "") if is_ours else ""
                     unnoted[task.rel] = (done.known.sha256 or "", token)
                     if len(unnoted) == _NOTE_EVERY:
-                        self._parts.base.note_uploads(unnoted)
+                        self._context.base.note_uploads(unnoted)
                         unnoted = {}
         finally:
-            self._parts.base.note_uploads(unnoted)
+            self._context.base.note_uploads(unnoted)
         return occupied
 
     # Committing ------------------------------------------------------------------------------
 
     def _commit(self, prepared: PreparedPush) -> Pushed:
-        parts, plan = self._parts, prepared.plan
+        context, plan = self._context, prepared.plan
         failed = _failed_units(prepared)
         uploaded = [
             one
@@ -328,7 +328,7 @@ class Push:
             # In one order, whoever was done first: the same files make the same documents.
             upserts = {one.rel: one.entry for one in sorted(uploaded)}
             try:
-                committed = parts.index.commit(
+                committed = context.index.commit(
                     prepared.view,
                     upserts,
                     removals,
@@ -338,16 +338,16 @@ class Push:
             except IndexMovedError:
                 self._deletions.drop(note)
                 raise
-            parts.base.apply(
+            context.base.apply(
                 known=known,
                 forgotten=forgotten,
                 shards=committed.shards,
                 facts=committed.facts,
             )
         elif known or forgotten:
-            parts.base.apply(known=known, forgotten=forgotten)
+            context.base.apply(known=known, forgotten=forgotten)
         if plan.reread:
-            parts.index.read_again(plan.reread)
+            context.index.read_again(plan.reread)
         if note is not None:
             self._deletions.carry_out(note)
         if prepared.view is not None:
@@ -368,7 +368,7 @@ class Push:
         """Whether a file is of a version whose content must not be shared, or names it."""
         versions = {one.rpartition("/")[0] for one in prepared.damaged}
         if is_marker(rel) and versions:
-            marker = merge.local_marker(self._parts, rel)
+            marker = merge.local_marker(self._context, rel)
             return f"{unit_of(rel)}/{marker}" in versions
         return rel.rpartition("/")[0] in versions
 
@@ -382,7 +382,7 @@ class Push:
     def _check(self, uploaded: Iterable[Uploaded]) -> None:
         tokens = {one.rel: one.known.etag for one in uploaded}
         heads = in_parallel(
-            self._token, tokens, self._parts.limits.push_concurrency, self._deadline
+            self._token, tokens, self._context.limits.push_concurrency, self._deadline
         )
         for rel, token, error in heads:
             if error is not None:
@@ -392,13 +392,13 @@ class Push:
 
     def _token(self, rel: str) -> str | None:
         try:
-            return self._parts.store.head(self._parts.names.remote(rel)).token
+            return self._context.store.head(self._context.names.remote(rel)).token
         except ObjectNotFoundError:
             return None
 
     def _still_here(self, touched: Iterable[Known]) -> list[Known]:
         """Return the files that are as they were; some may have been evicted meanwhile."""
-        names = self._parts.names
+        names = self._context.names
         return [one for one in touched if signature(names.local(one.rel)) == one.held]
 
     def _settle(self, prepared: PreparedPush) -> None:
@@ -406,11 +406,11 @@ class Push:
         failed = _failed_units(prepared)
         left_out = {rel for rel in prepared.plan.removals if unit_of(rel) in failed}
         waiting = {*prepared.failures, *prepared.vanished, *prepared.begun, *left_out}
-        marks = {self._parts.names.mark(rel) for rel in waiting}
+        marks = {self._context.names.mark(rel) for rel in waiting}
         kept = {above for mark in marks for above in with_parents(mark)}
         done = [mark for mark in prepared.settled if mark not in kept]
         walked = prepared.walked and not waiting
-        self._parts.tracker.settle(prepared.snapshot, done, walked=walked)
+        self._context.tracker.settle(prepared.snapshot, done, walked=walked)
 
 
 def _is_noted(upload: Upload, done: Uploaded) -> bool:

@@ -56,14 +56,14 @@ class Planner:
 
     def __init__(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         view: View,
         began_ns: int,
         removals: Container[str] = frozenset(),
         stored: Container[str] | None = None,
     ) -> None:
         self._stored = stored
-        self._parts = parts
+        self._context = context
         self._view = view
         self._began_ns = began_ns
         self._removals = removals
@@ -71,7 +71,7 @@ class Planner:
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
         """Decide about every change and every deletion."""
-        noted = self._parts.base.noted_uploads(changed)
+        noted = self._context.base.noted_uploads(changed)
         for rel, known in deleted.items():
             self._delete(rel, known)
         self._keep_whole_what_stays()
@@ -115,7 +115,7 @@ class Planner:
 
         Else the index would name content for ever that belongs to no version.
         """
-        base, names = self._parts.base, self._parts.names
+        base, names = self._context.base, self._context.names
         for rel in [rel for rel in self._plan.removals if rel.endswith(f"/{METADATA}")]:
             version_rel = rel.rpartition("/")[0]
             raw = f"{version_rel}/{RAW}"
@@ -126,7 +126,7 @@ class Planner:
     def _change(self, change: Changed, noted: tuple[str, str] | None) -> None:
         rel, known, entry = change.rel, change.known, self._entry(change.rel)
         if entry is not None and remote_changed(known, entry):
-            change = hashed(self._parts, change)
+            change = hashed(self._context, change)
         match decide(Local.CHANGED, change.sha256, known, entry):
             case Decision.PUSH if entry is not None and not self._is_same_version(rel):
                 self._clash(rel)
@@ -164,7 +164,7 @@ class Planner:
     def _conflict(self, change: Changed, entry: Entry) -> None:
         rel = change.rel
         if entry.sha256 is None and self._is_equal(change, entry):
-            self._adopt(hashed(self._parts, change), entry)
+            self._adopt(hashed(self._context, change), entry)
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
         elif version_file(rel):
@@ -174,7 +174,7 @@ class Planner:
         elif is_derived(rel):
             self._upload(change, Upload(rel, described(rel, entry)))
             self._plan.conflicts[rel] = Conflict(rel, "both computed it; ours is there now")
-        elif not merge.has_object(self._parts, rel):
+        elif not merge.has_object(self._context, rel):
             self._upload(change, Upload(rel, None))  # theirs is lost, ours is all there is
         else:
             self._plan.copies[rel] = (change, entry)
@@ -184,7 +184,7 @@ class Planner:
 
         So `latest` goes back only together with the versions that it went back from.
         """
-        ours = merge.local_marker(self._parts, change.rel)
+        ours = merge.local_marker(self._context, change.rel)
         theirs = latest_of(self._versions_to_stay(unit_of(change.rel), METADATA))
         if is_right(ours, theirs, may_be_ahead=True):
             self._upload(change, upload)
@@ -195,8 +195,8 @@ class Planner:
         """Whether the object has the content of our file, where the index does not tell."""
         if entry.size != change.signature.size:
             return False
-        sha256 = hashed(self._parts, change).sha256
-        return sha256 == merge.remote_sha256(self._parts, change.rel)
+        sha256 = hashed(self._context, change).sha256
+        return sha256 == merge.remote_sha256(self._context, change.rel)
 
     def _is_same_version(self, rel: str) -> bool:
         """Whether changed metadata describes the artifact that the remote has at this number.
@@ -206,7 +206,7 @@ class Planner:
         """
         if version_file(rel) is None or not rel.endswith(f"/{METADATA}"):
             return True
-        return merge.describe_one_artifact(self._parts, rel)
+        return merge.describe_one_artifact(self._context, rel)
 
     def _number_past_others(self, changed: Mapping[str, Changed]) -> None:
         """Let new versions that are numbered below one of the remote clash as well.
@@ -228,7 +228,7 @@ class Planner:
             return not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and merge.was_deleted(
-            self._parts, version_rel, self._removals
+            self._context, version_rel, self._removals
         )
 
     def _is_lost(self, rel: str) -> bool:
@@ -238,11 +238,11 @@ class Planner:
     def _is_lost_content(self, rel: str) -> bool:
         """Whether content of a version that the remote has as well is not there any more."""
         version_rel, _, name = rel.rpartition("/")
-        if name != RAW or version_file(rel) is None or merge.has_object(self._parts, rel):
+        if name != RAW or version_file(rel) is None or merge.has_object(self._context, rel):
             return False
         metadata = f"{version_rel}/{METADATA}"
         is_named = self._entry(metadata) is not None
-        return is_named and merge.describe_one_artifact(self._parts, metadata)
+        return is_named and merge.describe_one_artifact(self._context, metadata)
 
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""
@@ -254,11 +254,11 @@ class Planner:
         for name_rel, versions in list(plan.clashes.items()):
             for version in sorted(versions):
                 # Under another number, content on the remote would be that of somebody else.
-                if not is_content_here(self._parts.names, f"{name_rel}/{version}"):
+                if not is_content_here(self._context.names, f"{name_rel}/{version}"):
                     self._withhold(f"{name_rel}/{version}")
         for rel in [rel for rel in plan.uploads if is_marker(rel)]:
-            version_rel = f"{unit_of(rel)}/{merge.local_marker(self._parts, rel)}"
-            is_here = os.path.lexists(self._parts.names.local(f"{version_rel}/{METADATA}"))
+            version_rel = f"{unit_of(rel)}/{merge.local_marker(self._context, rel)}"
+            is_here = os.path.lexists(self._context.names.local(f"{version_rel}/{METADATA}"))
             if is_here and not self._is_complete(version_rel):
                 self._withhold(version_rel)
                 del plan.uploads[rel], plan.sizes[rel]
@@ -266,7 +266,7 @@ class Planner:
     def _is_complete(self, version_rel: str, *, proven: bool = False) -> bool:
         raw = f"{version_rel}/{RAW}"
         entry = None if raw in self._plan.removals else self._entry(raw)
-        return is_complete(self._parts, version_rel, entry, proven=proven)
+        return is_complete(self._context, version_rel, entry, proven=proven)
 
     def _withhold(self, version_rel: str) -> None:
         plan = self._plan
@@ -296,11 +296,11 @@ def partitions_of(rels: Iterable[str]) -> set[str]:
     return {partition_of(rel) for rel in chosen | versions}
 
 
-def hashed(parts: SyncContext, change: Changed) -> Changed:
+def hashed(context: SyncContext, change: Changed) -> Changed:
     """Return a change with the hash of its file; raise SyncError if that does not hold still."""
     if change.sha256 is not None:
         return change
-    path = parts.names.local(change.rel)
+    path = context.names.local(change.rel)
     try:
         sha256, now = hash_file(path)
     except FileNotFoundError:

@@ -363,23 +363,23 @@ def with_parents(rel: str) -> Iterator[str]:
         rel = rel.rpartition("/")[0]
 
 
-def stored_paths(parts: SyncContext) -> frozenset[str]:
+def stored_paths(context: SyncContext) -> frozenset[str]:
     """Return the paths that have an object; costs a listing of everything."""
-    root = parts.names.remote("")
-    return frozenset(info.key.removeprefix(root) for info in parts.store.list(root))
+    root = context.names.remote("")
+    return frozenset(info.key.removeprefix(root) for info in context.store.list(root))
 
 
 def files_without_object(
-    parts: SyncContext, stored: Container[str], scope: Scope | None
+    context: SyncContext, stored: Container[str], scope: Scope | None
 ) -> Iterator[Changed]:
     """Yield files that are what the base says, and whose objects are gone. Others are damaged."""
-    for known in parts.base.below(""):
+    for known in context.base.below(""):
         if known.held is None or known.rel in stored:
             continue
         if scope is not None and not scope.covers(known.rel):
             continue
         try:
-            sha256, now = hash_file(parts.names.local(known.rel))
+            sha256, now = hash_file(context.names.local(known.rel))
         except (FileNotFoundError, SyncError):
             continue
         if sha256 == known.sha256:

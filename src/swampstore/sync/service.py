@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-from swampstore.clock import Clock, system_clock, to_iso
+from swampstore.clock import to_iso
 from swampstore.files.signature import signature
-from swampstore.index.base import Base
 from swampstore.index.errors import SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.path_map import Names
-from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.report import (
     Preview,
     Progress,
@@ -32,14 +29,11 @@ from swampstore.index.report import (
 from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
-from swampstore.stores import Store
 from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.context import SyncContext
-from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
-from swampstore.sync.install import Landing
 from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.pull import Pull, take_remote
 from swampstore.sync.pull_plan import PullPlanner
@@ -48,50 +42,33 @@ from swampstore.sync.push_plan import Plan
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
-from swampstore.sync.waiting import AttentiveStore
 from swampstore.sync.whole import speaks_of
-
-if TYPE_CHECKING:
-    from swampstore.stores.config import Limits
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.
 CommitLock = Callable[[], AbstractContextManager[Callable[[], None]]]
 
 
-@contextlib.contextmanager
-def _no_lock() -> Iterator[Callable[[], None]]:
-    yield lambda: None
-
-
 class SyncService:
     """Keeps one cache and its remote equal. Use it in a `with` block, or call `close()`.
 
-    `lock_timeout` is how long to wait for another sync of the same cache, in seconds. It waits for
-    as long as its own work may take, if that is longer. `lazy` says what pulls do
-    with content that do not say it themselves: they leave it on the remote.
+    `lazy` says what pulls do with content that do not say it themselves: they leave it on the
+    remote.
     """
 
     def __init__(
         self,
-        store: Store,
-        tracker: DirtyTracker,
-        base: Base,
-        names: Names,
-        landing: Landing,
-        *,
-        limits: Limits,
-        clock: Clock = system_clock,
-        lock_timeout: float,
-        commit_lock: CommitLock = _no_lock,
+        context: SyncContext,
+        cache_lock: CacheLock,
+        bound: CacheBound,
+        commit_lock: CommitLock,
     ) -> None:
         self.lazy = False
-        self._store = AttentiveStore(store)
-        index = RemoteIndex(self._store, names, base, clock=clock)
-        self._parts = SyncContext(self._store, names, base, tracker, landing, index, limits, clock)
-        self._cache_lock = CacheLock(names.cache_dir, lock_timeout)
+        self._context = context
+        self._store = context.store
+        self._cache_lock = cache_lock
         self._commit_lock = commit_lock
-        self._bound = CacheBound(self._parts)
+        self._bound = bound
 
     def capabilities(self) -> SyncCapabilities:
         """Say what this service can do."""
@@ -99,24 +76,24 @@ class SyncService:
 
     def bind(self, namespace: str) -> None:
         """Check that the caller means the namespace this service works on."""
-        if namespace != self._parts.names.namespace:
+        if namespace != self._context.names.namespace:
             raise WrongNamespaceError(
-                f"this cache is bound to the namespace {self._parts.names.namespace!r},"
+                f"this cache is bound to the namespace {self._context.names.namespace!r},"
                 f" not to {namespace!r}",
                 hint="Open the repository with the namespace you mean.",
             )
 
     def mark_dirty(self, path: str | None = None) -> None:
         """Remember, before it changes, that a path changes; None means anything might."""
-        self._parts.tracker.mark(path)
+        self._context.tracker.mark(path)
 
     def is_marked(self, models: Iterable[ModelRef] | None = None) -> bool:
         """Whether something (of these models) waits to be pushed; asks nobody."""
-        marked = self._parts.tracker.peek()
+        marked = self._context.tracker.peek()
         scope = _scope(models)
         if marked.bulk or scope is None:
             return not marked.is_empty
-        rels = map(self._parts.names.rel_of_mark, marked.paths)
+        rels = map(self._context.names.rel_of_mark, marked.paths)
         return any(rel is not None and scope.meets(rel) for rel in rels)
 
     def push(
@@ -139,7 +116,7 @@ class SyncService:
             if not full and self._has_nothing_to_push():
                 return Pushed()
             self._check_migrated()
-            start_over_if_made_anew(self._parts)
+            start_over_if_made_anew(self._context)
             push = self._push(scope, full=full, progress=progress, carrier=carrier)
             return self._commit(push, push.prepare())
 
@@ -157,13 +134,13 @@ class SyncService:
         """
         with self._alone(deadline):
             self._check_migrated()
-            start_over_if_made_anew(self._parts)
+            start_over_if_made_anew(self._context)
             push = self._push(_scope(models), full=full, progress=progress)
             return push.prepare()
 
     def _check_migrated(self) -> None:
         """Raise UnmigratedDataError if a namespace was set, and data has not moved there yet."""
-        check_migrated(self._parts.names.cache_dir, self._parts.names.namespace)
+        check_migrated(self._context.names.cache_dir, self._context.names.namespace)
 
     def commit_push(
         self,
@@ -180,7 +157,7 @@ class SyncService:
         if prepared.view is None:  # nothing that concerns others
             pushed = push.commit(prepared)
         else:
-            with self._commit_lock() as guard, self._parts.index.guarded(guard):
+            with self._commit_lock() as guard, self._context.index.guarded(guard):
                 pushed = push.commit(prepared)
         self._bound.grew(pushed.bytes)
         self._note_verified()
@@ -206,17 +183,17 @@ class SyncService:
         metadata_only = self._leaves_content(metadata_only)
         with self._alone(deadline):
             scope = _scope(models)
-            full = full or is_wiped(self._parts)
+            full = full or is_wiped(self._context)
             if not full and self._is_current(scope, metadata_only):
                 return Pulled()
-            if start_over_if_made_anew(self._parts):
+            if start_over_if_made_anew(self._context):
                 return Pulled()
-            sweep_staging(self._parts.names, time.time())
+            sweep_staging(self._context.names, time.time())
             if metadata_only:
                 self._announce_absences()
             planner = self._planner(scope, metadata_only=metadata_only, full=full)
             pull = Pull(
-                self._parts,
+                self._context,
                 planner,
                 deadline=self._store.deadline,
                 progress=progress,
@@ -232,21 +209,21 @@ class SyncService:
 
         `path` may have the namespace in front, as marks do.
         """
-        names = self._parts.names
+        names = self._context.names
         rel = names.rel_of_mark(path) or path
         if signature(names.local(rel)) is not None:
             return True
         if names.why_not(rel):
             return False
-        known = self._parts.base.get(rel)
+        known = self._context.base.get(rel)
         if known is None:
-            entry = self._parts.index.view([partition_of(rel)]).entry(rel)
+            entry = self._context.index.view([partition_of(rel)]).entry(rel)
         else:
             entry = Entry(known.size, known.modified, known.sha256)
         if entry is not None and not speaks_of(names, rel.rpartition("/")[0], entry):
             return False
         try:
-            if entry is None or not take_remote(self._parts, rel, entry, None):
+            if entry is None or not take_remote(self._context, rel, entry, None):
                 return False
         except SyncError:
             if signature(names.local(rel)) is None:
@@ -266,10 +243,10 @@ class SyncService:
         Whatever arrives is verified, and kept if this is stopped. Raises IncompleteSyncError if
         some could not be had, StoreUnreachableError if nobody answers.
         """
-        names = self._parts.names
+        names = self._context.names
         rels = [names.rel_of_mark(path) or path for path in paths]
         self._bound.used(rels)
-        hydration = Hydration(self._parts, deadline=Deadline(deadline), progress=progress)
+        hydration = Hydration(self._context, deadline=Deadline(deadline), progress=progress)
         hydrated = hydration.run(rels)
         self._grew(hydrated.bytes, frozenset(rels))
         return hydrated
@@ -282,7 +259,7 @@ class SyncService:
         """
         chosen = self._bound.target if target is None else target
         if chosen is None:
-            return Evicted(held=self._parts.base.content_bytes())
+            return Evicted(held=self._context.base.content_bytes())
         with self._alone():
             return self._bound.preview(chosen) if dry_run else self._bound.evict(chosen)
 
@@ -309,9 +286,9 @@ class SyncService:
 
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
-        self._parts.tracker.peek()  # raises if a newer release works with this cache
-        with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
-            return self._parts.index.migrate()
+        self._context.tracker.peek()  # raises if a newer release works with this cache
+        with self._alone(), self._commit_lock() as guard, self._context.index.guarded(guard):
+            return self._context.index.migrate()
 
     def remove(self, tokens: Mapping[str, str | None]) -> None:
         """Take paths off the remote, index and objects, although this cache never held them.
@@ -320,28 +297,28 @@ class SyncService:
         ours has left there) stay. Files in the cache stay. Raises IndexMovedError if others change
         the same paths meanwhile.
         """
-        with self._alone(), self._commit_lock() as guard, self._parts.index.guarded(guard):
-            remove_from_remote(self._parts, tokens, self._store.deadline)
+        with self._alone(), self._commit_lock() as guard, self._context.index.guarded(guard):
+            remove_from_remote(self._context, tokens, self._store.deadline)
 
     def fence(self) -> None:
         """Make every commit that others have begun fail; for whoever took their lock."""
-        self._parts.index.fence()
+        self._context.index.fence()
 
     def status(self) -> SyncStatus:
         """Say how the cache stands to its remote, without asking the remote."""
-        parts = self._parts
-        marked = parts.tracker.peek()
-        version, commit_seq, last_verified = parts.base.facts(
+        context = self._context
+        marked = context.tracker.peek()
+        version, commit_seq, last_verified = context.base.facts(
             "index_version", "commit_seq", "verified_at"
         )
         return SyncStatus(
-            identity=parts.store.identity,
-            namespace=parts.names.namespace,
-            cache_dir=parts.names.cache_dir,
-            files=parts.base.count(),
-            bytes=parts.base.total_bytes(),
-            not_hydrated=parts.base.not_held(),
-            content_bytes=parts.base.content_bytes(),
+            identity=context.store.identity,
+            namespace=context.names.namespace,
+            cache_dir=context.names.cache_dir,
+            files=context.base.count(),
+            bytes=context.base.total_bytes(),
+            not_hydrated=context.base.not_held(),
+            content_bytes=context.base.content_bytes(),
             dirty_paths=marked.paths,
             needs_full_walk=marked.bulk,
             index_version=int(version) if version else None,
@@ -352,8 +329,8 @@ class SyncService:
     def close(self) -> None:
         """Give the base and the store back."""
         self._bound.close()
-        self._parts.base.close()
-        self._parts.store.close()
+        self._context.base.close()
+        self._context.store.close()
 
     def __enter__(self) -> Self:
         return self
@@ -375,7 +352,7 @@ class SyncService:
         carrier: Transport = THREADS,
     ) -> Push:
         return Push(
-            self._parts,
+            self._context,
             scope,
             full=full,
             deadline=self._store.deadline,
@@ -385,7 +362,7 @@ class SyncService:
 
     def _planner(self, scope: Scope | None, *, metadata_only: bool, full: bool) -> PullPlanner:
         return PullPlanner(
-            self._parts,
+            self._context,
             scope,
             metadata_only=metadata_only,
             full=full,
@@ -398,31 +375,31 @@ class SyncService:
 
     def _has_nothing_to_push(self) -> bool:
         """Whether nothing is marked, and the remote is not an empty one that needs everything."""
-        parts = self._parts
-        if not parts.tracker.peek().is_empty or parts.base.doomed():
+        context = self._context
+        if not context.tracker.peek().is_empty or context.base.doomed():
             return False
-        return parts.index.is_unchanged() or not start_over_if_made_anew(self._parts)
+        return context.index.is_unchanged() or not start_over_if_made_anew(self._context)
 
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
-        if not self._parts.index.is_unchanged(scope):
+        if not self._context.index.is_unchanged(scope):
             return False
-        return metadata_only or not self._parts.base.not_held()
+        return metadata_only or not self._context.base.not_held()
 
     def _announce_absences(self) -> None:
         """Tell other clients on this cache, before it is so, that absence is no deletion here."""
-        last = self._parts.base.fact("verified_at") or ""
-        self._parts.tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
+        last = self._context.base.fact("verified_at") or ""
+        self._context.tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
     def _note_verified(self) -> None:
         """Note when the cache was compared with the remote, also for other clients on it."""
-        parts = self._parts
-        now = to_iso(parts.clock())
-        parts.base.apply(facts={"verified_at": now})
-        proof = parts.index.proof()
-        parts.tracker.verified(
+        context = self._context
+        now = to_iso(context.clock())
+        context.base.apply(facts={"verified_at": now})
+        proof = context.index.proof()
+        context.tracker.verified(
             fingerprint=proof.fingerprint,
             commit_seq=proof.commit_seq,
-            lazy=bool(parts.base.not_held()),
+            lazy=bool(context.base.not_held()),
             at=max(now, proof.not_before),
         )
 
@@ -433,7 +410,7 @@ class SyncService:
         What the dead left half done is finished or undone first: neither may be shared.
         """
         with self.holding_cache(deadline):
-            self._parts.landing.recover()
+            self._context.landing.recover()
             self._store.deadline = Deadline(deadline)
             try:
                 yield

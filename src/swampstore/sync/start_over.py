@@ -26,86 +26,86 @@ from swampstore.sync.scan import LocalScan
 from swampstore.sync.stopped import learn_own_commits
 
 
-def start_over_if_made_anew(parts: SyncContext) -> bool:
+def start_over_if_made_anew(context: SyncContext) -> bool:
     """Mark everything if the remote is not the one it was; return whether it holds nothing.
 
     Somebody emptied it, and others may have begun to fill it again. Then what is missing there
     was not deleted: nobody deleted anything.
     """
-    if _is_base_lost(parts):
-        parts.tracker.mark(None)
-    base = parts.base
+    if _is_base_lost(context):
+        context.tracker.mark(None)
+    base = context.base
     before = base.facts("index_version", "commit_seq", "origin")
-    state = parts.index.refresh()
+    state = context.index.refresh()
     if base.count() and not state.exists:
-        parts.tracker.mark(None)
+        context.tracker.mark(None)
         base.clear()
         return True
     if base.count() and state.is_another(*before):
-        _start_over(parts)
+        _start_over(context)
         return False
-    learn_own_commits(parts)
+    learn_own_commits(context)
     return False
 
 
-def is_wiped(parts: SyncContext) -> bool:
+def is_wiped(context: SyncContext) -> bool:
     """Whether a whole directory that the base knows files in is gone from the cache."""
-    names, base, tracker = parts.names, parts.base, parts.tracker
+    names, base, tracker = context.names, context.base, context.tracker
     gone = [name for name in DATASTORE_SUBDIRS if not os.path.lexists(names.local(name))]
     return base.is_held_below(gone) and any(
         base.is_held_below([name]) and not tracker.covers(names.mark(name)) for name in gone
     )
 
 
-def _start_over(parts: SyncContext) -> None:
+def _start_over(context: SyncContext) -> None:
     """Forget what was synced with the index that is gone, except for what was deleted here."""
-    parts.tracker.mark(None)
-    deleted = _deleted_here(parts)
-    _rescue_content(parts, {known.rel for known in deleted})
+    context.tracker.mark(None)
+    deleted = _deleted_here(context)
+    _rescue_content(context, {known.rel for known in deleted})
     # In one step: whoever is stopped in between would never hear of the deletions again.
-    parts.base.clear(keep=list(_as_named(parts, deleted)))
-    parts.index.refresh()
+    context.base.clear(keep=list(_as_named(context, deleted)))
+    context.index.refresh()
 
 
-def _deleted_here(parts: SyncContext) -> list[Known]:
+def _deleted_here(context: SyncContext) -> list[Known]:
     """Return what was deleted here and is still to be pushed."""
-    marked = parts.tracker.peek()
+    marked = context.tracker.peek()
     rels, removals = (
-        {rel for mark in marks if (rel := parts.names.rel_of_mark(mark))}
+        {rel for mark in marks if (rel := context.names.rel_of_mark(mark))}
         for marks in (marked.paths, marked.removals)
     )
     if not removals:
         return []
-    return LocalScan(parts.names, parts.base).paths(rels, removals=removals).deleted
+    return LocalScan(context.names, context.base).paths(rels, removals=removals).deleted
 
 
-def _rescue_content(parts: SyncContext, deleted: Collection[str]) -> None:
+def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
     """Fetch content that is only on the remote, and that its index has lost.
 
     Without a base it is new here then, and the next push tells of it.
     """
     lost = {
         known.rel: known
-        for known in parts.base.below("data")
+        for known in context.base.below("data")
         if known.held is None and known.rel not in deleted
     }
     if not lost:
         return
-    for piece in parts.index.changes(everything=True):
+    for piece in context.index.changes(everything=True):
         for rel in piece.entries:
             lost.pop(rel, None)
     for rel, known in lost.items():
         entry = Entry(known.size, known.modified, known.sha256)
         with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
-            take_remote(parts, rel, entry, None)
+            take_remote(context, rel, entry, None)
 
 
-def _as_named(parts: SyncContext, deleted: Collection[Known]) -> Iterator[Known]:
+def _as_named(context: SyncContext, deleted: Collection[Known]) -> Iterator[Known]:
     """Yield what was deleted in the words of the index that is there now.
 
     What others have put in its place is left out. What the index does not name may have an object.
     """
-    view = parts.index.view({partition_of(known.rel) for known in deleted}) if deleted else None
+    view = context.index.view({partition_of(known.rel) for known in deleted}) if deleted else None
     for known in deleted:
         assert view is not None
         try:
@@ -114,21 +114,21 @@ def _as_named(parts: SyncContext, deleted: Collection[Known]) -> Iterator[Known]
             continue
         if entry is None:
             yield known
-        elif _is_same(parts, known, entry):
+        elif _is_same(context, known, entry):
             yield replace(known, modified=entry.last_modified)
 
 
-def _is_same(parts: SyncContext, known: Known, entry: Entry) -> bool:
+def _is_same(context: SyncContext, known: Known, entry: Entry) -> bool:
     """Whether the index names what the base knows; where it does not tell, the object does."""
     if not merge.remote_changed(known, entry):
         return True
     if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
         return False
-    return merge.remote_sha256(parts, known.rel) == known.sha256
+    return merge.remote_sha256(context, known.rel) == known.sha256
 
 
-def _is_base_lost(parts: SyncContext) -> bool:
+def _is_base_lost(context: SyncContext) -> bool:
     """Whether the cache was synced, and nothing tells any more what others deleted since."""
-    if parts.base.fact("verified_at") is not None or parts.base.count():
+    if context.base.fact("verified_at") is not None or context.base.count():
         return False
-    return bool(parts.tracker.state().last_verified_at)
+    return bool(context.tracker.state().last_verified_at)

@@ -21,28 +21,28 @@ from swampstore.sync.scan import is_covered
 _UNKNOWN = Signature(0, 0, 0, 0)
 
 
-def learn_own_commits(parts: SyncContext) -> None:
+def learn_own_commits(context: SyncContext) -> None:
     """Tell the base of uploads that the index names, and whose files were removed here since.
 
     Asks the remote only if there are such files.
     """
-    noted = parts.base.all_noted_uploads()
+    noted = context.base.all_noted_uploads()
     if not noted:
         return
-    removals = parts.tracker.peek().removals
-    known = parts.base.get_many(noted)
+    removals = context.tracker.peek().removals
+    known = context.base.get_many(noted)
     gone = {
         rel: sha256
         for rel, sha256 in noted.items()
         if rel not in known
-        and is_covered(parts.names.mark(rel), removals)
-        and not _is_still_here(parts, rel, sha256)
+        and is_covered(context.names.mark(rel), removals)
+        and not _is_still_here(context, rel, sha256)
     }
     if not gone:
         return
-    view = parts.index.view({partition_of(rel) for rel in gone})
+    view = context.index.view({partition_of(rel) for rel in gone})
     entries = {rel: view.entry(rel) for rel in gone}
-    parts.base.apply(
+    context.base.apply(
         known=[
             # Only that it was here counts: how it looked, nobody can say any more.
             Known(
@@ -64,35 +64,35 @@ def _is_ours(rel: str, entries: Mapping[str, Entry | None], noted: Mapping[str, 
     return True
 
 
-def _is_still_here(parts: SyncContext, rel: str, sha256: str) -> bool:
+def _is_still_here(context: SyncContext, rel: str, sha256: str) -> bool:
     try:
-        return hash_file(parts.names.local(rel))[0] == sha256
+        return hash_file(context.names.local(rel))[0] == sha256
     except FileNotFoundError:
         return False
     except SyncError:
         return True  # no file, or one that keeps changing: not the moment to decide anything
 
 
-def remember_landed(parts: SyncContext) -> None:
+def remember_landed(context: SyncContext) -> None:
     """Let the base know what has landed. Whoever does this holds the lock of the cache.
 
     Else it would count as new here, and be shared again after others deleted it.
     """
-    noted = parts.base.noted_arrivals()
+    noted = context.base.noted_arrivals()
     if not noted:
         return
     began_ns = time.time_ns()
-    held = {one: _held(parts, one) for one in noted}
+    held = {one: _held(context, one) for one in noted}
     known = [replace(one, held=now, recorded_ns=began_ns) for one, now in held.items() if now]
-    parts.base.apply(known=known, facts={ARRIVING: None})
+    context.base.apply(known=known, facts={ARRIVING: None})
 
 
-def _held(parts: SyncContext, one: Known) -> Signature | None:
+def _held(context: SyncContext, one: Known) -> Signature | None:
     """Return the looks of a file that is what was about to land, None if there is no such file.
 
     Of a version that is not whole nothing counts: the next pull looks at all of it.
     """
-    path = parts.names.local(one.rel)
+    path = context.names.local(one.rel)
     if version_file(one.rel) and not os.path.lexists(f"{os.path.dirname(path)}/{METADATA}"):
         return None
     try:

@@ -40,7 +40,7 @@ class Transport(Protocol):
 
     def upload(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         uploads: Sequence[Upload],
         sizes: Mapping[str, int],
         deadline: Deadline,
@@ -49,7 +49,7 @@ class Transport(Protocol):
 
     def download(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         downloads: Sequence[Download],
         staging: Staging,
         deadline: Deadline,
@@ -62,26 +62,26 @@ class Threads:
 
     def upload(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         uploads: Sequence[Upload],
         sizes: Mapping[str, int],
         deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         del sizes
-        uploader = Uploader(parts.store, parts.names, parts.clock)
-        return put_all(uploader, uploads, parts.limits.push_concurrency, deadline)
+        uploader = Uploader(context.store, context.names, context.clock)
+        return put_all(uploader, uploads, context.limits.push_concurrency, deadline)
 
     def download(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         downloads: Sequence[Download],
         staging: Staging,
         deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
-        downloader = Downloader(parts.store, parts.names, staging)
-        return fetch_all(downloader, downloads, parts.limits.pull_concurrency, deadline)
+        downloader = Downloader(context.store, context.names, staging)
+        return fetch_all(downloader, downloads, context.limits.pull_concurrency, deadline)
 
 
 THREADS = Threads()
@@ -102,7 +102,7 @@ class Transfer:
 
     def __init__(
         self,
-        parts: SyncContext,
+        context: SyncContext,
         work: PullWork,
         *,
         phase: str,
@@ -112,7 +112,7 @@ class Transfer:
         carrier: Transport = THREADS,
     ) -> None:
         self.files = self.bytes = self.content_bytes = 0
-        self._parts = parts
+        self._context = context
         self._work = work
         self._phase = phase
         self._deadline = deadline
@@ -123,13 +123,13 @@ class Transfer:
 
     def run(self) -> None:
         """Fetch and land; what could not be had is among the work's failures."""
-        with Staging(self._parts.names.cache_dir) as staging:
+        with Staging(self._context.names.cache_dir) as staging:
             self._transfer(staging)
 
     def land(self, arrivals: list[Arrival]) -> list[Landed]:
         """Put files in their places, or remove them, and return those for which that was done."""
         try:
-            landed = self._parts.landing.land(arrivals)
+            landed = self._context.landing.land(arrivals)
         except LandingError as error:
             self._work.failures |= error.failures
             landed = list(error.landed)
@@ -165,7 +165,7 @@ class Transfer:
         size = 0
         tasks = sorted(self._work.downloads.values(), key=lambda one: unit_of(one.rel))
         total = sum(one.entry.size for one in tasks)
-        transfers = self._carrier.download(self._parts, tasks, staging, self._deadline)
+        transfers = self._carrier.download(self._context, tasks, staging, self._deadline)
         for files, (task, done, error) in enumerate(transfers, 1):
             size += task.entry.size
             self._progress(Step(self._phase, files, len(tasks), size, total))
@@ -201,7 +201,7 @@ class Transfer:
         """
         if is_marker(rel):
             self._work.names.add(unit_of(rel))
-            self._parts.base.note_uploads({rel: ("", "")})
+            self._context.base.note_uploads({rel: ("", "")})
         reason = "its object is not what the index says; another machine has begun to replace it"
         self._work.skipped.append(Skipped(rel, reason))
         self._put_off(rel)
@@ -223,7 +223,7 @@ class Transfer:
         """
         new = [one for rel, one in fetched.items() if rel in self._work.slice_of]
         if new:
-            self._parts.base.note_arrivals(self._known(one, None, 0) for one in new)
+            self._context.base.note_arrivals(self._known(one, None, 0) for one in new)
         return bool(new)
 
     def _land(self, batch: list[Fetched]) -> None:
@@ -241,5 +241,5 @@ class Transfer:
             self.files += 1
             self.bytes += one.size
             self.content_bytes += one.size if is_lazy(rel) else 0
-        self._parts.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
+        self._context.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
         self.leave(fetched.keys() - landed.keys())

@@ -38,17 +38,17 @@ def speaks_of(names: Names, version_rel: str, entry: Entry) -> bool:
 
 
 def is_complete(
-    parts: SyncContext, version_rel: str, entry: Entry | None, *, proven: bool = False
+    context: SyncContext, version_rel: str, entry: Entry | None, *, proven: bool = False
 ) -> bool:
     """Whether the content of a version is here, or is what the remote's `entry` of it says.
 
     `proven` has the store show that the object is there; ask for that before relying on it.
     """
-    if is_content_here(parts.names, version_rel):
+    if is_content_here(context.names, version_rel):
         return True
-    if entry is None or not speaks_of(parts.names, version_rel, entry):
+    if entry is None or not speaks_of(context.names, version_rel, entry):
         return False
-    return not proven or _has_object(parts, f"{version_rel}/{RAW}", entry)
+    return not proven or _has_object(context, f"{version_rel}/{RAW}", entry)
 
 
 def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
@@ -78,9 +78,9 @@ def why_withheld(version_rel: str) -> str:
     )
 
 
-def _has_object(parts: SyncContext, rel: str, entry: Entry) -> bool:
+def _has_object(context: SyncContext, rel: str, entry: Entry) -> bool:
     try:
-        return parts.store.head(parts.names.remote(rel)).size == entry.size
+        return context.store.head(context.names.remote(rel)).size == entry.size
     except ObjectNotFoundError:
         return False
 

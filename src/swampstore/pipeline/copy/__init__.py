@@ -66,8 +66,8 @@ _TOLD = "others changed it, or something of the same data name, meanwhile"
 class Commits:
     """The commits of one copy; `count` is how many there were."""
 
-    def __init__(self, editor: IndexWriter) -> None:
-        self._editor = editor
+    def __init__(self, writer: IndexWriter) -> None:
+        self._writer = writer
         self.count = 0
 
     def begin(self, source: Place) -> None:
@@ -75,15 +75,15 @@ class Commits:
 
         Without one, whatever is there would be taken for data, also half of a version.
         """
-        editor = self._editor
-        if documents(editor.place, editor.store):
+        writer = self._writer
+        if documents(writer.place, writer.store):
             return
-        editor.index.fence()
+        writer.index.fence()
         with source.open() as store:
             meta = read_meta(source, store)[0] if source.indexed else None
         if meta is not None and version_of(meta.version) is not FIRST:
-            with editor.locks.committing() as guard, editor.index.guarded(guard):
-                editor.index.migrate()
+            with writer.locks.committing() as guard, writer.index.guarded(guard):
+                writer.index.migrate()
 
     def with_versions(self, units: Sequence[Unit]) -> list[Unit]:
         """Return units, those with a marker together with what the index tells of their name."""
@@ -105,12 +105,12 @@ class Commits:
             view = self._view(one.wanted.rel for one in placed)
             try:
                 # Whoever deletes objects that are in no index holds the lock for it.
-                with self._editor.locks.committing():
+                with self._writer.locks.committing():
                     return self._commit(view, placed)
             except IndexMovedError:
                 continue
         raise SyncError(
-            f"others keep committing the same paths to {self._editor.place}",
+            f"others keep committing the same paths to {self._writer.place}",
             hint="Copy again in a moment; what was committed so far is kept.",
         )
 
@@ -119,7 +119,7 @@ class Commits:
         units = {unit_of(one.wanted.rel) for one in moved}
         chosen = [one for one in placed if unit_of(one.wanted.rel) not in units]
         upserts = {one.wanted.rel: one.entry for one in chosen if not _is_done(view, one)}
-        self._editor.commit(upserts, view=view)
+        self._writer.commit(upserts, view=view)
         self.count += bool(upserts)
         left_out = [one.wanted for one in placed if unit_of(one.wanted.rel) in units]
         return [*chosen, *(Refused(one, OVERTAKEN, _TOLD) for one in left_out)]
@@ -127,19 +127,19 @@ class Commits:
     def _vanished(self, placed: Iterable[Placed]) -> list[Placed]:
         """Return those that were there already, and are not any more."""
         met = [one for one in placed if one.met is not None]
-        checked = each(self._editor.place, self._is_still_there, met)
+        checked = each(self._writer.place, self._is_still_there, met)
         return [one for one, is_there in checked if not is_there]
 
     def _is_still_there(self, placed: Placed) -> bool:
         try:
-            found = self._editor.store.head(self._editor.names.remote(placed.wanted.rel))
+            found = self._writer.store.head(self._writer.names.remote(placed.wanted.rel))
         except ObjectNotFoundError:
             return False
         return found.etag == placed.met
 
     def _view(self, rels: Iterable[str]) -> View:
         """Look at what the index says about paths; nothing is going to be taken out of it."""
-        return self._editor.index.view((), additions={partition_of(rel) for rel in rels})
+        return self._writer.index.view((), additions={partition_of(rel) for rel in rels})
 
 
 def _versions(view: View, name_rel: str) -> frozenset[int]:
@@ -258,8 +258,8 @@ class _Copy:
                     self._bytes += one.size
 
     def _copy(self) -> None:
-        with committer(self._ends.target) as editor:
-            commits = Commits(editor)
+        with committer(self._ends.target) as writer:
+            commits = Commits(writer)
             commits.begin(self._ends.source)
             for _ in range(_ROUNDS):
                 if not self._round(commits):

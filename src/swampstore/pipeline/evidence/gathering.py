@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_entry, decode_meta
-from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.index.partitions import MONOLITH_KEY, partition_in
 from swampstore.index.removals import Notes, read_notes
 from swampstore.index.rules import IndexDocuments, ShardContent
 from swampstore.index.version import IndexVersion
@@ -27,7 +27,7 @@ from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total, 
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
-from swampstore.pipeline.source.index import Index, partition_in, read_document
+from swampstore.pipeline.source.index import Index, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import Handed, ObjectInfo, Store
@@ -357,7 +357,7 @@ class IndexState:
         is_truth = self.version is not None and self.version.counts(None)
         return is_truth and not self.is_monolith_lost
 
-    def outlook(self, grace: timedelta) -> TrustRules:
+    def trust_rules(self, grace: timedelta) -> TrustRules:
         """Return how evidence is to be understood; what is younger may be of a push."""
         there = frozenset(partition for partition, _ in self.shards) if self.has_lost_list else None
         since = self.now - grace
@@ -414,9 +414,9 @@ def _decoded(data: bytes) -> Meta | None:
 
 def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, IndexState]:
     """Look at the documents of places, whose entries were read just now."""
-    grounds = {}
+    states = {}
     for number, place in places.items():
         found = sorted(sums.get(number, ()), key=lambda one: one.document)
         with place.open() as store:
-            grounds[number] = replace(look(place, store), summaries=tuple(found))
-    return grounds
+            states[number] = replace(look(place, store), summaries=tuple(found))
+    return states

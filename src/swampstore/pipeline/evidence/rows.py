@@ -251,12 +251,12 @@ class Entry(NamedTuple):
         return self.claim.partition in self.strays
 
 
-def believed(path: Path, outlook: TrustRules) -> Entry | None:
+def believed(path: Path, trust: TrustRules) -> Entry | None:
     """Return the entry of a path, None if it has none; entries that may not be are not believed.
 
     If it belongs to a document which nobody can read, the entry is made up from the listing.
     """
-    claims = sorted(outlook.truth(path.claims), key=lambda one: one.partition or "")
+    claims = sorted(trust.truth(path.claims), key=lambda one: one.partition or "")
     home = partition_of(path.rel)
     if claims and why_forbidden(path.rel) is None:
         strays = tuple(one.partition for one in claims if one.partition not in (None, home))
@@ -264,7 +264,7 @@ def believed(path: Path, outlook: TrustRules) -> Entry | None:
         return Entry(best, strays)
     seen = path.seen
     is_data = seen is not None and not seen.internal
-    if seen is not None and is_data and outlook.assumes(home) and not outlook.removes(path):
+    if seen is not None and is_data and trust.assumes(home) and not trust.removes(path):
         return Entry(Claim(None, seen.size), is_assumed=True)
     return None
 

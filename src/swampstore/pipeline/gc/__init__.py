@@ -208,16 +208,16 @@ class Collection:
 
     def run(self, progress: Progress = no_progress) -> None:
         """Finish what was left, mark, and sweep what was marked long enough ago."""
-        with committer(self.place) as editor:
-            self.finished, failures = finish_pending_deletes(editor)
+        with committer(self.place) as writer:
+            self.finished, failures = finish_pending_deletes(writer)
             self.warnings += failures
-            before = read_marks(editor.store, editor.names)
+            before = read_marks(writer.store, writer.names)
             marks = marks_of(self._candidates, before.marks, self._now)
             due = list(self._mark(before, marks))
-            written = write_marks(editor.store, editor.names, marks, before)
-            swept = self._sweep(editor, due, progress)
+            written = write_marks(writer.store, writer.names, marks, before)
+            swept = self._sweep(writer, due, progress)
             left = {place: mark for place, mark in marks.items() if place not in swept}
-            if written is None or write_marks(editor.store, editor.names, left, written) is None:
+            if written is None or write_marks(writer.store, writer.names, left, written) is None:
                 self.warnings.append("another collection marked at the same time; its marks stand")
 
     def _mark(self, before: Marked, marks: Marks) -> Iterator[Due]:
@@ -234,10 +234,10 @@ class Collection:
                 yield Due(one, ripe)
 
     def _sweep(
-        self, editor: IndexWriter, due: Sequence[Due], progress: Progress
+        self, writer: IndexWriter, due: Sequence[Due], progress: Progress
     ) -> set[tuple[str, int]]:
         """Remove what is due; return what of it was."""
-        sweeper = Sweeper(editor, self._now, self._grace)
+        sweeper = Sweeper(writer, self._now, self._grace)
         swept: set[tuple[str, int]] = set()
         parts = list(batches(due))
         for done, batch in enumerate(parts, 1):

@@ -178,9 +178,9 @@ class Sweeper:
     `failures` tell which objects could not be removed; the next collection does that.
     """
 
-    def __init__(self, editor: IndexWriter, now: datetime, grace: timedelta) -> None:
+    def __init__(self, writer: IndexWriter, now: datetime, grace: timedelta) -> None:
         self.failures: list[str] = []
-        self._editor = editor
+        self._writer = writer
         self._now = now
         self._young_since = now - grace
 
@@ -189,8 +189,8 @@ class Sweeper:
 
         The global lock is held for so long, so nobody commits anything in between.
         """
-        with self._editor.locks.committing():
-            view = self._editor.view([rel for due in batch for rel in _samples(due)])
+        with self._writer.locks.committing():
+            view = self._writer.view([rel for due in batch for rel in _samples(due)])
             states = self._look(batch, view)
             verdicts = [self._verdict(*one) for one in zip(batch, states, strict=True)]
             paths = {
@@ -206,19 +206,19 @@ class Sweeper:
 
     def _remove(self, view: View, paths: Mapping[str, ObjectInfo | None]) -> bool:
         """Remove paths from the index and their objects; False if the index does not take it."""
-        editor, remover = self._editor, remover_of(self._editor)
+        writer, remover = self._writer, remover_of(self._writer)
         objects = [
             one
             for rel, info in paths.items()
-            if info is not None and (one := pending_delete(editor, rel, info, view.entry(rel)))
+            if info is not None and (one := pending_delete(writer, rel, info, view.entry(rel)))
         ]
         note = remover.note(new_note(), objects)
         try:
-            editor.commit({}, paths, view=view)
+            writer.commit({}, paths, view=view)
         except IndexMovedError:  # by a client that does not know the lock
             remover.drop(note)
             return False
-        editor.check()
+        writer.check()
         self.failures += [error.message for error in remover.carry_out(note).failures]
         return True
 
@@ -230,21 +230,21 @@ class Sweeper:
     def _run_exists(self, workflow_id: str, run_id: str) -> bool:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
         rel = record_rel(workflow_id, run_id)
-        return is_there(self._editor.place, self._editor.store, rel)
+        return is_there(self._writer.place, self._writer.store, rel)
 
     # Looking -----------------------------------------------------------------------------------
 
     def _look(self, batch: Sequence[Due], view: View) -> list[NameState | str]:
         """Return each name as it is now, or why it is left alone."""
-        editor = self._editor
+        writer = self._writer
         # Asked for one by one: other clients tell nobody what they have locked.
-        locks = editor.locks.locked_models({due.candidate.ref.model for due in batch})
+        locks = writer.locks.locked_models({due.candidate.ref.model for due in batch})
         locked = {model for model, lock in locks if not lock.is_stale}
         entries: dict[int, Mapping[str, Entry] | str] = {}
         for number, due in enumerate(batch):
             entries[number] = LOCKED if due.candidate.ref.model in locked else _entries(due, view)
         usable = {number: one for number, one in entries.items() if not isinstance(one, str)}
-        place = editor.place
+        place = writer.place
         objects = dict(each(place, lambda one: self._objects(batch[one]), usable))
         contents = dict(each(place, lambda one: self._marker(batch[one], usable[one]), usable))
         asked = [
@@ -260,9 +260,9 @@ class Sweeper:
         ]
 
     def _objects(self, due: Due) -> dict[str, ObjectInfo]:
-        editor, name_rel = self._editor, due.candidate.ref.rel
-        root = editor.names.remote("")
-        listed = editor.store.list(editor.names.remote(f"{name_rel}/"))
+        writer, name_rel = self._writer, due.candidate.ref.rel
+        root = writer.names.remote("")
+        listed = writer.store.list(writer.names.remote(f"{name_rel}/"))
         found = {info.key.removeprefix(root): info for info in listed}
         return {rel: found[rel] for rel, _ in files_of_name(found, name_rel)}
 
@@ -273,7 +273,7 @@ class Sweeper:
     def _content(self, rel: str) -> dict[str, bytes]:
         """Return the content of a path by its path, nothing if there is none."""
         try:
-            return {rel: self._editor.store.get(self._editor.names.remote(rel)).data}
+            return {rel: self._writer.store.get(self._writer.names.remote(rel)).data}
         except ObjectNotFoundError:
             return {}
 
@@ -340,20 +340,20 @@ def _all_stay(due: Due, reason: str) -> Verdict:
 # Deleting objects --------------------------------------------------------------------------------
 
 
-def remover_of(editor: IndexWriter) -> Remover:
+def remover_of(writer: IndexWriter) -> Remover:
     """Return what removes objects for as long as the global lock is held."""
-    limit = editor.place.config.limits.push_concurrency
-    return Remover(editor.store, editor.names, limit, check=editor.locks.check)
+    limit = writer.place.config.limits.push_concurrency
+    return Remover(writer.store, writer.names, limit, check=writer.locks.check)
 
 
 def pending_delete(
-    editor: IndexWriter, rel: str, info: ObjectInfo, entry: Entry | None
+    writer: IndexWriter, rel: str, info: ObjectInfo, entry: Entry | None
 ) -> Removal | None:
     """Return an object that was listed as one to be removed, None if it is another one by now."""
     token = info.token
     if token is None:
         try:
-            found = editor.store.head(editor.names.remote(rel))
+            found = writer.store.head(writer.names.remote(rel))
         except ObjectNotFoundError:
             return None
         if found.etag != info.etag:
@@ -362,16 +362,16 @@ def pending_delete(
     return Removal(rel, info.size, entry.sha256 if entry else None, token)
 
 
-def finish_pending_deletes(editor: IndexWriter) -> tuple[int, list[str]]:
+def finish_pending_deletes(writer: IndexWriter) -> tuple[int, list[str]]:
     """Finish removals that were stopped, by anybody; return how many objects went, and failures."""
-    root = editor.names.remote("")
+    root = writer.names.remote("")
     count, failures = 0, []
-    for info in list(editor.store.list(editor.names.remote(REMOVALS))):
-        with editor.locks.committing() as guard:
+    for info in list(writer.store.list(writer.names.remote(REMOVALS))):
+        with writer.locks.committing() as guard:
             # Whoever holds the lock is the only one at work, so the note is of somebody dead.
             guard()
             try:
-                done = _finish(editor, info.key.removeprefix(root))
+                done = _finish(writer, info.key.removeprefix(root))
             except IndexDamagedError as error:
                 failures.append(error.message)
                 continue
@@ -380,6 +380,6 @@ def finish_pending_deletes(editor: IndexWriter) -> tuple[int, list[str]]:
     return count, failures
 
 
-def _finish(editor: IndexWriter, rel: str) -> Removed:
-    note = read_note(editor.store, editor.names, rel)
-    return Removed() if note is None else remover_of(editor).finish(note, editor.index)
+def _finish(writer: IndexWriter, rel: str) -> Removed:
+    note = read_note(writer.store, writer.names, rel)
+    return Removed() if note is None else remover_of(writer).finish(note, writer.index)

@@ -92,8 +92,8 @@ def reindex(
     done = Reindexed(dry_run=dry_run)
     for place in places:
         with ExitStack() as stack:
-            editor = None if dry_run else stack.enter_context(editing(place))
+            writer = None if dry_run else stack.enter_context(editing(place))
             done += Rebuilding(
-                spark, place, editor, rehash=rehash, grace=grace, progress=progress
+                spark, place, writer, rehash=rehash, grace=grace, progress=progress
             ).run()
     return done + Reindexed(seconds=monotonic() - started)

@@ -59,11 +59,11 @@ class Planned(NamedTuple):
 class Assumed:
     """Chooses the paths whose entries nobody can tell, and which therefore have to be hashed."""
 
-    outlook: TrustRules
+    trust: TrustRules
 
     def __call__(self, rel: str) -> bool:
         """Whether a path is one of them."""
-        return self.outlook.assumes(partition_of(rel))
+        return self.trust.assumes(partition_of(rel))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Plan:
 
     place: Place
     look: int
-    outlook: TrustRules
+    trust: TrustRules
     hidden: frozenset[str]
     commit_seq: int | None
     adopts: bool
@@ -111,7 +111,7 @@ class Plan:
         """Plan some paths; what has to be hashed is read."""
         needy: list[tuple[Path, Entry | None, str]] = []
         for path in paths:
-            entry = believed(path, self.outlook)
+            entry = believed(path, self.trust)
             fate = self._fate(path, entry)
             if fate in _HASH_NEEDED or (fate == KEPT and self.rehash):
                 needy.append((path, entry, fate))
@@ -140,9 +140,9 @@ class Plan:
             return self._fate_of_entry(entry, seen)
         if seen is None:
             return None
-        if self.outlook.removes(path):
+        if self.trust.removes(path):
             return LEAVING
-        is_old = self.adopts and seen.last_modified <= self.outlook.since
+        is_old = self.adopts and seen.last_modified <= self.trust.since
         return ADOPTED if is_old else WAITING
 
     def _fate_of_entry(self, entry: Entry, seen: Seen | None) -> str:
@@ -160,7 +160,7 @@ class Plan:
         """Return what becomes of a path after it was hashed, or could not be."""
         assert path.seen is not None
         is_unnamed = entry is None or entry.is_assumed
-        if is_unnamed and self.outlook.removes(path, sha256):
+        if is_unnamed and self.trust.removes(path, sha256):
             return Planned(path.rel, LEAVING)
         if fate == KEPT:
             assert entry is not None

@@ -7,16 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock
 from swampstore.index.changes import attempts, index_moved
 from swampstore.index.documents import Documents
-from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
     RawEntries,
-    decode_shard,
     encode_shard,
     merged,
 )
@@ -55,8 +53,8 @@ from swampstore.pipeline.reindex.planned import (
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import FINDINGS
 from swampstore.pipeline.source.scan import batches
-from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
-from swampstore.stores.protocol import Store, Written
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,27 +64,8 @@ if TYPE_CHECKING:
     from swampstore.pipeline.index_writer import IndexWriter
 
 
+_CONCURRENCY = 10
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
-
-
-class Current(NamedTuple):
-    """A shard as it is on the store: without `etag` there is none, without `doc` no whole one."""
-
-    doc: Document | None = None
-    etag: str | None = None
-    token: str | None = None
-
-
-def read_shard(store: Store, key: str) -> Current:
-    """Return a shard with every entry that it has."""
-    try:
-        info, data = store.get(key)
-    except ObjectNotFoundError:
-        return Current()
-    try:
-        return Current(decode_shard(data), info.etag, info.token)
-    except IndexDamagedError:
-        return Current(None, info.etag, info.token)
 
 
 def write_shard(
@@ -102,32 +81,24 @@ def write_shard(
     `commit_seq` is the commit that writes it, if commits are counted. `expected` is the ETag that
     it had when the entries were settled. Raises IndexMovedError if somebody wrote another one.
     """
-    key = place.names().remote(shard_key(partition))
+    documents = Documents(store, place.names(), _CONCURRENCY)
     for _ in attempts(()):
-        now = read_shard(store, key)
+        now = documents.shard_as_it_is(partition)
         if now.doc is not None and now.doc.entries == wanted:
             assert now.etag is not None
             return now.etag, now.token or "", False
         if now.etag != expected:
+            key = place.names().remote(shard_key(partition))
             raise index_moved(f"somebody else wrote {key}", ())
         current = now.doc or Document({})
         document = current.holding(merged(current.entries, wanted))
         data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
         try:
-            written = _put(store, key, data, now.token)
+            written = documents.put_shard(partition, data, now.token)
         except PreconditionFailedError:
             continue  # perhaps a twin of this task, whose shard is as good
         return written.etag, written.token, True
     raise AssertionError  # attempts() ends with an error
-
-
-def _put(store: Store, key: str, data: bytes, token: str | None) -> Written:
-    able = store.capabilities
-    if token is None and able.conditional_create:
-        return store.put_if_absent(key, data)
-    if token is not None and able.conditional_update:
-        return store.put_if_match(key, data, token)
-    return store.put(key, data)
 
 
 def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
@@ -177,11 +148,8 @@ def _answer(
     return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}
 
 
-_CONCURRENCY = 10
-
-
 class Rebuilding:
-    """One run over one place; without an editor nothing is written.
+    """One run over one place; without a writer nothing is written.
 
     Unless it `adopts` them, objects that no entry names stay without one, however old they are.
     """
@@ -190,7 +158,7 @@ class Rebuilding:
         self,
         spark: SparkSession,
         place: Place,
-        editor: IndexWriter | None,
+        writer: IndexWriter | None,
         *,
         rehash: bool,
         grace: timedelta,
@@ -199,7 +167,7 @@ class Rebuilding:
     ) -> None:
         self._spark = spark
         self._place = place
-        self._editor = editor
+        self._writer = writer
         self._rehash = rehash
         self._grace = grace
         self._progress = progress
@@ -207,61 +175,61 @@ class Rebuilding:
 
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
-        if self._editor is not None and self._adopts:
+        if self._writer is not None and self._adopts:
             # Deletions that were stopped. A repair may need their content yet.
-            finish_pending_deletes(self._editor)
+            finish_pending_deletes(self._writer)
         places = {0: self._place}
         table = Claims(with_raw=True)
         shares = shares_of(table, places, tasks_for(self._spark))
         claims = gathered(self._spark, table, places, shares).persist()
-        ground = survey(places, sums_in(claims))[0]
+        state = survey(places, sums_in(claims))[0]
         with Reading(self._spark, places, None, self._progress) as reading:
-            look = reading.look(places, ground.expected, everything, self._reads(ground))
+            look = reading.look(places, state.expected, everything, self._reads(state))
             entries = claims.where("unit IS NOT NULL")
-            done = self._rebuilt(ground, look, entries.unionByName(look.rows))
+            done = self._rebuilt(state, look, entries.unionByName(look.rows))
         claims.unpersist()
         return done
 
-    def _reads(self, ground: IndexState) -> Chosen:
+    def _reads(self, state: IndexState) -> Chosen:
         """Return what is read while it is listed; what else is needed is read later."""
         if self._rehash:
             return everything
-        return Assumed(ground.outlook(self._grace))
+        return Assumed(state.trust_rules(self._grace))
 
-    def _rebuilt(self, ground: IndexState, look: Look, evidence: DataFrame) -> Reindexed:
+    def _rebuilt(self, state: IndexState, look: Look, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
-        plan = self._plan(ground, look.number)
+        plan = self._plan(state, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._progress):
             fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
-        dry_run = self._editor is None
+        dry_run = self._writer is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
-        if self._editor is not None and ground.version:
-            with self._editor.locks.committing() as guard:
-                documents = Documents(self._editor.store, self._place.names(), _CONCURRENCY)
+        if self._writer is not None and state.version:
+            with self._writer.locks.committing() as guard:
+                documents = Documents(self._writer.store, self._place.names(), _CONCURRENCY)
                 documents.guard = guard
                 named = rows.where(rows["fate"].isin(*NAMED))
                 done = replace(
-                    done, documents=Writing(ground, documents, named, self._progress).run()
+                    done, documents=Writing(state, documents, named, self._progress).run()
                 )
         rows.unpersist()
         return done
 
-    def _plan(self, ground: IndexState, look: int) -> Plan:
+    def _plan(self, state: IndexState, look: int) -> Plan:
         return Plan(
             self._place,
             look,
-            ground.outlook(self._grace),
-            frozenset(ground.unlisted),
-            ground.highest + 1 if _counts_commits(ground) else None,
+            state.trust_rules(self._grace),
+            frozenset(state.unlisted),
+            state.highest + 1 if _counts_commits(state) else None,
             adopts=self._adopts,
             rehash=self._rehash,
         )
 
 
-def _counts_commits(ground: IndexState) -> bool:
-    return ground.version is not None and ground.version.counts_commits
+def _counts_commits(state: IndexState) -> bool:
+    return state.version is not None and state.version.counts_commits
 
 
 def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
@@ -291,27 +259,27 @@ class Writing:
     """Writes the documents of one place as its rows say."""
 
     def __init__(
-        self, ground: IndexState, documents: Documents, rows: DataFrame, progress: Progress
+        self, state: IndexState, documents: Documents, rows: DataFrame, progress: Progress
     ) -> None:
-        self._ground = ground
-        self._place = ground.place
+        self._state = state
+        self._place = state.place
         self._documents = documents
         self._rows = rows
         self._progress = progress
-        self._quarantine = Quarantine(documents.store, ground.place.names())
+        self._quarantine = Quarantine(documents.store, state.place.names())
 
     def run(self) -> int:
         """Write what has to be written; return how many documents that were."""
         self._keep_evidence()
-        ground = self._ground
-        assert ground.version is not None
-        return ground.version.rebuild(
+        state = self._state
+        assert state.version is not None
+        return state.version.rebuild(
             Rebuild(
                 self._documents,
-                ground.meta,
-                ground.token,
-                dict(ground.shards),
-                ground.highest,
+                state.meta,
+                state.token,
+                dict(state.shards),
+                state.highest,
                 self._write_shards,
                 self._entries,
                 system_clock,
@@ -319,8 +287,8 @@ class Writing:
         )
 
     def _keep_evidence(self) -> None:
-        damaged = [one.document for one in self._ground.summaries if one.problem or one.nonsense]
-        if self._ground.is_damaged:
+        damaged = [one.document for one in self._state.summaries if one.problem or one.nonsense]
+        if self._state.is_damaged:
             damaged.append(META_KEY)
         for rel in sorted({*damaged}):
             self._quarantine.keep(rel)
@@ -332,7 +300,7 @@ class Writing:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
         spark = self._rows.sparkSession
         tasks = tasks_for(spark)
-        expected = {partition: info.etag for partition, info in self._ground.shards}
+        expected = {partition: info.etag for partition, info in self._state.shards}
         write = shard_writer(self._place, expected, commit_seq)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
         with watched(spark, "write shards", tasks, self._progress):

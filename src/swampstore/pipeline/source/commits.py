@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.files import disk_errors, read_file, replace_file
-from swampstore.index.documents import Documents, Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, Entry, decode_entry, decode_meta
 from swampstore.index.partitions import META_KEY, shard_key
@@ -30,7 +30,7 @@ from swampstore.stores.errors import ObjectNotFoundError
 if TYPE_CHECKING:
     import msgspec
 
-    from swampstore.index.documents import Documents, Found
+    from swampstore.index.documents import Documents, StoredDocument
     from swampstore.index.format import Entry, RawEntries
 
 _MIGRATE = "Run `swampstore datastore migrate-index` in a repository that uses it."
@@ -128,7 +128,7 @@ def _listed(documents: Documents, partitions: Collection[str]) -> dict[str, str]
     return {one: found[one].etag if one in found else "" for one in partitions}
 
 
-def read(documents: Documents, shards: Collection[str]) -> Iterator[tuple[str, Found]]:
+def read(documents: Documents, shards: Collection[str]) -> Iterator[tuple[str, StoredDocument]]:
     """Yield shards that were told of, several at a time; not those that were dropped since.
 
     Raises IndexDamagedError for one that is damaged or lost.
@@ -144,7 +144,7 @@ def read(documents: Documents, shards: Collection[str]) -> Iterator[tuple[str, F
             )
 
 
-def brought(partition: str, found: Found, told: str, span: Span) -> Iterator[Brought]:
+def brought(partition: str, found: StoredDocument, told: str, span: Span) -> Iterator[Brought]:
     """Yield the entries of a shard that the commits of a span brought; `told` is its ETag then.
 
     Raises StreamPositionError if an entry has no number.
@@ -317,7 +317,7 @@ def advanced(
     return current
 
 
-def _visible(found: Found, known: RawEntries, span: Span, *, is_told: bool) -> RawEntries:
+def _visible(found: StoredDocument, known: RawEntries, span: Span, *, is_told: bool) -> RawEntries:
     """Return the entries of a shard, those that are not told of yet as they were before."""
     assert found.doc is not None
     waiting = unfinished(found.doc, span, is_told=is_told)

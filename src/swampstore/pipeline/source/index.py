@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from swampstore.index.documents import Found
+from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
@@ -22,7 +22,13 @@ from swampstore.index.format import (
     decode_monolith,
     decode_shard,
 )
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.partitions import (
+    META_KEY,
+    MONOLITH_KEY,
+    partition_in,
+    partition_of,
+    shard_key,
+)
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import MetaSnapshot, document, with_uncommitted
 from swampstore.index.versions import FIRST, version_of
@@ -41,8 +47,6 @@ if TYPE_CHECKING:
 
     from swampstore.pipeline.source.commits import Brought
 
-_SHARDS = META_KEY.rpartition("/")[0] + "/"
-_JSON = ".json"
 _NOTHING = (None,) * 8
 
 
@@ -122,13 +126,7 @@ def is_there(place: Place, store: Store, rel: str) -> bool:
 
 def listed_shards(place: Place, store: Store) -> set[str]:
     """Return the partitions that have a shard, whether it is in use or not."""
-    prefix = place.names().remote(_SHARDS)
-    found = (info.key.removeprefix(prefix) for info in store.list(prefix))
-    return {
-        name.removesuffix(_JSON)
-        for name in found
-        if name.endswith(_JSON) and "/" not in name and shard_key(name[: -len(_JSON)]) != META_KEY
-    }
+    return {*Documents(store, place.names(), 1).listed_shards()}
 
 
 def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, ...]]:
@@ -140,13 +138,6 @@ def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, .
         return
     for path, raw in found.entries.items():
         yield entry_row(rel, partition, path, raw)
-
-
-def partition_in(rel: str) -> str | None:
-    """Return the partition that a document is the shard of, None for other documents."""
-    if not rel.startswith(_SHARDS) or rel == META_KEY:
-        return None
-    return rel.removeprefix(_SHARDS).removesuffix(_JSON)
 
 
 def read_document(place: Place, store: Store, rel: str) -> Document | str:
@@ -162,7 +153,7 @@ def read_document(place: Place, store: Store, rel: str) -> Document | str:
             return found
         meta, _ = read_meta(place, store)
         snapshot = MetaSnapshot(meta.version if meta else FIRST.number, meta)
-        return document(with_uncommitted(partition, Found(found, info.etag), snapshot))
+        return document(with_uncommitted(partition, StoredDocument(found, info.etag), snapshot))
     except ObjectNotFoundError:
         return "it is missing"
     except IndexDamagedError as error:

@@ -235,7 +235,7 @@ class _Job:
         found = _with_repaired(seen.found)
         if not any(map(_is_wrong, seen.counts)) or is_settled(seen):
             return _Outcome(found, {(kind, False): count for kind, count in seen.counts.items()})
-        again = self.examine({number: one.place for number, one in seen.grounds.items()})
+        again = self.examine({number: one.place for number, one in seen.states.items()})
         both = found.join(again.found.select(*_IDENTITY), [*_IDENTITY], "left_semi")
         outcome = _counted(both)
         again.forget()
@@ -245,7 +245,7 @@ class _Job:
         """Mend what was seen, and look whether that helped."""
         from swampstore.pipeline.verify.examination import FOUND
 
-        chosen = {number: seen.grounds[number].place for number in seen.damaged()}
+        chosen = {number: seen.states[number].place for number in seen.damaged()}
         actions: Counter[str] = Counter()
         lost: list[tuple[Any, ...]] = []
         kept: list[str] = []
@@ -278,23 +278,23 @@ class _Job:
         def having(hashes: Iterable[str]) -> Iterable[tuple[str, Copy]]:
             return self._reading.having(hashes, place.identity)
 
-        def run(looked: Examined, editor: IndexWriter | None) -> Mended:
+        def run(looked: Examined, writer: IndexWriter | None) -> Mended:
             units = looked.units(place)
-            return Repair(place, units, having, editor, gives_up=self._selection.is_all).run()
+            return Repair(place, units, having, writer, gives_up=self._selection.is_all).run()
 
         if dry_run:
             return run(seen, None)
-        with editing(place) as editor:
-            documents = self._rebuild(place, seen, editor)
+        with editing(place) as writer:
+            documents = self._rebuild(place, seen, writer)
             now = self.examine({number: place})
-            mended = run(now, editor)
+            mended = run(now, writer)
             mended.done["document"] += documents
             now.forget()
         for rel, why in mended.left.items():
             notice("%s was left as it is: %s", rel, why)
         return mended
 
-    def _rebuild(self, place: Place, seen: Examined, editor: IndexWriter) -> int:
+    def _rebuild(self, place: Place, seen: Examined, writer: IndexWriter) -> int:
         """Make the index whole, if it is not; return how many documents were written."""
         from swampstore.pipeline.reindex.rebuilding import Rebuilding
 
@@ -303,7 +303,7 @@ class _Job:
         rebuilding = Rebuilding(
             self._spark,
             place,
-            editor,
+            writer,
             rehash=False,
             adopts=False,
             grace=self._selection.grace,
@@ -325,7 +325,7 @@ def _verified(seen: Examined, outcome: _Outcome, *, dry_run: bool) -> Verified:
             wrong[is_repaired] += count
     has_some = any(map(_is_wrong, totals))
     return Verified(
-        places=len(seen.grounds),
+        places=len(seen.states),
         objects=seen.total.objects,
         bytes=seen.total.bytes,
         kinds=dict(sorted(totals.items())),

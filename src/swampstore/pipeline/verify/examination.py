@@ -47,38 +47,36 @@ if TYPE_CHECKING:
 _STALE = "place int, partition string, count bigint"
 
 
-def of_documents(ground: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
+def of_documents(state: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
     """Yield what is wrong; `stale` counts the entries by which shards differ from the monolith."""
-    if ground.documents is None:
+    if state.documents is None:
         return
-    since = ground.now - grace
-    for fault in rules.faults(ground.documents):
+    since = state.now - grace
+    for fault in rules.faults(state.documents):
         # What is stale is told of as such.
         if fault.written is None or fault.partition not in stale:
             found = Found(fault.kind, fault.rel, fault.detail)
             yield found if rules.is_settled(fault.written, since) else _young(found)
-    times = {partition: info.last_modified for partition, info in ground.shards}
+    times = {partition: info.last_modified for partition, info in state.shards}
     for partition, count in sorted(stale.items()):
         found = Found(kinds.STALE_SHARD, shard_key(partition), f"{count} entries differ")
         # The shard is written after the monolith, so both are looked at.
-        written = _latest(ground, times[partition])
+        written = _latest(state, times[partition])
         yield found if rules.is_settled(written, since) else _young(found)
 
 
-def _latest(ground: IndexState, moment: datetime) -> datetime:
-    return max(moment, ground.monolith.last_modified) if ground.monolith else moment
+def _latest(state: IndexState, moment: datetime) -> datetime:
+    return max(moment, state.monolith.last_modified) if state.monolith else moment
 
 
 def _young(found: Found) -> Found:
     return Found(kinds.IN_FLIGHT, found.rel, found.detail)
 
 
-def stale_shards(
-    entries: DataFrame, grounds: Mapping[int, IndexState]
-) -> dict[int, dict[str, int]]:
+def stale_shards(entries: DataFrame, states: Mapping[int, IndexState]) -> dict[int, dict[str, int]]:
     """Return by how many entries shards differ from the monolith that they repeat, if they do."""
     shards = {
-        number: frozenset(readable_shards(one)) for number, one in grounds.items() if one.has_copies
+        number: frozenset(readable_shards(one)) for number, one in states.items() if one.has_copies
     }
     if not any(shards.values()):
         return {}
@@ -127,10 +125,10 @@ def stale_in(path: Path) -> Iterator[str]:
             yield partition
 
 
-def readable_shards(ground: IndexState) -> list[str]:
+def readable_shards(state: IndexState) -> list[str]:
     """Return the partitions of the shards that are there and can be understood."""
-    unreadable = {one.partition for one in ground.summaries if one.problem}
-    return [partition for partition, _ in ground.shards if partition not in unreadable]
+    unreadable = {one.partition for one in state.summaries if one.problem}
+    return [partition for partition, _ in state.shards if partition not in unreadable]
 
 
 _SHARES = 1 << 20
@@ -187,7 +185,7 @@ _NOT_MENDED = frozenset(
 class Examined:
     """What was found, and in what; Spark keeps it until `forget`."""
 
-    grounds: Mapping[int, IndexState]
+    states: Mapping[int, IndexState]
     total: Total
     counts: Mapping[str, int]
     found: DataFrame
@@ -204,7 +202,7 @@ class Examined:
         named = {tuple(row) for row in rows.select("store", "namespace").distinct().collect()}
         return [
             number
-            for number, one in self.grounds.items()
+            for number, one in self.states.items()
             if (one.place.identity, one.place.namespace) in named
         ]
 
@@ -226,27 +224,27 @@ def examine(
     table = Claims(selection.has)
     shares = shares_of(table, places, tasks_for(spark))
     claims = gathered(spark, table, places, shares).persist()
-    grounds = survey(places, sums_in(claims))
-    expected = sum((one.expected for one in grounds.values()), Total())
+    states = survey(places, sums_in(claims))
+    expected = sum((one.expected for one in states.values()), Total())
     look = reading.look(places, selection.part_of(expected), selection.has, selection.reads)
-    outlooks = {number: one.outlook(selection.grace) for number, one in grounds.items()}
+    trusts = {number: one.trust_rules(selection.grace) for number, one in states.items()}
     tasks = tasks_of(spark, look.total)
     entries = claims.where("unit IS NOT NULL")
     evidence = entries.unionByName(look.rows).repartition(tasks, "unit")
-    judge = _judge(places, outlooks, look.number)
+    judge = _judge(places, trusts, look.number)
     judged = evidence.mapInArrow(judge, _WITH_FILES).persist()
     with watched(spark, "compare", tasks, progress):
         counts = Counter(dict(map(tuple, judged.groupBy("kind").count().collect())))
     found = judged.drop("unit", "files")
-    told = list(_of_documents(entries, grounds, look, selection))
+    told = list(_of_documents(entries, states, look, selection))
     if told:
         found = found.unionByName(spark.createDataFrame(told, FOUND))
         counts.update(row[_KIND] for row in told)
     claims.unpersist()
-    return Examined(grounds, look.total, counts, found, judged)
+    return Examined(states, look.total, counts, found, judged)
 
 
-def _judge(places: Places, outlooks: Mapping[int, TrustRules], look: int) -> Task:
+def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
     """Return what a task does with all the evidence about some units."""
     schema = arrow_schema(_WITH_FILES)
 
@@ -257,7 +255,7 @@ def _judge(places: Places, outlooks: Mapping[int, TrustRules], look: int) -> Tas
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         for (number, unit), paths in paths_in(incoming, look).items():
-            files, found = examined(unit, paths.values(), outlooks[number])
+            files, found = examined(unit, paths.values(), trusts[number])
             yield from _rows(places[number], unit, files, found)
 
     return judge
@@ -280,10 +278,10 @@ def finding_of(place: Place, found: Found) -> tuple[Any, ...]:
 
 
 def _of_documents(
-    entries: DataFrame, grounds: Mapping[int, IndexState], look: Look, selection: Selection
+    entries: DataFrame, states: Mapping[int, IndexState], look: Look, selection: Selection
 ) -> Iterator[tuple[Any, ...]]:
-    stale = stale_shards(entries, grounds)
-    for number, one in grounds.items():
+    stale = stale_shards(entries, states)
+    for number, one in states.items():
         oldest = look.totals.get(number, Total()).oldest
         is_first_push = oldest is None or oldest > one.now - selection.grace
         if one.is_bare and is_first_push:
@@ -307,16 +305,16 @@ def is_settled(seen: Examined) -> bool:
     """
     from pyspark.sql import functions as f
 
-    for ground in seen.grounds.values():
-        with ground.place.open() as store:
-            now = look(ground.place, store)
+    for state in seen.states.values():
+        with state.place.open() as store:
+            now = look(state.place, store)
             if (now.etag, now.monolith and now.monolith.etag) != (
-                ground.etag,
-                ground.monolith and ground.monolith.etag,
+                state.etag,
+                state.monolith and state.monolith.etag,
             ):
                 return False
             unnamed = f.col("kind").isin(kinds.ORPHAN, kinds.UNREMOVED)
-            orphans = seen.of(ground.place).where(unnamed)
+            orphans = seen.of(state.place).where(unnamed)
             if not all(etag_of(store, row["key"]) for row in orphans.take(_LOOKED_AT_AGAIN)):
                 return False
     return True

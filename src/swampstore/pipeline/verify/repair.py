@@ -84,14 +84,14 @@ class Applying:
 
     def __init__(
         self,
-        editor: IndexWriter,
+        writer: IndexWriter,
         files: Mapping[str, File],
         sources: Sources,
         quarantine: Quarantine,
         progress: Progress,
     ) -> None:
-        self._editor = editor
-        self._store: Store = editor.store
+        self._writer = writer
+        self._store: Store = writer.store
         self._files = files
         self._sources = sources
         self._quarantine = quarantine
@@ -158,7 +158,7 @@ class Applying:
         """Leave alone what has another entry now; return how the entries are."""
         if not actions:
             return None
-        view = self._editor.view([one.rel for one in actions])
+        view = self._writer.view([one.rel for one in actions])
         for action in actions:
             if not self._is_entry_as_seen(view, action.rel):
                 self._leave(action.rel, "somebody else committed it")
@@ -181,7 +181,7 @@ class Applying:
         return (entry.size, entry.sha256) == (file.size, file.sha256)
 
     def _key(self, rel: str) -> str:
-        return self._editor.names.remote(rel)
+        return self._writer.names.remote(rel)
 
     # Quarantine, then places -------------------------------------------------------------------
 
@@ -251,7 +251,7 @@ class Applying:
             gone = [one.rel for one in chosen if one.do in _LEAVING and self._is_named(one.rel)]
             new = {one.rel: upserts[one.rel] for one in chosen if one.rel in upserts}
             try:
-                self._editor.commit(new, gone, view=view, is_loss=bool(gone))
+                self._writer.commit(new, gone, view=view, is_loss=bool(gone))
             except IndexMovedError:
                 if attempt == _COMMITS:
                     raise
@@ -263,7 +263,7 @@ class Applying:
 
     def _remove(self, rels: Sequence[str]) -> None:
         """Remove the originals of what is in quarantine, if they are still that."""
-        self._editor.check()
+        self._writer.check()
         for rel in rels:
             there = self._there[rel]
             if there is not None:
@@ -333,7 +333,7 @@ class Mended:
 
 
 class Repair:
-    """Mends the files of one place; without an editor it only says what would be done.
+    """Mends the files of one place; without a writer it only says what would be done.
 
     `units` come from an examination, and `having` knows which objects it has read. Unless it
     `gives_up`, what cannot be made whole stays.
@@ -344,14 +344,14 @@ class Repair:
         place: Place,
         units: Units,
         having: Having,
-        editor: IndexWriter | None,
+        writer: IndexWriter | None,
         *,
         gives_up: bool,
     ) -> None:
         self._place = place
         self._units = units
         self._having = having
-        self._editor = editor
+        self._writer = writer
         self._gives_up = gives_up
         self._progress = Progress()
 
@@ -362,15 +362,15 @@ class Repair:
         """
         mended = Mended()
         with ExitStack() as stack:
-            store = self._editor.store if self._editor else stack.enter_context(self._place.open())
+            store = self._writer.store if self._writer else stack.enter_context(self._place.open())
             quarantine = Quarantine(store, self._place.names())
             names = self._place.names(cache_of(self._place.target) or "/nonexistent")
             sources = Sources(store, names, self._having, quarantine)
             try:
                 for actions in self._batches(sources, quarantine):
                     mended.note(actions)
-                if self._editor is not None:
-                    mended.done += Counter(remove=self._removed(self._editor))
+                if self._writer is not None:
+                    mended.done += Counter(remove=self._removed(self._writer))
             except SwampstoreError as error:
                 raise self._stopped(error, quarantine) from error
             except KeyboardInterrupt:
@@ -385,12 +385,12 @@ class Repair:
         units = ((unit, _without_leftovers(files)) for unit, files in self._units)
         while batch := list(islice(units, _UNITS)):
             actions = self._planned(batch, sources)
-            if self._editor is None:
+            if self._writer is None:
                 yield actions
                 continue
             known = {file.rel: file for _, files in batch for file in files}
             before = len(self._progress.done)
-            Applying(self._editor, known, sources, quarantine, self._progress).run(actions)
+            Applying(self._writer, known, sources, quarantine, self._progress).run(actions)
             yield self._progress.done[before:]
 
     def _planned(self, batch: Units, sources: Sources) -> list[Action]:
@@ -415,9 +415,9 @@ class Repair:
                 yield from wanted_by_file(file)
 
     @staticmethod
-    def _removed(editor: IndexWriter) -> int:
+    def _removed(writer: IndexWriter) -> int:
         """Remove what deletions have left behind; return how many objects that were."""
-        count, failures = finish_pending_deletes(editor)
+        count, failures = finish_pending_deletes(writer)
         for failure in failures:
             notice("what a deletion has left stays for now: %s", failure)
         return count

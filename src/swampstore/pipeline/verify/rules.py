@@ -83,9 +83,9 @@ def sorted_out(name: str, files: Iterable[File]) -> Name:
     return Name(versions, latest, others)
 
 
-def file_of(path: Path, outlook: TrustRules) -> File | None:
+def file_of(path: Path, trust: TrustRules) -> File | None:
     """Return what the evidence makes of a path, None if that is only bookkeeping."""
-    entry, seen = believed(path, outlook), path.seen
+    entry, seen = believed(path, trust), path.seen
     if entry is None and (seen is None or seen.internal):
         return None
     content = path.content
@@ -98,7 +98,7 @@ def file_of(path: Path, outlook: TrustRules) -> File | None:
         problem=entry.claim.problem if entry else None,
         there=seen.size if seen else None,
         etag=seen.etag if seen else None,
-        is_young=seen is not None and seen.last_modified > outlook.since,
+        is_young=seen is not None and seen.last_modified > trust.since,
         is_read=content is not None,
         hash=said.sha256,
         marker=said.marker,
@@ -110,7 +110,7 @@ def file_of(path: Path, outlook: TrustRules) -> File | None:
         is_misplaced=entry is not None and entry.is_misplaced,
         is_assumed=entry is not None and entry.is_assumed,
     )
-    is_leftover = entry is None and outlook.removes(path) and not file.is_young
+    is_leftover = entry is None and trust.removes(path) and not file.is_young
     kind = kinds.UNREMOVED if is_leftover else _kind(file)
     return file if kind is None else replace(file, kind=kind)
 
@@ -177,15 +177,13 @@ class Found(NamedTuple):
     is_there: bool = True
 
 
-def examined(
-    unit: str, paths: Iterable[Path], outlook: TrustRules
-) -> tuple[list[File], list[Found]]:
+def examined(unit: str, paths: Iterable[Path], trust: TrustRules) -> tuple[list[File], list[Found]]:
     """Return the files of a data name, or a single other file, and all that is wrong with them."""
     files: list[File] = []
     found: list[Found] = []
     for path in paths:
-        found += of_forbidden(path, outlook)
-        file = file_of(path, outlook)
+        found += of_forbidden(path, trust)
+        file = file_of(path, trust)
         if file is not None:
             files.append(file)
     is_name = any(file.rel != unit for file in files)
@@ -226,11 +224,11 @@ def _is_of_push(latest: File, versions: Mapping[int, Mapping[str, File]]) -> boo
     return latest.is_young and any(file.kind == kinds.IN_FLIGHT for file in files)
 
 
-def of_forbidden(path: Path, outlook: TrustRules) -> Iterator[Found]:
+def of_forbidden(path: Path, trust: TrustRules) -> Iterator[Found]:
     """Yield entries that no index may have."""
     why = why_forbidden(path.rel)
     if why is not None:
-        for _ in outlook.truth(path.claims):
+        for _ in trust.truth(path.claims):
             yield Found(kinds.FORBIDDEN_ENTRY, path.rel, why, is_there=False)
 
 

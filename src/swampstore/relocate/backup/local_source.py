@@ -214,8 +214,10 @@ class LocalSource:
     def _read(self, rel: str) -> FileEntry:
         path = self._tree.path(rel)
         if os.path.islink(path):
-            content = marker_content(marker_at(path) or 0)
-            return self._sent(rel, content, signature_of(os.lstat(path)))
+            named = marker_at(path)
+            if named is None:
+                raise SourceDamagedError("it is a link that names no version")
+            return self._sent(rel, marker_content(named), signature_of(os.lstat(path)))
         fd = _opened(path)
         try:
             with _reading(path):
@@ -283,7 +285,9 @@ def _hash_to(fd: int, size: int, copy: BinaryIO | None) -> str:
         digest.update(piece)
         left -= len(piece)
         if copy is not None:
-            write_all(copy.fileno(), piece)
+            # That a disk of ours is full says nothing about the source.
+            with disk_errors("the copy of a large file in the repository"):
+                write_all(copy.fileno(), piece)
     if left:
         raise SourceDamagedError(f"a file became shorter while it was read: {left} bytes less")
     return digest.hexdigest()

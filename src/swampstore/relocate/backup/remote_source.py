@@ -27,7 +27,7 @@ from swampstore.index.format import Entry, Meta, RawEntries, decode_entry, decod
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.index.path_map import Names
-from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.remote_index import open_index
 from swampstore.index.report import Progress, Step
 from swampstore.index.state import same
 from swampstore.index.version import IndexVersion
@@ -171,7 +171,7 @@ class RemoteSource:
             names = Names(directory, config.namespace, config.routing)
             base = Base(directory, self._store.identity)
             try:
-                index = RemoteIndex(self._store, names, base, clock=self._repo.clock)
+                index = open_index(self._store, names, base, clock=self._repo.clock)
                 raw: RawEntries = {}
                 with self._repo.locks.committing():
                     seq = index.refresh().commit_seq

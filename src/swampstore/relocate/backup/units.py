@@ -6,14 +6,14 @@ A version is in a backup as a whole or not at all, and a marker never names one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swampstore.artifacts.latest import latest_of, marker_content
 from swampstore.artifacts.versions import parse_metadata
 from swampstore.errors import MetadataError, SwampstoreError
 from swampstore.index.path_kinds import is_marker, version_file
-from swampstore.layout import METADATA, RAW, ref_of
+from swampstore.layout import LATEST, METADATA, RAW, parse_version, ref_of
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Origin
 from swampstore.relocate.backup.place import Uploads
 
@@ -70,45 +70,55 @@ def check_complete(version_rel: str, rels: Iterable[str]) -> None:
 def with_right_markers(
     files: Sequence[FileEntry], left_out: Iterable[LeftOut], uploads: Uploads
 ) -> list[FileEntry]:
-    """Return the files, with markers of versions that were left out moved to the next ones.
+    """Return the files with markers that name versions which are among them.
 
-    A marker says its version in its content, of which only the hash is known: it is one of few.
+    One that named a version which was left out names the one before it; one that is missing, or
+    says nothing of use, the newest. A marker has its version as content, of which only the hash is
+    known: it is one of few.
     """
     missing: dict[str, set[int]] = {}
     for one in left_out:
         name_rel, _, number = one.path.rpartition("/")
-        if number.isdigit():
-            missing.setdefault(name_rel, set()).add(int(number))
-    if not missing:
-        return list(files)
+        if (version := parse_version(number)) is not None:
+            missing.setdefault(name_rel, set()).add(version)
     there: dict[str, set[int]] = {}
+    markers: dict[str, FileEntry] = {}
+    others: list[FileEntry] = []
     for file in files:
+        if is_marker(file.path):
+            markers[file.path.rpartition("/")[0]] = file
+            continue
+        others.append(file)
         found = version_file(file.path)
         if found and file.path.endswith(f"/{METADATA}"):
             there.setdefault(found.name_rel, set()).add(found.version)
-    kept: list[FileEntry] = []
-    for file in files:
-        name_rel = file.path.rpartition("/")[0]
-        if is_marker(file.path) and name_rel in missing:
-            moved = _moved(file, missing[name_rel], there.get(name_rel, set()), uploads)
-            kept += [moved] if moved else []
-        else:
-            kept.append(file)
-    return kept
+    right = (
+        _right_marker(name_rel, markers.get(name_rel), missing.get(name_rel, set()), there, uploads)
+        for name_rel in there.keys() | markers.keys()
+    )
+    return others + [marker for marker in right if marker]
 
 
-def _moved(
-    marker: FileEntry, missing: set[int], there: set[int], uploads: Uploads
+def _right_marker(
+    name_rel: str,
+    marker: FileEntry | None,
+    missing: set[int],
+    there: Mapping[str, set[int]],
+    uploads: Uploads,
 ) -> FileEntry | None:
-    named = next((one for one in missing if _sha256(one) == marker.sha256), None)
-    if named is None and there:
-        return marker
-    new = latest_of(there, marker=named)
-    if not new:
+    versions = there.get(name_rel)
+    if not versions:
         return None
-    content = marker_content(new)
-    uploads.put(_sha256(new), len(content), content)
-    return FileEntry(marker.path, len(content), _sha256(new), marker.mtime_ns)
+    newest = max(versions)
+    if marker and marker.sha256 == _sha256(newest):
+        return marker
+    if marker and any(marker.sha256 == _sha256(one) for one in versions):
+        return marker
+    named = next((one for one in missing if marker and marker.sha256 == _sha256(one)), None)
+    content = marker_content(latest_of(versions, marker=named) or newest)
+    sha256 = hashlib.sha256(content).hexdigest()
+    uploads.put(sha256, len(content), content)
+    return FileEntry(f"{name_rel}/{LATEST}", len(content), sha256)
 
 
 def _sha256(version: int) -> str:

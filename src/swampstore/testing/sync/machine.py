@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,82 +17,45 @@ from swampstore.files import replace_file
 from swampstore.layout import LATEST, METADATA, RAW, DataRef, ModelRef, is_internal, parse_version
 
 
-class SyncReport(Protocol):
-    """What a push or a pull did."""
-
-    @property
-    def changes(self) -> int:
-        """How many files were written or removed on the side that it changes."""
-
-
-class SyncPreview(Protocol):
-    """What a sync would do, by path (without the namespace)."""
-
-    @property
-    def push(self) -> Sequence[str]:
-        """Files that would be sent."""
-
-    @property
-    def delete_remote(self) -> Sequence[str]:
-        """Files that would be removed from the remote."""
-
-    @property
-    def pull(self) -> Sequence[str]:
-        """Files that would be fetched."""
-
-    @property
-    def delete_local(self) -> Sequence[str]:
-        """Files that would be removed from the cache."""
-
-
-class SyncAbilities(Protocol):
-    """What a service says it can do; tests of what it denies are skipped."""
-
-    @property
-    def scoped_sync(self) -> bool:
-        """Whether `models` limits a sync."""
-
-    @property
-    def lazy_hydration(self) -> bool:
-        """Whether `metadata_only` and `hydrate` work."""
-
-    @property
-    def namespaced_sync(self) -> bool:
-        """Whether several namespaces may share a remote."""
-
-    @property
-    def two_phase_sync(self) -> bool:
-        """Whether `prepare_push` and `commit_push` work."""
-
-
 class CacheSync(Protocol):
-    """The service under test: it keeps one cache and its remote equal."""
+    """The service under test: it keeps one cache and its remote equal.
 
-    def capabilities(self) -> SyncAbilities:
-        """Say what it can do."""
+    What a push or a pull returns has a number, `changes`: the files that were written or removed
+    on the side that it changes.
+    """
+
+    def capabilities(self) -> Any:
+        """Say what it can do; tests of what it denies are skipped.
+
+        `scoped_sync`: `models` limits a sync. `lazy_hydration`: `metadata_only` and `hydrate` work.
+        `namespaced_sync`: several namespaces may share a remote. `two_phase_sync`: `prepare_push`
+        and `commit_push` work.
+        """
 
     def mark_dirty(self, path: str | None = None) -> None:
         """Hear that a path, relative to the cache, is about to change; None: anything is."""
 
-    def push(self, models: Iterable[ModelRef] | None = None) -> SyncReport:
+    def push(self, models: Iterable[ModelRef] | None = None) -> Any:
         """Bring what changed here to the remote."""
 
     def prepare_push(self, models: Iterable[ModelRef] | None = None) -> Any:
         """Do all of a push that others cannot see."""
 
-    def commit_push(self, prepared: Any) -> SyncReport:
+    def commit_push(self, prepared: Any) -> Any:
         """Make visible what was prepared."""
 
-    def pull(
-        self, models: Iterable[ModelRef] | None = None, *, metadata_only: bool = False
-    ) -> SyncReport:
+    def pull(self, models: Iterable[ModelRef] | None = None, *, metadata_only: bool = False) -> Any:
         """Bring what changed elsewhere here."""
 
     def hydrate(self, path: str) -> bool:
         """Fetch the content of one path; False if the remote has none."""
 
-    def preview(self, models: Iterable[ModelRef] | None = None) -> SyncPreview:
-        """Say what a sync would do."""
+    def preview(self, models: Iterable[ModelRef] | None = None) -> Any:
+        """Say what a sync would do, by path (without the namespace).
+
+        `push` and `pull` are the files that would be sent and fetched, `delete_remote` and
+        `delete_local` those that would be removed.
+        """
 
 
 class SyncMachine(Protocol):
@@ -223,11 +186,13 @@ class Host:
 
     def push(self) -> int:
         """Push; return how many files that changed on the remote."""
-        return self.service.push().changes
+        changes: int = self.service.push().changes
+        return changes
 
     def pull(self) -> int:
         """Pull; return how many files that changed here."""
-        return self.service.pull().changes
+        changes: int = self.service.pull().changes
+        return changes
 
     # Looking -----------------------------------------------------------------------------------
 
