@@ -9,6 +9,6 @@ may import `config`, `locks`, `files` and what is below them.
 from __future__ import annotations
 
 from swampstore.audit.events import Event, events, record
-from swampstore.audit.segments import Audited, carry_over, seal
+from swampstore.audit.segments import carry_over, seal
 
-__all__ = ["Audited", "Event", "carry_over", "events", "record", "seal"]
+__all__ = ["Event", "carry_over", "events", "record", "seal"]

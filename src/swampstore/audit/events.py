@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from swampstore.audit.segments import Audited, append, files
+from swampstore.audit.segments import append, files
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.locks.process import actor_name
@@ -21,6 +21,7 @@ from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from swampstore.layout import ModelRef
+    from swampstore.sync.opening import OpenRepo
 
 COMMANDS = "commands"
 VAULTS = ("vault-audit", "vault-reads")
@@ -47,7 +48,7 @@ class Event:
 
 
 def record(
-    repo: Audited,
+    repo: OpenRepo,
     kind: str,
     *,
     command: str | None = None,
@@ -73,7 +74,7 @@ def record(
     write(repo, COMMANDS, timestamp, document)
 
 
-def write(repo: Audited, series: str, timestamp: str, document: Mapping[str, Any]) -> None:
+def write(repo: OpenRepo, series: str, timestamp: str, document: Mapping[str, Any]) -> None:
     """Append a line to a series of files; failing is worth a warning, no more."""
     kept = {name: value for name, value in document.items() if value is not None}
     try:
@@ -94,7 +95,7 @@ def _here() -> str | None:
 
 
 def events(
-    repo: Audited,
+    repo: OpenRepo,
     *,
     since: str | None = None,
     until: str | None = None,
@@ -117,7 +118,7 @@ def events(
 
 
 def read(
-    repo: Audited,
+    repo: OpenRepo,
     series: tuple[str, ...],
     *,
     since: str | None = None,

@@ -22,13 +22,16 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from swampstore.clock import Clock, to_iso
+from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError
 from swampstore.files import Tree, open_shared, read_file, replace_file, sync_dir, write_all
 from swampstore.notices import notice
+
+if TYPE_CHECKING:
+    from swampstore.sync.opening import OpenRepo
 
 AUDIT = "audit"
 HOME = "swampstore.audit"
@@ -37,24 +40,6 @@ _LOCK = "lock"
 _MACHINE = "swampstore.machine"
 _SEALING = ".sealing"
 _NAME = re.compile(r"(commands|vault-audit|vault-reads)-(\d{4}-\d\d-\d\d)(?:-.*)?\.jsonl")
-
-
-class Audited(Protocol):
-    """What of an open repository an audit needs. `recorded` counts the events of this object."""
-
-    recorded: int
-
-    @property
-    def config(self) -> Config:
-        """Its settings."""
-
-    @property
-    def clock(self) -> Clock:
-        """What tells the time."""
-
-    @property
-    def tree(self) -> Tree:
-        """Its files."""
 
 
 class Lines(NamedTuple):
@@ -69,7 +54,7 @@ class Lines(NamedTuple):
 # Writing -----------------------------------------------------------------------------------------
 
 
-def append(repo: Audited, series: str, timestamp: str, line: bytes) -> None:
+def append(repo: OpenRepo, series: str, timestamp: str, line: bytes) -> None:
     """Add a line, without its newline, durably; raise SwampstoreError or OSError if that fails."""
     day = timestamp[:10]
     stem = f"{series}-{day}-{_machine(repo.config)}"
@@ -133,7 +118,7 @@ def _completing(path: str, line: bytes) -> bytes:
 # Sealing -----------------------------------------------------------------------------------------
 
 
-def seal(repo: Audited, *, everything: bool) -> int:
+def seal(repo: OpenRepo, *, everything: bool) -> int:
     """Make segments files of the datastore that never change again; return how many.
 
     Those that are large or of a day that is over, or `everything`. What cannot be sealed now stays
@@ -149,7 +134,7 @@ def seal(repo: Audited, *, everything: bool) -> int:
         return 0
 
 
-def _settle(repo: Audited, *, everything: bool) -> int:
+def _settle(repo: OpenRepo, *, everything: bool) -> int:
     home, today = _home(repo.config), to_iso(repo.clock())[:10]
     sealed = 0
     for file in _names_in(home):
@@ -215,7 +200,7 @@ def carry_over(old: Config, new: Config) -> None:
 # Reading -----------------------------------------------------------------------------------------
 
 
-def files(repo: Audited, since: str = "", until: str = "~") -> Iterator[list[Lines]]:
+def files(repo: OpenRepo, since: str = "", until: str = "~") -> Iterator[list[Lines]]:
     """Yield the files that are known here, those of one day together, the oldest day first.
 
     `since` and `until` are the first and the last day, as files are named.
@@ -247,7 +232,7 @@ def _content(places: list[str], name: str, path: str) -> bytes:
 # Places ------------------------------------------------------------------------------------------
 
 
-def _is_in_place(repo: Audited) -> bool:
+def _is_in_place(repo: OpenRepo) -> bool:
     """Whether the audit of this repository is where it belongs as soon as it is written."""
     return repo.config.remote is None or repo.tree.routing.is_local(f"{AUDIT}/x")
 

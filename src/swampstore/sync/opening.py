@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 
 
 class OpenRepo(Protocol):
-    """What sessions, syncs and other namespaces need of an open repository."""
+    """What sessions, syncs, the audit and other namespaces need of an open repository.
+
+    `recorded` counts the events of the audit that were written by way of this object.
+    """
+
+    recorded: int
 
     @property
     def config(self) -> Config:
