@@ -17,7 +17,7 @@ from swampstore.index.changes import Change, index_moved
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
-from swampstore.index.reading import Reader
+from swampstore.index.remote_index import Reader
 from swampstore.index.repair import Recovery
 from swampstore.index.state import (
     Agreements,

@@ -32,7 +32,7 @@ from swampstore.stores.protocol import Fetched, ObjectInfo
 
 if TYPE_CHECKING:
     from swampstore.index.local_copy import LocalCopy
-    from swampstore.index.reading import Reader
+    from swampstore.index.remote_index import Reader
     from swampstore.index.repair import Recovery
     from swampstore.index.watch import Watch
 

@@ -47,7 +47,7 @@ from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched
 
 if TYPE_CHECKING:
-    from swampstore.index.reading import Reader
+    from swampstore.index.remote_index import Reader
     from swampstore.index.repair import Recovery
     from swampstore.index.watch import Watch
 
