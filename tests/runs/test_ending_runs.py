@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from swampstore import Repo, open_repo
+from swampstore.retention.runs import RunRecords
 from swampstore.runs.outputs import Outputs
 from swampstore.stores.errors import StoreUnreachableError
 from tests.support.command_line import environment, run_process
@@ -225,3 +227,45 @@ def test_a_lock_that_is_lost_fails_the_run_and_its_record_says_so(
         newest = next(Outputs(repo).all())
         assert newest.status == "failed"
         assert "lock" in (newest.error or {})["message"]
+
+
+def test_the_log_beside_a_record_goes_with_it_when_runs_are_collected(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    for machine in (ana, bob):
+        machine.use(bucket)
+    failing = ("sh", "-c", "echo text; exit 1")
+    assert ana("run", MODEL, "scan", "--rollback-on-failure", "--", *failing).status == 1
+    assert bob("sync").status == 0
+    with bob.open() as repo:
+        (output,) = Outputs(repo).all()
+        log = Outputs(repo).log_path(output)
+        assert log is not None
+        assert Path(log).read_text() == "text\n"
+        later = repo.clock() + timedelta(days=60)
+        records = RunRecords(repo.tree, repo.config.repo_dir, print)
+        (facts,) = records.unchanged_since(later.timestamp())
+        assert facts.log_file == os.path.realpath(log)
+
+
+def test_a_run_of_a_command_loads_nothing_heavy(repo_dir: Path) -> None:
+    program = (
+        "import sys; from swampstore.cli import main; status = main(sys.argv[1:])\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+        "sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", MODEL, "scan", "--", "true"],
+        env=environment(repo_dir),
+        capture_output=True,
+        check=True,
+    )
+    modules = set(done.stderr.decode().splitlines()[-1].split())
+    heavy = {"pyspark", "pyarrow", "pandas", "cel", "ruamel", "rich", "cryptography", "obstore"}
+    heavy |= {"msgspec", "fastjsonschema", "logging", "asyncio", "tempfile", "importlib.metadata"}
+    assert modules & heavy == set()
+    ours = {"models", "expressions", "expression_values", "reports", "method_log", "workflow"}
+    assert modules & {f"swampstore.runs.{name}" for name in ours} == set()
+    assert not [
+        name for name in modules if name.startswith(("swampstore.vaults", "swampstore.sync"))
+    ]

@@ -14,6 +14,7 @@ from swampstore import yaml_dialect
 from swampstore.clock import from_iso
 from swampstore.errors import SwampstoreError, YamlError
 from swampstore.files import Tree, disk_errors
+from swampstore.layout import LOCAL_DIR
 from swampstore.retention.apply import require_datastore
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ class RunRecords:
             return None, 0
         try:
             path = os.path.realpath(os.path.join(self._repo_dir, named))
+            if named.startswith(f"{LOCAL_DIR}/") and not os.path.lexists(path):
+                # Records say so wherever the datastore is.
+                path = os.path.realpath(self._tree.path(named.removeprefix(f"{LOCAL_DIR}/")))
             found = os.lstat(path)
         except (OSError, ValueError):
             return None, 0
