@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from swampstore.runs.tracker import Tracker
+from swampstore.runs.control_area import open_control_area
+from swampstore.runs.tracker import Run, Tracker
 from swampstore.runs.workflow.history import find_run
 from swampstore.runs.workflow.record import RunRecords
+from tests.support.command_line import run_on_terminal
 from tests.support.machines import Machine, ana, bob, bucket
 
 __all__ = ["ana", "bob", "bucket"]
@@ -114,7 +117,7 @@ def test_a_run_is_approved_and_gone_on_with_on_another_machine(ana: Machine, bob
         assert repo.list_versions("host/b", "result") == [1]
 
 
-def test_a_run_that_may_go_on_elsewhere_is_only_resumed_by_force(
+def test_a_run_that_may_go_on_elsewhere_is_only_resumed_once_that_machine_is_lost(
     ana: Machine, bob: Machine, tmp_path: Path
 ) -> None:
     flag = tmp_path / "flag"
@@ -140,7 +143,13 @@ def test_a_run_that_may_go_on_elsewhere_is_only_resumed_by_force(
         RunRecords(repo).save(record)
     refused = bob("workflow", "resume", record.id, "--json")
     assert refused.error["code"] == "workflow_not_resumable"
-    assert bob("workflow", "resume", record.id, "--force").status == 0
+    with bob.open() as repo:
+        # What the run would have shown of itself, had it gone on for some seconds; long ago.
+        at = "2026-01-01T00:00:00.000Z"
+        shown = Run(record.id, "workflow", "running", at, at, "elsewhere", 1, workflow="w")
+        with open_control_area(repo.config) as area:
+            area.show(shown, at)
+    assert bob("workflow", "resume", record.id).status == 0
     with bob.open() as repo:
         assert repo.list_versions("host/a", "result") == [1]
 
@@ -208,3 +217,34 @@ def test_a_run_by_another_name_of_the_remote_is_not_seen_by_accident(
     assert bob("sync", "--pull").status == 0
     assert bob("workflow", "history", "--json").json["runs"] == []
     assert len(ana("workflow", "history", "--json").json["runs"]) == 1
+
+
+def test_on_a_terminal_a_tree_of_jobs_and_steps_shows_how_it_goes_on(ana: Machine) -> None:
+    long = "x" * 70
+    steps = [step("first", f"sleep 0.6; echo {long} {long}"), step(f"{long}-1", "exit 1")]
+    define(ana, "w", steps)
+    shown = run_on_terminal("workflow", "run", "w", repo=ana.repo_dir)
+    assert shown.status == 1
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", shown.out)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", plain)
+    lines = [line.strip("\r") for line in plain.split("\n")]
+    assert any("● first running" in line for line in lines)
+    assert "    ✓ first" in shown.out
+    assert max(map(len, lines)) <= 80
+
+
+def test_elsewhere_there_is_a_line_for_each_event(ana: Machine) -> None:
+    define(ana, "w", [step("a", "echo one; echo two")])
+    outcome = ana("workflow", "run", "w", "--show-output")
+    assert [line for line in outcome.err.splitlines() if "run " not in line] == [
+        "j: started",
+        "j/a: started",
+        "j/a | one",
+        "j/a | two",
+        "j/a: succeeded",
+        "j: succeeded",
+    ]
+    events = [json.loads(line) for line in ana("workflow", "run", "w", "--json").err.splitlines()]
+    assert [event["event"] for event in events] == [
+        *("runStarted", "jobStarted", "stepStarted", "stepEnded", "jobEnded", "runEnded")
+    ]

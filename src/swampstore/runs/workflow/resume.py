@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
+from swampstore.errors import SwampstoreError
 from swampstore.files.hold import Hold, taking_over
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.outputs import Output, Outputs
@@ -300,19 +301,34 @@ def _add_new_steps(record: RunRecord, workflow: Workflow) -> None:
 
 
 def check_resumable(repo: Repo, record: RunRecord, *, force: bool = False) -> None:
-    """Raise NotResumableError if a process, here or elsewhere, may be carrying a run out."""
+    """Raise NotResumableError if a process, here or elsewhere, may be carrying a run out.
+
+    One of another machine may be resumed once that was not heard of for long enough.
+    """
     if record.status in (SUSPENDED, CANCELLED, FAILED, SUCCEEDED):
         return
     if is_of_this_machine(record):
         if is_going_on(repo, record):
             raise _going_on(record.id)
         return
-    if not force:
+    if not force and not _is_lost(repo, record):
         raise NotResumableError(
             f"the run {record.id} was going on on {record.host} when it was last heard of",
             hint="Look there, or with `swampstore runs list`. If that machine is gone for good,"
             " `swampstore workflow resume --force` goes on here.",
         )
+
+
+def _is_lost(repo: Repo, record: RunRecord) -> bool:
+    """Whether the machine that carries a run out has given no sign of life for too long."""
+    from swampstore.runs.control_area import LOST
+    from swampstore.runs.tracker import Tracker
+
+    try:
+        found = Tracker(repo).list(everywhere=True)
+    except SwampstoreError:
+        return False  # nobody can tell
+    return any(run.id == record.id and run.status == LOST for run in found)
 
 
 def models_of(record: RunRecord) -> Sequence[str]:
