@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swampstore import open_repo
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source import records
 from swampstore.pipeline.source.records import Audit, Members, Outputs, WorkflowRuns
+from tests.support.command_line import CommandLine
 from tests.support.members import Member, bucket_in_a_directory, shared_directory
 
 if TYPE_CHECKING:
@@ -221,6 +224,27 @@ def test_an_audit_file_has_a_row_per_line(member: Member) -> None:
     assert (vault["kind"], vault["action"], vault["vault_name"]) == ("vault", "put", "main")
     assert vault["document"] == VAULT
     assert [row["problem"] for row in (first, second, vault)] == [None] * 3
+
+
+def test_what_was_really_written_has_rows_without_problems(
+    repo_dir: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cli = CommandLine(repo_dir, capsysbinary, monkeypatch)
+    assert cli("run", "host/local/me", "check", "--", "false").status != 0
+    assert cli("data", "put", "host/local/me", "note", stdin=b"x").status == 0
+    with open_repo(repo_dir) as repo:
+        (place,) = places_of(repo)
+        (output,) = read(Outputs(), place)
+        ran, put = read(Audit(), place)
+    assert (output["type_normalized"], output["method_name"]) == ("host/local", "check")
+    assert (output["status"], output["problem"]) == ("failed", None)
+    assert output["duration_ms"] is not None
+    assert (ran["kind"], put["kind"]) == ("run", "data")
+    assert ran["models"] == put["models"] == ["host/local/me"]
+    assert put["actor"].endswith(f"@{os.uname().nodename}")
+    assert (put["exit_code"], ran["problem"], put["problem"]) == (0, None, None)
 
 
 def test_a_record_tells_what_its_path_says_if_it_does_not(in_place: Member) -> None:

@@ -19,10 +19,13 @@ from swampstore.cli.pipeline import Bulk
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.index.report import Step
+from swampstore.layout import ModelRef
 from swampstore.pipeline import places_of, schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report import Reported, report
+from swampstore.pipeline.report.run_figures import RunDay
 from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, Usage
+from swampstore.runs.outputs import Output, Outputs
 from tests.conftest import FakeClock
 from tests.support.machines import Machine
 
@@ -420,6 +423,31 @@ def test_without_a_file_there_is_only_the_summary(
     reported = report(spark, places_of(repo), now=NOW, output=None, progress=silent)
     assert (reported.output, reported.summary.totals.versions) == (None, 6)
     assert sorted(tmp_path.rglob("*.html")) == before
+
+
+def test_runs_are_counted_by_day_and_by_method(
+    spark: SparkSession, repo: Repo, tmp_path: Path
+) -> None:
+    save_some(repo)
+    outputs = Outputs(repo)
+    for number, (day, method, status, took) in enumerate(
+        [
+            ("2026-05-14T00:00:00.000Z", "scan", "succeeded", 1000),
+            ("2026-05-13T23:59:59.999Z", "scan", "failed", 3000),
+            ("2026-05-13T12:00:00.000Z", "probe", "succeeded", 10),
+            ("2026-01-01T12:00:00.000Z", "long ago", "failed", 10**9),
+        ]
+    ):
+        model = ModelRef("aws/ec2", "i-1")
+        outputs.save(Output(f"id-{number}", model, method, status, day, duration_ms=took))
+    path = tmp_path / "r.html"
+    reported = report(spark, places_of(repo), now=NOW, output=str(path), progress=silent)
+    summary = reported.summary
+    assert summary.run_days == (RunDay(date(2026, 5, 14), 1, 0), RunDay(date(2026, 5, 13), 2, 1))
+    told = [(one.method_name, one.runs, one.failed, one.mean_ms) for one in summary.methods]
+    assert told == [("scan", 2, 1, 2000), ("probe", 1, 0, 10)]
+    assert summary.to_json()["runDays"][0] == {"day": "2026-05-14", "runs": 1, "failed": 0}
+    assert "of methods in the last 30 days, of which 1 failed." in path.read_text()
 
 
 @pytest.mark.parametrize(

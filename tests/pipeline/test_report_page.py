@@ -25,6 +25,7 @@ from swampstore.pipeline.report.charts import (
 )
 from swampstore.pipeline.report.growth import growth_of, spans_of
 from swampstore.pipeline.report.page import page
+from swampstore.pipeline.report.run_figures import MethodRuns, RunDay
 from swampstore.pipeline.report.summary import (
     Addition,
     Copy,
@@ -110,6 +111,8 @@ def summary(name: str = "state", size: int = 1 << 20, **members: Any) -> Summary
         "duplicates": (Duplicate("ab" * 32, 2, 1, 2 * size, size, (copy, copy)),),
         "rules": (Usage(("old-versions",), 1, 1, size),),
         "freed": (Usage(("old-versions", STORE, name, name), 1, 1, size),),
+        "run_days": (RunDay(TODAY, 3, 1),),
+        "methods": (MethodRuns(STORE, name, name, name, 3, 1, 1500, 9000),),
     }
     return Summary(NOW, (Source(STORE, name), Source(STORE, "other")), **(given | members))
 
@@ -132,7 +135,7 @@ def test_no_name_and_no_size_breaks_a_page(name: str, size: int) -> None:
     text = page(summary(name, size))
     text.encode()
     found = Outline(text)
-    assert found.count("section") == 9
+    assert found.count("section") == 10
     allowed = {"class", "id", "title", "scope", "data-value", "aria-label", "role", "tabindex"}
     bodies = [attributes for tag, attributes in found.elements if tag in ("th", "td", "bdi", "div")]
     assert all(set(attributes) <= allowed | {"colspan"} for attributes in bodies)

@@ -59,7 +59,8 @@ WORKFLOW_RUNS = (
 AUDIT = (
     f"{_PLACE}, rel string, line bigint, kind string, at timestamp, command string, cwd string,"
     " session_id string, exit_code bigint, error string, action string, vault_name string,"
-    " vault_type string, secret_key string, document variant, problem string"
+    " vault_type string, secret_key string, actor string, models array<string>,"
+    " document variant, problem string"
 )
 FINDINGS = (
     f"{_PLACE}, kind string, rel string, key string, detail string, severity string,"

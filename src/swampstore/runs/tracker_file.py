@@ -34,12 +34,6 @@ _COLUMNS = {
 }
 
 
-class TrackerError(SyncError):
-    """The run tracker cannot be used."""
-
-    code = "run_tracker"
-
-
 class TrackerFile(BaseFile):
     """The file of one repository; processes and threads may share it."""
 
@@ -84,8 +78,8 @@ class TrackerFile(BaseFile):
         """Whether the file is none of SQLite's; everything else may be another client's way."""
         return code_of(error) in _DAMAGED
 
-    def _stuck(self) -> TrackerError:
-        return TrackerError(
+    def _stuck(self) -> SyncError:
+        return SyncError(
             f"{self.path} stays busy or damaged",
             hint="Stop other processes that use it, or delete it: it only knows what runs now.",
         )

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -61,8 +61,10 @@ def report(
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
     from swampstore.pipeline.report.figures import SummaryReader
+    from swampstore.pipeline.report.run_figures import run_figures
     from swampstore.pipeline.running import spark_errors
     from swampstore.pipeline.schemas import write_findings
+    from swampstore.pipeline.tables import Tables
 
     started = time.monotonic()
     path = None if output is None else _file_to_write(output)
@@ -72,7 +74,8 @@ def report(
         reader = SummaryReader(
             figures, lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0))
         )
-        summary = reader.summary(sources, now)
+        runs = run_figures(Tables(spark, places).outputs(), now)
+        summary = replace(reader.summary(sources, now), run_days=runs.days, methods=runs.methods)
         tables = figures.tables() if tables_dir else {}
         for number, (name, table) in enumerate(tables.items(), 1):
             write_findings(table, f"{tables_dir}/{name}")

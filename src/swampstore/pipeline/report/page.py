@@ -13,6 +13,7 @@ from swampstore.catalog.schema import ACTIVE
 from swampstore.clock import to_iso
 from swampstore.pipeline.report.charts import Size, Tile, growth_chart, spans_chart, treemap_chart
 from swampstore.pipeline.report.growth import Growth, growth_of, spans_of
+from swampstore.pipeline.report.run_figures import DAYS, MethodRuns
 from swampstore.pipeline.report.summary import (
     COLOURED,
     Copy,
@@ -195,6 +196,8 @@ class _Sections:
     def all(self) -> Iterator[Html]:
         """Yield the sections that have something to tell, in their order."""
         yield self._growth()
+        if self._summary.run_days:
+            yield self._runs()
         yield self._usage()
         yield self._models()
         yield self._largest()
@@ -255,6 +258,45 @@ class _Sections:
         for told, number in odd.items():
             if number:
                 yield html('<p class="note">{}: {}.</p>', told, counted(number, "version"))
+
+    def _runs(self) -> Html:
+        days, methods = self._summary.run_days, self._summary.methods
+        runs, failed = sum(one.runs for one in days), sum(one.failed for one in days)
+        lead = (
+            f"{counted(runs, 'run')} of methods in the last {DAYS} days,"
+            f" of which {count_text(failed)} failed."
+        )
+        number = {"Runs": "number", "Failed": "number"}
+        by_day = listing(
+            "Runs a day",
+            {"Day": "", **number},
+            [
+                [
+                    Cell(label(day_text(one.day)), one.day.toordinal()),
+                    count(one.runs),
+                    count(one.failed),
+                ]
+                for one in days
+            ],
+        )
+        slowest = listing(
+            "Slowest methods",
+            {"Method": "", **number, "Mean seconds": "number", "Longest": "number minor"},
+            [
+                [
+                    Cell(label(one.method_name, self._place_of(one)), one.method_name),
+                    *(count(one.runs), count(one.failed)),
+                    *(Cell(f"{took / 1000:.1f}", took) for took in (one.mean_ms, one.longest_ms)),
+                ]
+                for one in methods
+            ],
+        )
+        return _section("runs", "Runs", lead, _columns([by_day, slowest]))
+
+    def _place_of(self, row: MethodRuns) -> str:
+        if len(self._summary.sources) < 2:
+            return row.type_normalized
+        return f"{self.labels.source(row.store, row.namespace)} · {row.type_normalized}"
 
     def _usage(self) -> Html:
         totals, labels = self._totals, self.labels

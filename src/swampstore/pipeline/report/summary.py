@@ -12,6 +12,7 @@ from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from swampstore.clock import to_iso
+from swampstore.pipeline.report.run_figures import MethodRuns, RunDay
 
 TOP = 10
 # How many namespaces and types have a colour of their own, the largest first.
@@ -179,6 +180,8 @@ class Summary:
     duplicates: Sequence[Duplicate] = ()
     rules: Sequence[Usage] = ()
     freed: Sequence[Usage] = ()
+    run_days: Sequence[RunDay] = ()
+    methods: Sequence[MethodRuns] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals and the top ten of everything."""
@@ -206,6 +209,8 @@ def _json(value: Any, key: Sequence[str] | None = None) -> Any:
             return [_json(member) for member in value]
         case datetime():
             return to_iso(value)
+        case date():
+            return value.isoformat()
     return value
 
 

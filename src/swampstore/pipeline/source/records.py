@@ -76,6 +76,16 @@ class Members:
         self._complain(key, value, "a mapping of texts")
         return None
 
+    def list_of_texts(self, key: str) -> list[str]:
+        """Return a list of texts; empty if there is none."""
+        value = self._document.get(key)
+        if value is None:
+            return []
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            return [one for one in value if _is_unicode(one)]
+        self._complain(key, value, "a list of texts")
+        return []
+
     def inner(self, key: str) -> Members:
         """Return the members of a member; its problems are problems of the record."""
         value = self._document.get(key)
@@ -270,7 +280,7 @@ class Audit(_Records):
         name = file.rel.rpartition("/")[2]
         kind = next((kind for start, kind in _KINDS if name.startswith(start)), None)
         for number, line in _lines(content):
-            yield (file.rel, number, kind, *_event(kind, line))
+            yield (file.rel, number, *_event(kind, line))
 
 
 def _lines(content: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -288,14 +298,16 @@ def _event(kind: str | None, line: bytes) -> tuple[Any, ...]:
     try:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return (*(None,) * 11, f"the line is not JSON: {error}")
+        return (kind, *(None,) * 13, f"the line is not JSON: {error}")
     if not isinstance(document, dict):
-        return (*(None,) * 11, "the line is not a JSON object")
+        return (kind, *(None,) * 13, "the line is not a JSON object")
     members = Members(document)
     action = members.text("action")
     if action is None and kind == "vault" and "action" not in document:
         action = "get"  # all that was recorded before events had an action
+    named = [members.text("model"), *members.list_of_texts("models")]
     return (
+        members.text("kind") or kind,
         members.moment("timestamp", required=True),
         members.text("command"),
         members.text("cwd"),
@@ -306,6 +318,8 @@ def _event(kind: str | None, line: bytes) -> tuple[Any, ...]:
         members.text("vaultName"),
         members.text("vaultType"),
         members.text("secretKey"),
+        members.text("actor"),
+        list(dict.fromkeys(one for one in named if one is not None)),
         variant_of_value(document),
         members.problem,
     )
