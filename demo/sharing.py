@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 from account import Account, Machine
+from running import files_with_the_secret
 from swampstore import Repo, open_repo
 
 ELSEWHERE = "elsewhere"
@@ -18,12 +18,6 @@ _REQUESTS = re.compile(r"\d+ requests? \((.+)\)")
 # lock, which is taken, looked at and given back.
 COST_OF_AN_ARTIFACT = 15
 _OFFLINE = "SWAMPSTORE_OFFLINE=1"
-_BUSY = """
-import swampstore, time
-with swampstore.open_repo() as repo, repo.session(["web-1"]):
-    time.sleep(6)
-    repo.artifacts.save("web-1", "note", "written after a long time")
-"""
 
 
 def share_it(account: Account) -> None:
@@ -33,9 +27,7 @@ def share_it(account: Account) -> None:
     _set_up(account, server)
     _join(account, server, laptop)
     _change_one_thing(account, server, laptop)
-    _work_at_once(account, server, laptop)
     _collide(account, server, laptop)
-    _live_next_to_each_other(account)
     _go_back(account, server)
 
 
@@ -74,6 +66,7 @@ def _set_up(account: Account, server: Machine) -> None:
     account.claim(
         f"all {len(versions)} versions are in the bucket", _versions_below(bucket) == versions
     )
+    account.claim("the secret is not", files_with_the_secret(bucket) == [])
     account.claim("the server still sees every version", _rows(server) == before)
 
 
@@ -89,7 +82,10 @@ def _join(account: Account, server: Machine, laptop: Machine) -> None:
     account.claim("but no content yet: that comes when it is read", not content.exists())
     printed = account.ask("swampstore data get web-1 scan.log --raw | head -n 1", on=laptop)
     account.claim("now it is there", "is running" in printed and content.exists())
-    account.run("swampstore data hydrate 'name == \"scan.log\"'", on=laptop)
+    printed = account.ask(
+        "swampstore data query 'attributes.cpu > 80' --hydrate --select modelName", on=laptop
+    )
+    account.claim("a question fetches what it has to look into", "db-1" in printed)
 
 
 def _change_one_thing(account: Account, server: Machine, laptop: Machine) -> None:
@@ -101,7 +97,7 @@ def _change_one_thing(account: Account, server: Machine, laptop: Machine) -> Non
         f'{_OFFLINE} swampstore data put web-1 {NAME} --json-value \'{{"by": "nobody"}}\'',
         on=server,
     )
-    cost = _requests(account.ask("swampstore sync --push", on=server))
+    cost = _requests(account.ask("swampstore sync --push --model web-1", on=server))
     account.claim(f"one artifact took {cost} requests", 0 < cost <= COST_OF_AN_ARTIFACT)
     account.run("swampstore sync --pull", on=laptop)
     account.claim("the laptop has it", _contents(laptop) == {1: "nobody"})
@@ -114,26 +110,6 @@ def _requests(printed: str) -> int:
     """Return the number of requests that a sync says it made."""
     found = _REQUESTS.search(printed)
     return sum(map(int, re.findall(r"\d+", found[1]))) if found else 0
-
-
-def _work_at_once(account: Account, server: Machine, laptop: Machine) -> None:
-    account.say("The server is busy with one model for a while, and the laptop with another:")
-    lock = server.directory / ELSEWHERE / f"bucket/data/{MODEL}/.lock"
-    busy = account.start(f"python -c '{_BUSY}'", on=server)
-    while not lock.exists() and busy.poll() is None:
-        time.sleep(0.05)
-    account.run("swampstore data put web-2 note --json-value '\"at the same time\"'", on=laptop)
-    account.claim("two machines write different models at once", busy.poll() is None)
-    account.run("swampstore datastore lock status", on=laptop)
-    account.say("For the same model the laptop would have to wait, and is told for whom:")
-    line = "SWAMP_LOCK_TIMEOUT_MS=300 swampstore data put web-1 note --json-value 1"
-    account.run(line, fails=True, on=laptop)
-    account.claim("the server is still at it", busy.poll() is None)
-    account.claim(
-        "it unlocks when it is done, and has pushed", not busy.wait() and not lock.exists()
-    )
-    account.run("swampstore sync", on=server)
-    account.run("swampstore sync", on=laptop)
 
 
 def _collide(account: Account, server: Machine, laptop: Machine) -> None:
@@ -164,38 +140,6 @@ def _collide(account: Account, server: Machine, laptop: Machine) -> None:
 def _contents(machine: Machine) -> dict[int, str]:
     with _repo(machine) as repo:
         return {one.version: one.json()["by"] for one in repo.versions(MODEL, NAME)}
-
-
-def _live_next_to_each_other(account: Account) -> None:
-    account.say("Two teams can use one bucket without seeing, or waiting for, each other:")
-    elsewhere = account.directory / ELSEWHERE
-    bucket = elsewhere / "teams"
-    bucket.mkdir()
-    teams = [_team(account, elsewhere / name, bucket) for name in ("infra", "apps")]
-    infra, apps = teams
-    account.run("swampstore datastore namespace list", on=apps)
-    top = sorted(path.name for path in bucket.iterdir() if not path.name.startswith("."))
-    account.claim("each has a directory of its own in the bucket", top == ["apps", "infra"])
-    account.say("Unless they want to. What the other one has can be found, and read:")
-    account.run("swampstore datastore catalog pull", on=apps)
-    printed = account.ask("swampstore data get infra:demo/host/h-1 facts --raw", on=apps)
-    account.claim("one team reads what the other saved", "saved by infra" in printed)
-    with _repo(infra) as repo:
-        account.claim("and owns what it saved itself", len(repo.query("true")) == 1)
-
-
-def _team(account: Account, directory: Path, bucket: Path) -> Machine:
-    directory.mkdir()
-    home = {"SWAMP_HOME": str(directory / "home")}
-    team = Machine(directory.name, directory, home)
-    account.run("swampstore init > /dev/null", on=team)
-    account.run(
-        f"swampstore datastore setup file://{bucket} --namespace {team.name} | head -n 1", on=team
-    )
-    value = f'{{"note": "saved by {team.name}"}}'
-    line = f"swampstore data put demo/host/h-1 facts --json-value '{value}' > /dev/null"
-    account.run(line, on=team)
-    return team
 
 
 def _go_back(account: Account, server: Machine) -> None:

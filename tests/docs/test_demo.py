@@ -21,13 +21,16 @@ DEMO = ROOT / "demo"
 CHAPTERS = (
     "Make a repository",
     "A nightly scan saves what it finds",
+    "Run something",
     "Look something up",
     "Ask a question",
+    "Use a secret",
+    "Kill a workflow, and go on",
     "Kill writers in the middle of their work",
     "Lose the catalog",
-    "Rename something",
-    "Clean up",
     "Share it with another machine",
+    "Clean up",
+    "Back it up, and restore it",
     "See the doctor",
     "Look after all of it",
     "What happened",
@@ -62,8 +65,10 @@ def test_it_tells_every_chapter_in_order(told: str) -> None:
 def test_it_shows_the_commands_that_it_runs(told: str) -> None:
     prompt = r"^(?:server|laptop)?\$ (?:.*\| )?"
     shown = re.findall(rf"{prompt}swampstore ([a-z]+(?: [a-z]+)?)", told, re.MULTILINE)
-    assert {"data get", "data put", "data query", "data rename", "data gc", "doctor"} <= set(shown)
+    assert {"data get", "data put", "data query", "data gc", "doctor"} <= set(shown)
     assert {"datastore setup", "sync", "pipeline verify", "pipeline report"} <= set(shown)
+    assert {"run disks", "run demo", "output list", "vault create"} <= set(shown)
+    assert {"workflow run", "workflow resume", "backup create", "backup restore"} <= set(shown)
 
 
 def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
@@ -74,16 +79,26 @@ def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
         "version 2 never came to be",
         "every version that was acknowledged is there",
         "every row is back",
-        "the old name leads to the new one",
+        "the method has seen three machines",
+        "what a command printed is data",
+        "a run without its input never began",
+        "the run had the secret",
+        "nobody saw it",
+        "it is in no file",
+        "the workflow was killed",
+        "its record shows where it was",
+        "no step that had finished ran again",
+        "the secret is not",
         "the laptop has the same versions",
         "but no content yet: that comes when it is read",
-        "two machines write different models at once",
-        "each has a directory of its own in the bucket",
-        "one team reads what the other saved",
+        "a question fetches what it has to look into",
         "nothing to do took one request in each direction",
         "nothing is lost, on the server",
         "nor on the laptop",
         "the data is in the repository again, all of it",
+        "another backup sends what changed since then",
+        "every version is there again",
+        "the secret is in no backup",
         "nothing is wrong, after all of this",
         "that is found, and nothing else",
         "the report needs nothing but a browser",
