@@ -21,6 +21,7 @@ from swampstore.layout import DataRef, ModelRef
 from swampstore.repo import Repo
 from swampstore.retention import DataGc, DataPrune, RunGc, auto_gc_model, gc, prune, run_gc
 from swampstore.retention.apply import BATCH_NAMES
+from swampstore.yaml_dialect import load_mapping
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MODEL = "aws/ec2/i-1"
@@ -774,9 +775,16 @@ def test_of_a_huge_record_only_its_own_members_are_read(
     step = "  - stepName: x\n    status: running\n    logFile: /etc/passwd\n    output: |\n"
     more = "jobs:\n" + step + "      " + "status: running " * 30_000 + "\n" + step
     path = add_run(local, "huge", record(completed=35, more=more))
-    monkeypatch.setattr("swampstore.retention.runs._whole", None)
+    read: list[int] = []
+
+    def counted(data: bytes, **details: str) -> dict[str, object]:
+        read.append(len(data))
+        return load_mapping(data, **details)
+
+    monkeypatch.setattr("swampstore.yaml_dialect.load_mapping", counted)
     (removal,) = run_gc(repo).plan.removals
     assert (removal.status, removal.log_file) == ("succeeded", None)
+    assert max(read) < 1000
     assert not path.exists()
 
 
