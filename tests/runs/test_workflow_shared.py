@@ -248,3 +248,18 @@ def test_elsewhere_there_is_a_line_for_each_event(ana: Machine) -> None:
     assert [event["event"] for event in events] == [
         *("runStarted", "jobStarted", "stepStarted", "stepEnded", "jobEnded", "runEnded")
     ]
+
+
+def test_a_run_commits_once_for_each_step_and_once_at_its_end(ana: Machine) -> None:
+    define(ana, "w", [step("a", "echo '{}'"), step("b", "echo '{}'", dependsOn=["a"])])
+    assert ana("datastore", "migrate-index").status == 0
+    assert ana("workflow", "run", "w").status == 0
+    assert ana("sync").status == 0
+
+    def commits() -> int:
+        with ana.open() as repo:
+            return repo.sync.status().commit_seq or 0
+
+    before = commits()
+    assert ana("workflow", "run", "w").status == 0
+    assert commits() == before + 3

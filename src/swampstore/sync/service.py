@@ -17,6 +17,7 @@ from swampstore.files.signature import signature
 from swampstore.index.errors import SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.path_kinds import goes_with_any_push
 from swampstore.index.report import (
     Preview,
     Progress,
@@ -88,13 +89,16 @@ class SyncService:
         self._context.tracker.mark(path)
 
     def is_marked(self, models: Iterable[ModelRef] | None = None) -> bool:
-        """Whether something (of these models) waits to be pushed; asks nobody."""
+        """Whether something (of these models) waits to be pushed; asks nobody.
+
+        What goes with any push is not counted for models: whoever pushes next takes it along.
+        """
         marked = self._context.tracker.peek()
         scope = _scope(models)
         if marked.bulk or scope is None:
             return not marked.is_empty
         rels = map(self._context.names.rel_of_mark, marked.paths)
-        return any(rel is not None and scope.meets(rel) for rel in rels)
+        return any(rel and scope.meets(rel) and not goes_with_any_push(rel) for rel in rels)
 
     def push(
         self,
