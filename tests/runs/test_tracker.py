@@ -393,6 +393,12 @@ def test_a_machine_that_is_not_heard_of_is_lost_to_others(ana: Machine, bucket: 
     listed = ana("runs", "list", "--json").json
     assert [one["status"] for one in listed["runs"]] == ["lost"]
     assert ana("runs", "list", "--running", "--json").json["total"] == 0
+    ana("runs", "gc", "-y")
+    assert len(shown(bucket)) == 2
+    week_ago = time.time() - 8 * 24 * 3600
+    os.utime(place / "11112222.json", (week_ago, week_ago))
+    ana("runs", "gc", "-y")
+    assert shown(bucket) == ["nonsense.json"]
 
 
 @pytest.mark.usefixtures("hasty")

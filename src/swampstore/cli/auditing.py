@@ -35,6 +35,7 @@ UNTOLD = frozenset(
         *(f"model {name}" for name in ("list", "show")),
         *(f"vault {name}" for name in ("get", "list", "inspect", "audit")),
         *(f"bundles {name}" for name in ("list", "gc")),
+        *(f"backup {name}" for name in ("create", "list", "verify")),
         *(f"runs {name}" for name in ("list", "show")),
         *(f"workflow {name}" for name in ("validate", "list", "history", "show")),
         *(f"workflow {name}" for name in ("validate", "list", "history", "show")),

@@ -82,6 +82,13 @@ class ControlArea:
                 continue  # it ended meanwhile, or makes no sense
             yield run
 
+    def sweep(self, before: datetime) -> int:
+        """Remove what machines left that were not heard of since a time; return how many."""
+        old = [info.key for info in self._store.list(self._prefix) if info.last_modified < before]
+        for key in old:
+            self._store.delete(key)
+        return len(old)
+
     def _key(self, run_id: str) -> str:
         return f"{self._prefix}{run_id}.json"
 

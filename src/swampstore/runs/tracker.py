@@ -429,6 +429,15 @@ class Tracker:
         finally:
             os.close(fd)
 
+    def sweep(self) -> None:
+        """Forget what lost machines left on the remote a week ago; never raises."""
+        try:
+            if (area := self._control_area()) is not None:
+                with area:
+                    area.sweep(self._repo.clock() - KEPT)
+        except SwampstoreError as error:
+            notice("what lost machines left on the remote stays: %s", error.message)
+
     def close(self) -> None:
         """Release the file."""
         self._file.close()

@@ -118,6 +118,10 @@ def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
         records = counted(len(collection.plan.removals), "record")
         question = f"Delete {records}?" if collection.plan.removals else ""
         _clean_up(session, repo, collection, _run_gc_text, question, dry_run=dry_run, yes=yes)
+        if not dry_run and repo.config.remote is not None:
+            from swampstore.runs.tracker import Tracker
+
+            Tracker(repo).sweep()
 
 
 def _clean_up(
