@@ -289,7 +289,7 @@ def _fill(host: Host) -> dict[str, bytes]:
     mine = {rel: data for rel, data in host.files().items() if rel not in others}
     host.save(SIBLING, b"sibling")
     host.save(PROBE, b"probe")
-    for rel in (*OF_PROBE, "files/other.txt", "workflow-runs/w-1/workflow-run-r-1.yaml"):
+    for rel in (*OF_PROBE, "files/other.txt", "logs/other.log"):
         host.write(rel, b"of others")
     return mine
 
