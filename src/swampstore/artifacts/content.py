@@ -9,7 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
+from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import is_json, is_text
+from swampstore.artifacts.versions import read_metadata
 from swampstore.errors import ContentDamagedError, ContentMissingError, MetadataError
 from swampstore.files import Tree, disk_errors
 from swampstore.layout import METADATA, RAW, DataRef
@@ -109,8 +111,6 @@ def vouch(tree: Tree, ref: DataRef, version: int, digest: str, size: int, there:
 
     Raises ContentDamagedError, which says where a good copy is, if it should be another one.
     """
-    from swampstore.artifacts.versions import read_metadata
-
     try:
         metadata = read_metadata(tree, ref, version)
     except MetadataError:
@@ -233,8 +233,6 @@ class DiskContent:
 
     def metadata(self, ref: DataRef, version: int) -> Metadata:
         """Read a version's `metadata.yaml`."""
-        from swampstore.artifacts import versions as on_disk
-
         metadata = on_disk.read_metadata(self._tree, ref, version)
         if metadata is None:
             raise self._missing(ref, version)

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from swampstore.artifacts.versions import effective_marker
 from swampstore.errors import CatalogError, DiskError, LockTimeoutError, SwampstoreError
 from swampstore.files import Change, Reception, Tree, disk_errors, open_shared
 from swampstore.layout import DataRef
@@ -267,7 +268,6 @@ class Mutations:
         See `claims.abandoned` for `before`. Costs next to nothing if nobody is.
         """
         from swampstore.artifacts import claims
-        from swampstore.artifacts.versions import effective_marker
 
         dead = [one for one in versions if claims.is_abandoned(self.tree, ref, one, before)]
         if not dead:

@@ -20,14 +20,24 @@ from swampstore.cli.rendering import (
     table,
 )
 from swampstore.cli.session import Session
-from swampstore.errors import EXIT_ERROR, SwampstoreError
+from swampstore.errors import EXIT_ERROR, BackupDamagedError, NewerFormatError, SwampstoreError
+from swampstore.relocate.backup import (
+    SecretNames,
+    create_backup,
+    open_place,
+    restore_backup,
+    verify_backups,
+)
+from swampstore.relocate.backup.restore import check_target
+from swampstore.repo import open_repo
+from swampstore.vaults import Vaults
+from swampstore.vaults.provider import LOCAL
 
 if TYPE_CHECKING:
     from swampstore.relocate.backup import (
         BackupPlace,
         BackupReport,
         RestoreReport,
-        SecretNames,
         VerifyReport,
     )
     from swampstore.repo import Repo
@@ -43,8 +53,6 @@ backup_option = click.option(
 
 @contextmanager
 def _opened(where: str) -> Iterator[BackupPlace]:
-    from swampstore.relocate.backup import open_place
-
     place = open_place(where)
     try:
         yield place
@@ -68,8 +76,6 @@ def create(session: Session, place: str, verify: bool) -> None:
     Content that a backup in that place has already is not sent again. Secrets and bundles are in no
     backup, and neither is what is in git.
     """
-    from swampstore.relocate.backup import create_backup, verify_backups
-
     with session.open_repo() as repo, _opened(place) as opened, progress_shown() as progress:
         names = _secret_names(repo)
         report = create_backup(repo, opened, secret_names=names, progress=progress)
@@ -89,10 +95,6 @@ def create(session: Session, place: str, verify: bool) -> None:
 
 def _secret_names(repo: Repo) -> list[SecretNames]:
     """Return which secrets are on this machine only; those of other providers are elsewhere."""
-    from swampstore.relocate.backup import SecretNames
-    from swampstore.vaults import Vaults
-    from swampstore.vaults.provider import LOCAL
-
     vaults = Vaults(repo, caller="cli")
     found = []
     for config in vaults.all()[0]:
@@ -131,8 +133,6 @@ def _created_text(report: BackupReport, checked: VerifyReport | None) -> str:
 @pass_session
 def list_(session: Session, place: str) -> None:
     """List the backups in a place."""
-    from swampstore.errors import BackupDamagedError, NewerFormatError
-
     found, damaged = [], []
     with _opened(place) as opened:
         for key in opened.keys():  # noqa: SIM118 - no mapping
@@ -182,8 +182,6 @@ def verify(session: Session, place: str, wanted: str | None, deep: bool) -> None
     What is missing or damaged is noted in the place: the next backup sends it again, if the
     datastore still has it.
     """
-    from swampstore.relocate.backup import verify_backups
-
     with _opened(place) as opened, progress_shown() as progress:
         keys = None if wanted is None else [opened.find(wanted)]
         report = verify_backups(opened, keys, deep=deep, progress=progress)
@@ -228,10 +226,6 @@ def restore(session: Session, place: str, directory: str, wanted: str | None) ->
     Its data is in the repository itself, or with `--datastore filesystem:/path` in another empty
     directory. Interrupted, it goes on when it is run again.
     """
-    from swampstore.relocate.backup import restore_backup
-    from swampstore.relocate.backup.restore import check_target
-    from swampstore.repo import open_repo
-
     target = check_target(session.datastore)
     with _opened(place) as opened, progress_shown() as progress:
         key = opened.find(wanted)

@@ -7,10 +7,13 @@ from typing import Any
 
 import click
 
+from swampstore.bundles import Bundles
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import dry_run_option
 from swampstore.cli.rendering import counted, size_text, table
 from swampstore.cli.session import Session
+from swampstore.clock import to_iso
+from swampstore.config import parse_size
 
 
 class SizeParam(click.ParamType[int]):
@@ -20,8 +23,6 @@ class SizeParam(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return how many bytes a text means."""
-        from swampstore.config import parse_size
-
         size = value if isinstance(value, int) else parse_size(value)
         if size is None:
             self.fail(f"{value!r} is not a size, write 500mb or 2g", param, ctx)
@@ -37,9 +38,6 @@ class SizeParam(click.ParamType[int]):
 @pass_session
 def list_(session: Session) -> None:
     """List the bundles of this machine, the one used last first."""
-    from swampstore.bundles import Bundles
-    from swampstore.clock import to_iso
-
     with session.open_repo() as repo:
         cache = Bundles(repo)
         found = cache.all()
@@ -80,8 +78,6 @@ def list_(session: Session) -> None:
 @pass_session
 def gc(session: Session, max_size: int | None, dry_run: bool) -> None:
     """Delete the bundles that were not used for the longest time; they can be built again."""
-    from swampstore.bundles import Bundles
-
     with session.open_repo() as repo:
         done = Bundles(repo).gc(max_size, dry_run=dry_run)
     verb = "Would delete" if dry_run else "Deleted"

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
+from swampstore.catalog.database import compact as compact_catalog
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session
+from swampstore.repo.open import CATALOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,8 +36,6 @@ _SECONDS_BETWEEN_UPDATES = 0.1
 @pass_session
 def status(session: Session) -> None:
     """Show the state of the catalog."""
-    from swampstore.repo.open import CATALOG
-
     with session.open_repo() as repo:
         path = f"{repo.config.local_dir}/{CATALOG}"
         document: dict[str, Any] = {
@@ -140,8 +140,6 @@ class RebuildProgress:
 @pass_session
 def compact(session: Session) -> None:
     """Give the unused space of the catalog back."""
-    from swampstore.catalog.database import compact as compact_catalog
-
     with session.open_repo() as repo:
         compacted = compact_catalog(repo.catalog.rows)
     session.show(

@@ -12,6 +12,7 @@ import click
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import printable, size_text, table
 from swampstore.cli.session import Session
+from swampstore.doctor import examine, unusable
 from swampstore.errors import (
     EXIT_ERROR,
     ConfigError,
@@ -57,8 +58,6 @@ def doctor(session: Session, repair: bool, deep: bool) -> None:
 
 
 def _examine(session: Session, *, repair: bool, deep: bool) -> Report:
-    from swampstore.doctor import examine, unusable
-
     try:
         repo = session.open_repo()
     except (ConfigError, RepoDamagedError) as error:

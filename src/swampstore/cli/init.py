@@ -10,6 +10,7 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.rendering import printable
 from swampstore.cli.running import COMPLETE, PROGRAM
 from swampstore.cli.session import Session
+from swampstore.repo import init_repo, upgrade_repo
 
 
 @command(
@@ -28,8 +29,6 @@ from swampstore.cli.session import Session
 @pass_session
 def init(session: Session, directory: str | None, *, upgrade: bool) -> None:
     """Make a directory a repository."""
-    from swampstore.repo import init_repo, upgrade_repo
-
     where = directory or session.repo_dir or os.environ.get("SWAMP_REPO_DIR") or "."
     with upgrade_repo(where) if upgrade else init_repo(where) as repo:
         config = repo.config

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.session import Session
+from swampstore.clock import from_iso, to_iso
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER
-from swampstore.layout import LARGEST_VERSION
+from swampstore.layout import LARGEST_VERSION, ModelRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,7 +39,6 @@ class TagParam(click.ParamType[tuple[str, str]]):
 
 def moment(repo: Repo, option: str, text: str) -> str:
     """Return the moment that an age or a time stands for, as files and the catalog write it."""
-    from swampstore.clock import from_iso, to_iso
     from swampstore.retention.lifetimes import parse_duration
 
     try:
@@ -66,8 +66,6 @@ def complete_model(context: click.Context, _param: click.Parameter, start: str) 
 
 def complete_name(context: click.Context, _param: click.Parameter, start: str) -> list[str]:
     """Return the data names of the model given before that begin with `start`."""
-    from swampstore.layout import ModelRef
-
     model = context.params["model"]
 
     def candidates(repo: Repo) -> Iterable[str]:

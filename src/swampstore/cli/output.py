@@ -12,12 +12,14 @@ from swampstore.cli.options import complete_model, limit_option, moment
 from swampstore.cli.rendering import counted, duration_text, fields, printable, table
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
+from swampstore.runs.outputs import Outputs, live_log
+from swampstore.runs.summaries import OutputIndex
+from swampstore.runs.tracker import Tracker
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.runs.outputs import Output
     from swampstore.runs.summaries import Summary
-    from swampstore.runs.tracker import Tracker
 
 _PIECE = 1 << 16
 _PAUSE = 0.2
@@ -53,8 +55,6 @@ def list_(
     limit: int | None,
 ) -> None:
     """List the runs of methods that ended, those that began last first."""
-    from swampstore.runs.summaries import OutputIndex
-
     with session.open_repo() as repo:
         ref = repo.model(model) if model is not None else None
         index = OutputIndex(repo)
@@ -130,9 +130,6 @@ def _show_text(output: Output) -> str:
 
 def _find(repo: Repo, output_id: str) -> Output:
     """Return the output that an id means, found by the index, which knows where each is."""
-    from swampstore.runs.outputs import Outputs
-    from swampstore.runs.summaries import OutputIndex
-
     wanted = output_id.lower().replace("-", "")
     index = OutputIndex(repo)
     found = [one for one in index.find()[0] if _begins(str(one.values["id"]), wanted)]
@@ -159,9 +156,6 @@ def _begins(output_id: str, wanted: str) -> bool:
 @pass_session
 def logs(session: Session, output_id: str, follow: bool) -> None:
     """Print what a run of a method has written to its log, also while it goes on."""
-    from swampstore.runs.outputs import Outputs, live_log
-    from swampstore.runs.tracker import Tracker
-
     with session.open_repo() as repo:
         tracker = Tracker(repo)
         try:

@@ -10,12 +10,15 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import limit_option
 from swampstore.cli.rendering import counted, duration_text, fields, printable, table
 from swampstore.cli.session import Session
+from swampstore.runs.reaping import record_of
+from swampstore.runs.summaries import select_runs
+from swampstore.runs.tracker import Tracker
 from swampstore.stores.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from swampstore.runs.tracker import Run, Tracker
+    from swampstore.runs.tracker import Run
 
 here_option = click.option("--here", is_flag=True, help="Ask only this machine, not the remote.")
 run_argument = click.argument("run_id", metavar="RUN", help="An id, or how it begins.")
@@ -38,9 +41,6 @@ def list_(
     session: Session, predicate: str | None, running: bool, here: bool, limit: int | None
 ) -> None:
     """List what runs now and what ended lately, the youngest first."""
-    from swampstore.runs.summaries import select_runs
-    from swampstore.runs.tracker import Tracker
-
     with session.open_repo() as repo:
         tracker = Tracker(repo)
         select_runs([], predicate)  # a mistake in it is told before anything is asked
@@ -100,9 +100,6 @@ def _what(run: Run) -> str:
 @pass_session
 def show(session: Session, run_id: str, here: bool) -> None:
     """Show a run that goes on or ended lately, and where its record is."""
-    from swampstore.runs.reaping import record_of
-    from swampstore.runs.tracker import Tracker
-
     with session.open_repo() as repo:
         tracker = Tracker(repo)
         tracker.reap()
@@ -124,8 +121,6 @@ def show(session: Session, run_id: str, here: bool) -> None:
 @pass_session
 def cancel(session: Session, run_id: str, reason: str) -> None:
     """Ask a run to end, on whichever machine it is."""
-    from swampstore.runs.tracker import Tracker
-
     with session.open_repo() as repo:
         tracker = Tracker(repo)
         tracker.reap()

@@ -11,13 +11,15 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import complete_model, engine_option, timeout_option
 from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
 from swampstore.cli.session import Session
+from swampstore.index.errors import NotPushedError
+from swampstore.pipeline.engines import carrying
+from swampstore.sync.run import SyncRun
 
 if TYPE_CHECKING:
     from swampstore.index.report import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
     from swampstore.stores.wrapper import Tally
-    from swampstore.sync.run import SyncRun
 
 
 @command(
@@ -61,9 +63,6 @@ def sync(
         raise click.UsageError("--pull and --push exclude each other; without both, both is done")
     if push and metadata_only:
         raise click.UsageError("--metadata-only is about what is pulled, not about --push")
-    from swampstore.pipeline.engines import carrying
-    from swampstore.sync.run import SyncRun
-
     with session.open_repo() as repo:
         scope = [repo.model(model) for model in models] or None
         lazy = metadata_only or None
@@ -87,8 +86,6 @@ def sync(
 
 
 def _run(session: Session, repo: Repo, run: SyncRun, *, pull: bool, push: bool) -> _Done:
-    from swampstore.index.errors import NotPushedError
-
     started = time.monotonic()
     try:
         run.run(pull=pull, push=push)

@@ -19,10 +19,14 @@ from swampstore.cli.options import (
 from swampstore.cli.rendering import counted, fields, printable, size_text, table
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import ValidationError
+from swampstore.vaults import Vaults
+from swampstore.vaults.errors import VaultProviderError
+from swampstore.vaults.events import events
+from swampstore.vaults.migration import migrate as copy_secrets
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
-    from swampstore.vaults import Vault, VaultConfig, Vaults
+    from swampstore.vaults import Vault, VaultConfig
 
 _LARGEST = 1 << 20
 
@@ -40,8 +44,6 @@ label_option = click.option(
 
 
 def _vaults(repo: Repo) -> Vaults:
-    from swampstore.vaults import Vaults
-
     return Vaults(repo, caller="cli")
 
 
@@ -158,8 +160,6 @@ def _shown(vault: str, key: str) -> str:
 
 
 def _may_have(vault: Vault, key: str) -> bool:
-    from swampstore.vaults.errors import VaultProviderError
-
     try:
         return vault.has(key)
     except VaultProviderError:  # which of its failures means that there is none, it did not tell
@@ -395,8 +395,6 @@ def migrate(
 
     They stay where they were, too, until somebody removes them there.
     """
-    from swampstore.vaults.migration import migrate as copy_secrets
-
     with session.open_repo() as repo:
         done = copy_secrets(
             _vaults(repo),
@@ -436,8 +434,6 @@ def migrate(
 @pass_session
 def audit(session: Session, /, limit: int | None, **filters: str | None) -> None:
     """Show what was done with secrets, when and by whom; the newest last."""
-    from swampstore.vaults.events import events
-
     with session.open_repo() as repo:
         since, until = (
             moment(repo, f"--{name}", text) if (text := filters[name]) is not None else None

@@ -19,9 +19,9 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.config import Config
 from swampstore.doctor import checks
 from swampstore.doctor.catalog import Comparison, Known, look_at_catalog, set_catalog_aside
-from swampstore.doctor.data import DataWalk, NameHealth, examine_name, repoint
+from swampstore.doctor.data import ContentChecks, DataWalk, NameHealth, examine_name, repoint
 from swampstore.doctor.findings import Check, Completeness, Finding, Problems, Report
-from swampstore.doctor.namespaces import local_only_files, misplaced_files
+from swampstore.doctor.namespaces import local_only_files, migration, misplaced_files
 from swampstore.errors import SwampstoreError
 from swampstore.files import try_writing
 from swampstore.layout import MARKER, METADATA, RUN_TRACKER, DataRef, why_no_key
@@ -31,7 +31,7 @@ from swampstore.repo.open import CATALOG
 
 if TYPE_CHECKING:
     from swampstore.catalog.catalog import Catalog
-    from swampstore.doctor.data import ContentChecks, ContentProgress
+    from swampstore.doctor.data import ContentProgress
     from swampstore.repo import Repo
 
 # A change that is still announced after so many looks is not being made by a living process.
@@ -60,8 +60,6 @@ def examine(
     """
     examination = _Examination(repo, repair=repair)
     if deep:
-        from swampstore.doctor.data import ContentChecks
-
         examination.contents = ContentChecks(repo, repair=repair, progress=progress)
     return examination.report(deep=deep)
 
@@ -127,8 +125,6 @@ class _Examination:
 
             findings += examine_in_place(self._repo, repair=self._repair)
         if config.namespace:
-            from swampstore.doctor.namespaces import migration
-
             findings.append(migration(config))
         return findings
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
@@ -306,7 +307,5 @@ class ContentChecks:
         found = self._problems.finding(repair=self._repair)
         if not found.passed or not self._unverified:
             return found
-        from dataclasses import replace
-
         message = f"{found.message}; {self._unverified} version(s) have nothing to compare with"
         return replace(found, message=message)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sql
+
 from swampstore.index.report import Progress, no_progress
 from swampstore.layout import METADATA
 from swampstore.pipeline.planning import tasks_for
@@ -69,8 +71,6 @@ def export(
 
 def _left_out(spark: SparkSession, places: Sequence[Place], artifacts: DataFrame) -> DataFrame:
     """Return the versions that have metadata and no row, as findings."""
-    from pyspark.sql import functions as sql
-
     name = sql.concat_ws("/", sql.lit("data"), "type_normalized", "model_id", "data_name")
     known = artifacts.select("store", "namespace", name.alias("name"), "version")
     described = _paths(spark, places).where(sql.col("rel").endswith(f"/{METADATA}"))

@@ -23,6 +23,9 @@ from swampstore.pipeline.errors import (
     SparkStartError,
 )
 from swampstore.pipeline.settings import Engine, SparkSettings, is_local, settings_of
+from swampstore.pipeline.spark.session import session_for
+from swampstore.pipeline.transfers import SparkTasks
+from swampstore.stores.config import store_config
 from swampstore.sync.transfer import THREADS, Transport
 
 if TYPE_CHECKING:
@@ -93,8 +96,6 @@ class SparkOnDemand:
 
     def session(self, *, strict: bool) -> SparkSession | None:
         """Return the session. If it cannot be had, raise if that is `strict`, else say so."""
-        from swampstore.pipeline.spark.session import session_for
-
         if self._spark is None:
             try:
                 self._spark = self._stack.enter_context(session_for(self._settings))
@@ -177,9 +178,6 @@ class EngineCarrier:
         spark = self._spark.session(strict=strict)
         if spark is None:
             return THREADS
-        from swampstore.pipeline.transfers import SparkTasks
-        from swampstore.stores.config import store_config
-
         remote = self._repo.config.remote
         assert remote is not None
         self.used = "spark"

@@ -12,12 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from swampstore import config as configuration
+from swampstore import marker
 from swampstore.config import LockSettings, lock_settings
+from swampstore.datastore_address import Address, is_url
 from swampstore.errors import ConfigError, NotFoundError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.path_map import Names
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
+from swampstore.namespaces.manifests import Registry
 from swampstore.stores.config import StoreConfig, store_config
+from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.protocol import Store, level
 from swampstore.stores.retry import RetryingStore
 
@@ -83,10 +88,6 @@ def places_of(
 def _target(
     target: str | os.PathLike[str] | Repo, environ: Mapping[str, str]
 ) -> tuple[Config | None, Place]:
-    from swampstore import config as configuration
-    from swampstore import marker
-    from swampstore.datastore_address import Address, is_url
-
     if isinstance(target, str) and (is_url(target) or _TYPED.match(target)):
         address = Address.parse(target, "the target")
         if address.path is not None:
@@ -110,8 +111,6 @@ def _repository_place(config: Config, environ: Mapping[str, str]) -> Place:
 
 
 def _directory_place(base: str, target: str) -> Place:
-    from swampstore.stores.directory import DirectoryConfig
-
     if not os.path.isdir(base):
         raise ConfigError(
             f"the datastore {base} is not there", hint="Save something first, or mount it."
@@ -127,8 +126,6 @@ def _store_place(config: StoreConfig, target: str, *, indexed: bool = True) -> P
 
 def _chosen(store: Store, chosen: Iterable[str], base: Place) -> list[str]:
     """Return the namespaces that are meant, each once; the empty one comes first."""
-    from swampstore.namespaces.manifests import Registry
-
     wanted = set(chosen)
     if wanted == {""}:
         return [""]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -120,8 +121,6 @@ def _key_from(environ: Mapping[str, str]) -> str:
 
 def _should_ask_cli(environ: Mapping[str, str]) -> bool:
     """Whether `az login` is the only way in: the tool is there, and no variable says otherwise."""
-    import shutil
-
     others = {name for name in environ if name.startswith(("AZURE_", "MSI_", "IDENTITY_"))}
     return others <= {"AZURE_STORAGE_ACCOUNT_NAME"} and bool(
         shutil.which("az", path=environ.get("PATH", ""))

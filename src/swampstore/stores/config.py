@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swampstore.errors import ConfigError, ValidationError
 from swampstore.redaction import is_secret, without_credentials
@@ -156,8 +157,6 @@ def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
     Raises ConfigError for a parameter that is none of these, nor one that all clouds know:
     whoever misspells one must not find out by where the data went.
     """
-    from urllib.parse import parse_qsl, unquote
-
     parts = split_url(url)
     members = dict(parse_qsl(parts.query, keep_blank_values=True))
     # URLs end up in logs, in shell histories and in the output of `ps`.
@@ -182,8 +181,6 @@ def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
 
 def split_url(url: str) -> SplitResult:
     """Return the parts of a store's URL; raise ConfigError if it is none."""
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(url)
     except ValueError as error:

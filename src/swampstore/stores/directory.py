@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
+from urllib.parse import unquote
 
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors, write_all
@@ -85,8 +86,6 @@ class DirectoryConfig:
     @classmethod
     def from_url(cls, url: str, environ: Mapping[str, str]) -> Self:
         """Read a `file://` URL."""
-        from urllib.parse import unquote
-
         parts = split_url(url)
         if parts.netloc not in {"", "localhost"}:
             raise ConfigError(

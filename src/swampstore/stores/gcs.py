@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,8 +87,6 @@ class GcsConfig:
         return open_bucket(self._client, bucket)
 
     def _client(self, retries: RetryConfig, extra: ClientOptions) -> GCSStore:
-        import json
-
         from obstore.store import GCSStore
 
         from swampstore.stores.obstore_store import client_options
@@ -109,8 +109,6 @@ class GcsConfig:
 
 def _check_machine_may_be_asked(environ: Mapping[str, str]) -> None:
     """Refuse early where no credentials are set and the machine must not be asked for some."""
-    import os
-
     home = environ.get("HOME", "")
     if (
         environ.get("NO_GCE_CHECK", "").lower() == "true"

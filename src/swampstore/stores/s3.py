@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from html import unescape
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
@@ -323,8 +324,6 @@ def unfinished_uploads(config: StoreConfig) -> UnfinishedUploads | None:
 
 
 def _read(text: str, prefix: str) -> Unfinished:
-    from html import unescape
-
     def member(name: str) -> str:
         found = re.search(f"<{name}>(.*?)</{name}>", text, re.DOTALL)
         return unescape(found[1]) if found else ""

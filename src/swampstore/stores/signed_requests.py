@@ -8,10 +8,12 @@ raised in the client's words, so that they are read where all its failures are.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from obstore.exceptions import GenericError, PreconditionError
 
@@ -49,8 +51,6 @@ class SignedRequests:
         Raises FileNotFoundError (404), PreconditionError (412), GenericError (any other refusal)
         and OSError (no answer).
         """
-        from urllib.parse import urlsplit
-
         parts = urlsplit(url)
         status, body = self._answer(method, parts, headers)
         _check(status, f"{method} {parts.scheme}://{parts.netloc}{parts.path}", body)
@@ -121,7 +121,6 @@ def _check(status: int, what: str, body: bytes) -> None:
 def _connect(parts: SplitResult, timeout: float) -> _Link:
     """Return a connection, through the proxy that the environment names for this host."""
     from http.client import HTTPConnection, HTTPSConnection
-    from urllib.parse import urlsplit
     from urllib.request import getproxies, proxy_bypass
 
     host = parts.hostname or ""
@@ -141,9 +140,6 @@ def _connect(parts: SplitResult, timeout: float) -> _Link:
 
 
 def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
-    import base64
-    from urllib.parse import unquote
-
     if proxy.username is None:
         return {}
     pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"

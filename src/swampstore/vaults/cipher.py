@@ -6,8 +6,10 @@ the ciphertext; the key comes from the vault's key and the salt by PBKDF2.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import MissingExtraError
@@ -27,8 +29,6 @@ _NAMES = ("iv", "data", "salt")
 
 def encrypt(key: bytes, text: str) -> bytes:
     """Return the file that holds a text, encrypted with a vault's key."""
-    from base64 import b64encode
-
     salt, iv = os.urandom(_SALT_BYTES), os.urandom(_IV_BYTES)
     data = _cipher(key, salt).encrypt(iv, text.encode(), None)
     members: dict[str, Any] = {
@@ -57,8 +57,6 @@ def decrypt(key: bytes, file: bytes, what: str) -> str | None:
 
 
 def _members(file: bytes, what: str) -> tuple[bytes, bytes, bytes]:
-    from base64 import b64decode
-
     try:
         document = json.loads(file)
         version = document["version"]
@@ -78,8 +76,6 @@ def _not_encrypted(what: str) -> SecretDamagedError:
 
 
 def _cipher(key: bytes, salt: bytes) -> AESGCM:
-    import hashlib
-
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:

@@ -11,6 +11,7 @@ import os
 import stat
 import time
 import uuid
+from base64 import b64decode
 
 from swampstore.errors import DiskError
 from swampstore.files.disk import sync_dir, temp_beside, write_all
@@ -117,8 +118,6 @@ def ssh_key(path: str) -> bytes:
 
 
 def _decoded(body: bytes) -> bytes | None:
-    from base64 import b64decode
-
     try:
         return b64decode(b"".join(body.split()), validate=True) or None
     except ValueError:

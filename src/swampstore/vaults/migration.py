@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import AlreadyExistsError, ValidationError
+from swampstore.retention.lifetimes import parse_duration
 from swampstore.vaults.errors import SecretNotFoundError, VaultProviderError, VaultUnsupportedError
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ _SECONDS = 60
 
 def new_hook(command: str, ttl: str, now: datetime) -> dict[str, Any]:
     """Return the hook that has a command run once a value is older than `ttl`, such as 1h."""
-    from swampstore.retention.lifetimes import parse_duration
-
     milliseconds = round(parse_duration(ttl).total_seconds() * 1000)
     return {"command": command, "ttlMs": milliseconds, "ttl": ttl, "lastRefreshedAt": to_iso(now)}
 

@@ -6,6 +6,7 @@ never a reference to nothing.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -191,8 +192,6 @@ def _own_key(vault: Vault, origin: Origin, path: Path) -> str:
 
     `a/b` and `a-b` are written alike in keys, and must not overwrite each other.
     """
-    import hashlib
-
     key, source = secret_key(origin, path), _source(origin, path)
     digest = hashlib.sha256(source.encode()).hexdigest()[:12]
     if len(key.encode()) > 200:

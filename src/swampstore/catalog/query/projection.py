@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 from swampstore.catalog.query.check import check_expression
@@ -141,8 +142,6 @@ def _key(value: object) -> object:
 
 def _json_value(value: object) -> Any:
     """Return times, durations and bytes in the form they have in protobuf's JSON."""
-    from datetime import datetime, timedelta
-
     match value:
         case dict():
             return {key: _json_value(item) for key, item in value.items()}

@@ -11,6 +11,8 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import dry_run_option, yes_option
 from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
+from swampstore.retention import DataGc, DataPrune, RunGc
+from swampstore.retention.lifetimes import parse_duration
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
@@ -52,8 +54,6 @@ class _Cleanup(Protocol[R_co]):
 @pass_session
 def gc(session: Session, dry_run: bool, yes: bool) -> None:
     """Delete expired data and versions beyond their policy."""
-    from swampstore.retention import DataGc
-
     with session.open_repo() as repo:
         session.catch_up(repo)
         collection = DataGc(repo)
@@ -78,8 +78,6 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
     That nothing defines a model is inferred from the files in models, workflows and
     auto-definitions, and what is deleted cannot be brought back: look at --dry-run first.
     """
-    from swampstore.retention import DataPrune
-
     with session.open_repo() as repo:
         session.catch_up(repo)
         pruning = DataPrune(repo)
@@ -108,9 +106,6 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
 @pass_session
 def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
     """Delete the records and logs of workflow runs and outputs that ended long ago."""
-    from swampstore.retention import RunGc
-    from swampstore.retention.lifetimes import parse_duration
-
     age = parse_duration(older_than)
     with session.open_repo() as repo:
         session.catch_up(repo)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
@@ -29,6 +30,7 @@ from swampstore.cli.rendering import (
     size_text,
 )
 from swampstore.cli.session import Session, write_output
+from swampstore.files import disk_errors, replacing
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
@@ -172,8 +174,6 @@ def _print_content(artifact: Artifact) -> None:
 
 def _print_text(file: BinaryIO) -> None:
     """Print text of any size, a piece at a time."""
-    import io
-
     last = ""
     with io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="") as text:
         while piece := text.read(_CHUNK):
@@ -196,8 +196,6 @@ def _write_raw(artifact: Artifact) -> None:
 
 def _write_file(artifact: Artifact, output: str) -> None:
     """Write the bytes to a file that is either complete or not there."""
-    from swampstore.files import disk_errors, replacing
-
     path = os.path.realpath(output)
     with artifact.open() as file, disk_errors(output):
         if os.path.lexists(path) and not stat.S_ISREG(os.stat(path).st_mode):

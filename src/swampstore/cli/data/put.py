@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
+from swampstore.artifacts.metadata import guess_content_type
+from swampstore.artifacts.save import to_json_bytes
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data import description
 from swampstore.cli.options import model_argument, name_argument, tag_option
 from swampstore.cli.rendering import printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
+from swampstore.files import disk_errors
 from swampstore.layout import check_data_name
 
 if TYPE_CHECKING:
@@ -112,8 +115,6 @@ def _save(
     if isinstance(file, str):
         return repo.artifacts.save_file(model, name, file, **wanted)
     if file is not None:
-        from swampstore.artifacts.metadata import guess_content_type
-
         wanted["content_type"] = wanted["content_type"] or guess_content_type(name)
         return repo.artifacts.save(model, name, file, **wanted)
     assert json_value is not None
@@ -155,8 +156,6 @@ def _json_bytes(text: str) -> bytes:
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
-    from swampstore.artifacts.save import to_json_bytes
-
     try:
         return to_json_bytes(json.loads(text, parse_constant=refuse))
     except (ValueError, RecursionError) as error:
@@ -169,8 +168,6 @@ def _json_bytes(text: str) -> bytes:
 def _read_stdin(repo: Repo) -> BinaryIO:
     """Return all that comes, in memory or, if it is much, in a file without a name."""
     import tempfile
-
-    from swampstore.files import disk_errors
 
     # Without the buffer, which waits until it is full and may miss an interrupt meanwhile.
     source = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)

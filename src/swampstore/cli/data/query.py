@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.artifacts.metadata import is_json
+from swampstore.artifacts.metadata import OWNER_TYPES, is_json
+from swampstore.catalog.query.tree import Literal, render
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import limit_option, moment, tag_option
 from swampstore.cli.rendering import counted, footer_text, records_text, values_text
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
+from swampstore.layout import split_namespace
+from swampstore.repo.querying import fetch_content, read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,8 +63,6 @@ def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
     unhydrated = results.unhydrated
     document: dict[str, Any] = {}
     if session.json and wanted["select"] is None:
-        from swampstore.repo.querying import fetch_content, read_ahead
-
         if wanted["hydrate"]:
             fetch_content(repo, [found.row for found in results if is_json(found.content_type)])
         records, missing = complete_records(read_ahead(repo, results))
@@ -207,8 +208,6 @@ def _predicate(repo: Repo, filters: dict[str, Any]) -> str | None:
 
 
 def _check_owner_type(owner_type: str | None) -> None:
-    from swampstore.artifacts.metadata import OWNER_TYPES
-
     if owner_type is not None and owner_type not in OWNER_TYPES:
         raise ValidationError(
             f"the owner type {owner_type!r} is unknown",
@@ -217,14 +216,10 @@ def _check_owner_type(owner_type: str | None) -> None:
 
 
 def _literal(text: str) -> str:
-    from swampstore.catalog.query.tree import Literal, render
-
     return render(Literal("string", text))
 
 
 def _of_model(repo: Repo, model: str) -> str:
-    from swampstore.layout import split_namespace
-
     prefix, name = split_namespace(model)
     if not prefix and "/" not in name:
         return f"modelName == {_literal(name)}"

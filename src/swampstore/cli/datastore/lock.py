@@ -10,6 +10,9 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import complete_model
 from swampstore.cli.rendering import printable, table
 from swampstore.cli.session import Session
+from swampstore.clock import to_iso
+from swampstore.layout import ModelRef
+from swampstore.locks.record import gate_key, global_key, model_key
 
 if TYPE_CHECKING:
     from swampstore.locks.inspection import LockState
@@ -39,16 +42,12 @@ def _all_locks(locks: LockManager) -> list[tuple[str, LockState]]:
 
 
 def _of_everything(locks: LockManager) -> list[tuple[str, LockState]]:
-    from swampstore.locks.record import gate_key, global_key
-
     keys = {"gate": gate_key(locks.namespace), "global": global_key(locks.namespace)}
     found = ((scope, locks.inspect(key)) for scope, key in keys.items())
     return [(scope, state) for scope, state in found if state is not None]
 
 
 def _document(scope: str, state: LockState) -> dict[str, Any]:
-    from swampstore.clock import to_iso
-
     document: dict[str, Any] = {"key": state.key, "scope": scope}
     if scope not in {"gate", "global"}:
         document |= {"scope": "model", "model": scope}
@@ -115,9 +114,6 @@ def release(session: Session, force: bool, model: str | None) -> None:
 
 
 def _chosen(locks: LockManager, model: str | None) -> list[tuple[str, LockState]]:
-    from swampstore.layout import ModelRef
-    from swampstore.locks.record import model_key
-
     if model is None:
         return _of_everything(locks)
     ref = ModelRef.parse(model)

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.catalog.export import EXPORT
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import timeout_option
 from swampstore.cli.rendering import counted, printable, progress_shown, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError
+from swampstore.namespaces import list_namespaces
+from swampstore.relocate import namespace
+from swampstore.relocate.namespace import (
+    check_may_unset,
+    preview_migration,
+    set_namespace,
+    unset_namespace,
+)
 
 if TYPE_CHECKING:
     from swampstore.namespaces import Manifest
@@ -36,8 +45,6 @@ def set_(session: Session, slug: str) -> None:
     The name is registered in the datastore first, so that no other repository can take it. Data
     that is there already stays where it is until it is migrated.
     """
-    from swampstore.relocate.namespace import set_namespace
-
     with session.open_repo() as repo:
         done = set_namespace(repo, slug)
     session.show(done.to_json(), lambda: _set_text(done))
@@ -72,8 +79,6 @@ def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> N
     Only as long as no other repository has a namespace in the same datastore. Without --migrate,
     the data stays where it is, and so does the registration.
     """
-    from swampstore.relocate.namespace import check_may_unset, preview_migration, unset_namespace
-
     with session.open_repo() as repo:
         if move and not confirm:
             check_may_unset(repo)
@@ -107,8 +112,6 @@ def _unset_text(done: NamespaceUnset) -> str:
 @pass_session
 def list_(session: Session) -> None:
     """List who has which namespace of the datastore."""
-    from swampstore.namespaces import list_namespaces
-
     with session.open_repo() as repo:
         found, current = list_namespaces(repo), repo.config.namespace
     members = [one.to_json() | {"isCurrent": one.namespace == current} for one in found]
@@ -145,8 +148,6 @@ def migrate(session: Session, confirm: bool, reverse: bool, timeout: int | None)
     Nothing is overwritten: if other data of the same name is there, nothing moves. If it is
     interrupted, run it again.
     """
-    from swampstore.relocate import namespace
-
     with session.open_repo() as repo:
         if not confirm:
             _show_preview(session, namespace.preview_migration(repo, reverse=reverse))
@@ -248,8 +249,6 @@ def export(session: Session) -> None:
     The next push brings it to the remote. Pushes do the same by themselves, but of a large
     catalog only every ten minutes.
     """
-    from swampstore.catalog.export import EXPORT
-
     with session.open_repo() as repo:
         repo.export_catalog(force=True)
         path = f"{repo.config.datastore_dir}/{EXPORT}"

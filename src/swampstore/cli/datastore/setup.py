@@ -19,10 +19,12 @@ from swampstore.cli.rendering import (
     table,
 )
 from swampstore.cli.session import Session
+from swampstore.config import parse_size
+from swampstore.datastore_address import FILESYSTEM, Address, read_members, without_secrets
+from swampstore.redaction import without_credentials
 
 if TYPE_CHECKING:
     from swampstore.config import Config, Hydration
-    from swampstore.datastore_address import Address
     from swampstore.index.report import SyncStatus
     from swampstore.relocate.setup import IndexKind, SetupReport
     from swampstore.repo import Repo
@@ -94,8 +96,6 @@ def setup(
 
 
 def _address(target: str, config: str | None) -> Address:
-    from swampstore.datastore_address import FILESYSTEM, Address, read_members
-
     if ":" in target:
         if config is not None:
             raise click.UsageError("--config goes with the name of a type, not with a place")
@@ -134,9 +134,6 @@ def status(session: Session, check: bool) -> None:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    from swampstore.datastore_address import without_secrets
-    from swampstore.redaction import without_credentials
-
     settings: dict[str, Any] = {"type": config.datastore_type, "namespace": config.namespace}
     if config.remote is None:
         settings["path"] = config.base
@@ -261,8 +258,6 @@ class SizeParam(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read a number and its unit."""
-        from swampstore.config import parse_size
-
         size = parse_size(str(value))
         if size is None:
             self.fail(f"{value!r} is no size, write for example 512mb or 20GB", param, ctx)

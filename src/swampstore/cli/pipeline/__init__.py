@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.session import Session
+from swampstore.errors import RepoNotFoundError
+from swampstore.pipeline.places import places_of
+from swampstore.pipeline.settings import settings_of
+from swampstore.pipeline.spark.session import session_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,8 +36,6 @@ class Bulk:
 
     def places(self, session: Session) -> list[Place]:
         """Return the places that are meant: those of the target, else of the repository."""
-        from swampstore.pipeline.places import places_of
-
         if self.target is not None:
             return places_of(self.target, self.namespaces or None)
         with session.open_repo() as repo:
@@ -44,8 +46,6 @@ class Bulk:
 
     def settings(self, session: Session) -> SparkSettings:
         """Return how Spark is to be run, by the command line, the environment and the marker."""
-        from swampstore.errors import RepoNotFoundError
-
         try:
             with session.open_repo() as repo:
                 return settings_at(repo.config, self.master)
@@ -55,16 +55,12 @@ class Bulk:
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:
         """Yield a Spark session, which ends with the block if it began with it."""
-        from swampstore.pipeline.spark.session import session_for
-
         with session_for(self.settings(session)) as spark:
             yield spark
 
 
 def settings_at(config: Config | None, master: str | None) -> SparkSettings:
     """Return what environment and marker say of Spark, at the master of the command line if any."""
-    from swampstore.pipeline.settings import settings_of
-
     settings = settings_of(config)
     return settings.at(master) if master else settings
 

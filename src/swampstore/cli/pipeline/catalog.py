@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.catalog.rebuild import forget
 from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.rendering import counted, printable, progress_shown
 from swampstore.cli.session import Session
+from swampstore.pipeline.catalog import finding, rebuild
+from swampstore.pipeline.schemas import write_few_findings
 
 if TYPE_CHECKING:
     from swampstore.catalog.rebuild import Noted
@@ -74,8 +77,6 @@ def catalog(
         # Within the same session, if one was started.
         rebuilt = _rebuilt(session, bulk, engine, found) if is_local else None
     if bulk.findings is not None:
-        from swampstore.pipeline.schemas import write_few_findings
-
         write_few_findings(found, bulk.findings)
     document = {
         "job": "catalog",
@@ -90,9 +91,6 @@ def _rebuilt(
     session: Session, bulk: Bulk, engine: Engine | None, found: list[dict[str, Any]]
 ) -> Rebuilt:
     """Rebuild the local catalog; add what is noteworthy to what was found."""
-    from swampstore.catalog.rebuild import forget
-    from swampstore.pipeline.catalog import finding, rebuild
-
     settings = bulk.settings(session)
     with session.open_repo() as repo, RebuildProgress(session) as progress:
         store, namespace = f"file://{repo.tree.base}", repo.config.namespace

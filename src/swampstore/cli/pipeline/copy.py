@@ -11,6 +11,7 @@ from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, maste
 from swampstore.cli.rendering import counted, progress_shown, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
+from swampstore.pipeline.schemas import write_findings
 
 if TYPE_CHECKING:
     from swampstore.pipeline.copy import Copied
@@ -69,7 +70,6 @@ def copy(
     """
     from swampstore.pipeline.copy import copy as copy_places
     from swampstore.pipeline.copy import findings_table
-    from swampstore.pipeline.schemas import write_findings
 
     bulk = Bulk(source, namespaces, dry_run, findings, master)
     places = bulk.places(session)

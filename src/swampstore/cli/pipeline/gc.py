@@ -13,7 +13,10 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.rendering import counted, printable, progress_shown, size_text, table
 from swampstore.cli.session import Session
-from swampstore.errors import EXIT_ERROR
+from swampstore.errors import EXIT_ERROR, ValidationError
+from swampstore.pipeline.schemas import write_few_findings
+from swampstore.repo import open_repo
+from swampstore.retention.lifetimes import parse_duration
 
 if TYPE_CHECKING:
     from swampstore.pipeline.gc import Collected, Kind
@@ -36,9 +39,6 @@ class _Grace(click.ParamType[timedelta]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> timedelta:
         """Read a duration; 0 needs no unit."""
-        from swampstore.errors import ValidationError
-        from swampstore.retention.lifetimes import parse_duration
-
         if isinstance(value, timedelta):
             return value
         try:
@@ -71,8 +71,6 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
     night for example: what was marked, and is garbage still, is deleted then. So nobody who is
     pushing or reading at the time is harmed.
     """
-    from swampstore.pipeline.schemas import write_few_findings
-
     places = bulk.places(session)
     if all(place.indexed for place in places):
         collected = _collect(session, bulk, places, grace)
@@ -98,7 +96,6 @@ def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timed
 def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:
     """Let the repository collect the directory that it uses; nothing of others in there."""
     from swampstore.pipeline.gc import gc_in_place, used_in_place
-    from swampstore.repo import open_repo
 
     target = places[0].target
     if not os.path.isdir(target):  # it was named by a URL, not found by its repository

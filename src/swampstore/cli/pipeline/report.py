@@ -10,6 +10,7 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
 from swampstore.cli.rendering import counted, fields, progress_shown, size_text
 from swampstore.cli.session import Session
+from swampstore.clock import system_clock
 
 if TYPE_CHECKING:
     from swampstore.pipeline.report import Reported
@@ -43,7 +44,6 @@ def report(session: Session, *, bulk: Bulk, output: str, tables: str | None) -> 
     The page is a single file that needs nothing but a browser. Nothing in the datastore is
     changed.
     """
-    from swampstore.clock import system_clock
     from swampstore.pipeline.report import report as report_places
 
     places = bulk.places(session)

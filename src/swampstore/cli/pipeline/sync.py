@@ -11,6 +11,11 @@ from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
 from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
 from swampstore.cli.session import Session
+from swampstore.pipeline import syncing
+from swampstore.pipeline.engines import EngineCarrier
+from swampstore.pipeline.schemas import write_few_findings
+from swampstore.pipeline.syncing import findings
+from swampstore.sync.run import raised_as_not_pushed
 
 if TYPE_CHECKING:
     from swampstore.pipeline.settings import Engine
@@ -48,10 +53,6 @@ def push(
     timeout: int | None,
 ) -> None:
     """Compare every file of the cache, and bring to the remote what it does not have."""
-    from swampstore.pipeline import syncing
-    from swampstore.pipeline.engines import EngineCarrier
-    from swampstore.sync.run import raised_as_not_pushed
-
     not_pushed = raised_as_not_pushed(*EngineCarrier.errors)
     with session.open_repo() as repo, progress_shown() as progress, not_pushed:
         synced = syncing.push(
@@ -91,8 +92,6 @@ def pull(
     timeout: int | None,
 ) -> None:
     """Compare everything that the remote has with the cache, and bring here what is missing."""
-    from swampstore.pipeline import syncing
-
     with session.open_repo() as repo, progress_shown() as progress:
         synced = syncing.pull(
             repo,
@@ -110,9 +109,6 @@ def pull(
 def _keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
     """Write what was found on the way to a file, if one is named."""
     if path is not None:
-        from swampstore.pipeline.schemas import write_few_findings
-        from swampstore.pipeline.syncing import findings
-
         identity = repo.connection.store.identity
         write_few_findings(findings(synced, identity, repo.config.namespace), path)
 

@@ -12,6 +12,7 @@ from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
 from swampstore.cli.rendering import counted, printable, progress_shown, size_text, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
+from swampstore.pipeline.schemas import write_few_findings, write_findings
 
 if TYPE_CHECKING:
     from swampstore.pipeline.reindex import Reindexed
@@ -80,7 +81,6 @@ def verify(
     bulk: Bulk,
 ) -> None:
     """Hash everything and compare it with the index; the exit status is 1 if something is wrong."""
-    from swampstore.pipeline.schemas import write_findings
     from swampstore.pipeline.verify import verify as verify_places
 
     if bulk.dry_run and not repair:
@@ -177,7 +177,6 @@ def _summary(verified: Verified) -> str:
 def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
     """Make the index of a remote anew from what is stored there."""
     from swampstore.pipeline.reindex import reindex as reindex_places
-    from swampstore.pipeline.schemas import write_few_findings, write_findings
 
     places = bulk.places(session)
     with bulk.spark(session) as spark, progress_shown() as progress:

@@ -10,11 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
 from swampstore.clock import system_clock, to_iso
+from swampstore.config import load
 from swampstore.errors import ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import iso_ms
 from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA, Routing
+from swampstore.marker import find_repo
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
 from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
 from swampstore.pipeline.places import Place, places_of
@@ -79,8 +84,6 @@ class Comparison:
 
     def totals(self) -> Totals:
         """Count."""
-        from pyspark.sql import functions as sql
-
         row = self.frame.agg(
             sql.count("size"),
             sql.sum("size"),
@@ -108,8 +111,6 @@ class Comparison:
 
     def wanted(self, wave: int, waves: int) -> list[Wanted]:
         """Return what one part is to bring over; all of a data name is in the same one."""
-        from pyspark.sql import functions as sql
-
         chosen = sql.pmod(sql.col("unit_hash"), sql.lit(waves)) == wave
         return [_wanted(row) for row in _collected(self.frame.where("missing").where(chosen))]
 
@@ -126,8 +127,6 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 def _indexed(spark: SparkSession, source: Place) -> DataFrame:
     """Return what the index of the source tells."""
-    from pyspark.sql import functions as sql
-
     columns = ("document", "problem", "rel", "size", "sha256", "last_modified", "local_mtime")
     entries = Tables(spark, [source]).index()
     told = entries.select(
@@ -140,17 +139,12 @@ def _indexed(spark: SparkSession, source: Place) -> DataFrame:
 
 def _once(entries: DataFrame, document: str) -> DataFrame:
     """Return one row per path, and all those without one, which tell of whole documents."""
-    from pyspark.sql import functions as sql
-
     which = sql.when(sql.col("rel").isNull(), sql.col(document)).alias("which")
     return entries.select("*", which).dropDuplicates(["rel", "which"]).drop("which")
 
 
 def _in_place(spark: SparkSession, source: Place) -> DataFrame:
     """Return the files of a directory that is used in place, without versions in the making."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as sql
-
     listed = Tables(spark, [source]).objects()
     listed = listed.withColumn("version", data_version())
     alone = sql.col("version").isNull()
@@ -172,8 +166,6 @@ def _in_place(spark: SparkSession, source: Place) -> DataFrame:
 
 
 def _there(spark: SparkSession, target: Place) -> DataFrame:
-    from pyspark.sql import functions as sql
-
     entries = Tables(spark, [target]).index()
     told = entries.select(
         "rel",
@@ -190,8 +182,6 @@ def _there(spark: SparkSession, target: Place) -> DataFrame:
 
 def _same_entry() -> Column:
     """Whether two entries tell of the same content."""
-    from pyspark.sql import functions as sql
-
     return sql.expr(
         "size = there_size AND (sha256 = there_sha256"
         " OR (sha256 IS NULL AND last_modified = there_modified))"
@@ -200,8 +190,6 @@ def _same_entry() -> Column:
 
 def _same_file(source: Place) -> Column:
     """Whether a file is surely the one that was copied from this very place before."""
-    from pyspark.sql import functions as sql
-
     seal = sql.get_json_object(sql.col("there").cast("string"), f"$.{SEAL}")
     digest = sql.sha2(sql.concat(sql.lit(f"{source}\n"), sql.col("there_sha256")), 256)
     copied = sql.unix_millis(sql.try_to_timestamp("there_modified"))
@@ -215,8 +203,6 @@ def _same_file(source: Place) -> Column:
 
 def _compared(joined: DataFrame, same: Column) -> DataFrame:
     """Say what is missing; of what is not, keep no more than is counted."""
-    from pyspark.sql import functions as sql
-
     is_ours = sql.col("size").isNotNull()
     missing = is_ours & ~sql.coalesce(same, sql.expr("false"))
     kept = ("rel", "sha256", "last_modified", "local_mtime", "raw", "etag", "written", "there")
@@ -304,9 +290,6 @@ def _owner_of(source: Place) -> str:
 
 
 def _config_of(source: Place) -> Config:
-    from swampstore.config import load
-    from swampstore.marker import find_repo
-
     return load(find_repo(source.target, os.environ), os.environ)
 
 

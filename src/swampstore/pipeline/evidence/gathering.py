@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_entry, decode_meta
@@ -29,6 +32,7 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
 from swampstore.pipeline.source.index import Index, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
+from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import Handed, ObjectInfo, Store
 
@@ -216,9 +220,6 @@ def readable_content(store: Store, one: Listed) -> Content | None:
 
 def arrow_schema(columns: str) -> pa.Schema:
     """Return the schema that tasks make their rows by; only the driver can read the text."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
     return to_arrow_schema(StructType.fromDDL(columns), timezone="UTC")
 
 
@@ -248,8 +249,6 @@ def gathered(
     first, count = secrets.randbits(48), len(shares)
 
     def read(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from swampstore.pipeline.source.scan import batches
-
         for batch in ids:
             for one in batch.column(0).to_pylist():
                 number, piece = shares[one - first]

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from pyspark.sql import functions as f
+
 from swampstore.files import disk_errors
 from swampstore.index.report import Progress
 from swampstore.pipeline.evidence import rows
@@ -148,8 +150,6 @@ class Reading:
 
     def _read_rest(self, table: Listing, known: DataFrame, total: Total, *, is_first: bool) -> None:
         """Read what is known to be there and nobody has read, spread over all tasks."""
-        from pyspark.sql import functions as f
-
         if is_first:
             # Nothing else is known of these, so each can go to another task.
             known = known.mapInArrow(_loner(table), rows.ROWS)

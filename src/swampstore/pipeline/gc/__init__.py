@@ -30,6 +30,7 @@ from swampstore.pipeline.gc.marks import (
 from swampstore.pipeline.gc.sweep import Due, Sweeper, batches, finish_pending_deletes
 from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.pipeline.places import Place
+from swampstore.retention import DataGc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -290,8 +291,6 @@ def gc_in_place(repo: Repo, *, dry_run: bool = False) -> Collected:
 
     Nobody pushes there: whoever writes holds the lock of the name, so nothing has to wait.
     """
-    from swampstore.retention import DataGc
-
     began = time.monotonic()
     collection = DataGc(repo)
     if dry_run:

@@ -11,16 +11,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+
+from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import LATEST, DataRef, ModelRef
+from swampstore.pipeline.gc.planner import PLACE, planned, warnings
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import data_name, data_version
+from swampstore.pipeline.tables import Tables
 from swampstore.retention.rules import Removal, VersionFacts
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from swampstore.index.format import Entry
     from swampstore.index.report import Progress
     from swampstore.pipeline.places import Place
 
@@ -84,11 +90,6 @@ def plan_places(
 
     The index is read once, and the metadata of every version.
     """
-    from swampstore.pipeline.gc.planner import PLACE, planned, warnings
-    from swampstore.pipeline.planning import tasks_for
-    from swampstore.pipeline.running import watched
-    from swampstore.pipeline.tables import Tables
-
     tables = Tables(spark, places)
     index = tables.index().select(*PLACE, *_SAID).persist()
     records = index.where("rel LIKE 'workflow-runs/%'")
@@ -130,8 +131,6 @@ def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
 
     `removals` are those of a plan, `index` is the table of index entries.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
-
     name = ["store", "namespace", "name_rel"]
     names = (
         removals.withColumn(
@@ -156,8 +155,6 @@ def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
 
 def _entries(index: DataFrame) -> DataFrame:
     """Return the entries of data names, with the name and the version (0: the marker)."""
-    from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
-
     return index.select(
         *("store", "namespace", "rel", "sha256", "commit_seq", "last_modified"),
         data_name().alias("name_rel"),
@@ -167,10 +164,6 @@ def _entries(index: DataFrame) -> DataFrame:
 
 def _fingerprinted(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Replace the entries of each unit by their fingerprint. Runs in tasks."""
-    import pyarrow as pa
-
-    from swampstore.index.format import Entry
-
     for batch in units:
         *address, entries = batch.columns
         texts = [

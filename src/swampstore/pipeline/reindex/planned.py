@@ -8,7 +8,7 @@ and every machine would fetch it. What no entry tells of is hashed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,10 +22,12 @@ from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed
 from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
+from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 # What becomes of some paths of a partition; the body has each path with its entry, if it gets one.
 PLANNED = "home string, fate string, count bigint, body binary"
@@ -88,8 +90,6 @@ class Plan:
         schema = arrow_schema(PLANNED)
 
         def work(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            from swampstore.pipeline.source.scan import batches
-
             found = paths_in(incoming, self.look)
             paths = (path for unit in found.values() for path in unit.values())
             with self.place.open() as store:
@@ -197,3 +197,50 @@ def _proven(path: Path, sha256: str) -> bytes | None:
     ]
     best = max(said, key=lambda one: one.last_modified or "", default=None)
     return best.raw if best else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reindexed:
+    """What became of the entries, and which documents were written.
+
+    `kept` entries are as they were, `made` and `hashed` ones were hashed, `adopted` are objects
+    that no entry named. `contradicted` entries stay, though their object is missing or another
+    one: `verify` tells more. `waiting` objects are too young to be anything but a push. `leaving`
+    are left of deletions, and are removed by whoever finishes those.
+    `findings` is a table of all but the kept ones, None if there are none.
+    """
+
+    places: int = 0
+    kept: int = 0
+    hashed: int = 0
+    made: int = 0
+    adopted: int = 0
+    contradicted: int = 0
+    dropped: int = 0
+    waiting: int = 0
+    leaving: int = 0
+    documents: int = 0
+    seconds: float = 0.0
+    dry_run: bool = False
+    findings: DataFrame | None = field(default=None, repr=False, compare=False)
+
+    def __add__(self, other: Reindexed) -> Reindexed:
+        sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
+        findings = self.findings
+        if other.findings is not None:
+            findings = findings.unionByName(other.findings) if findings else other.findings
+        return Reindexed(**sums, dry_run=self.dry_run or other.dry_run, findings=findings)
+
+    @property
+    def entries(self) -> int:
+        """How many paths the indexes name."""
+        return self.kept + self.hashed + self.made + self.adopted + self.contradicted
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members of the result document."""
+        members = {name: getattr(self, name) for name in _SUMS}
+        seconds = round(self.seconds, 3)
+        return {"dryRun": self.dry_run, **members, "entries": self.entries, "seconds": seconds}
+
+
+_SUMS = tuple(one.name for one in fields(Reindexed) if one.name not in ("dry_run", "findings"))

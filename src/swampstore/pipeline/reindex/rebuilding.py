@@ -9,9 +9,13 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pyarrow as pa
+
 from swampstore.clock import system_clock
 from swampstore.index.changes import attempts, index_moved
 from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import (
     Document,
     RawEntries,
@@ -37,7 +41,6 @@ from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
-from swampstore.pipeline.reindex import Reindexed
 from swampstore.pipeline.reindex.planned import (
     CONTRADICTED,
     DROPPED,
@@ -48,6 +51,7 @@ from swampstore.pipeline.reindex.planned import (
     WAITING,
     Assumed,
     Plan,
+    Reindexed,
     entries_in,
 )
 from swampstore.pipeline.running import watched
@@ -57,7 +61,6 @@ from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.index.report import Progress
@@ -106,8 +109,6 @@ def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | No
     schema = arrow_schema(WRITTEN)
 
     def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         rows = (row for batch in incoming for row in zip(*_columns(batch), strict=True))
         with place.open() as store:
             for partition, group in groupby(rows, key=itemgetter(0)):
@@ -121,8 +122,6 @@ def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | No
 
 def wanted_in(bodies: Iterable[bytes]) -> RawEntries:
     """Return the entries of planned rows, sorted."""
-    import msgspec
-
     pairs = sorted(pair for body in bodies for pair in entries_in(body))
     return {rel: msgspec.Raw(entry) for rel, entry in pairs if entry is not None}
 
@@ -139,8 +138,6 @@ def _answer(
     expected: str | None,
     commit_seq: int | None,
 ) -> dict[str, Any]:
-    from swampstore.index.errors import IndexMovedError
-
     try:
         etag, token, is_written = write_shard(place, store, partition, wanted, expected, commit_seq)
     except IndexMovedError as error:

@@ -14,14 +14,19 @@ from typing import TYPE_CHECKING, Any
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
 from swampstore.index.report import Progress, Step
+from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed
 from swampstore.pipeline.report.page import page
+from swampstore.pipeline.report.run_figures import run_figures
 from swampstore.pipeline.report.summary import Source, Summary
+from swampstore.pipeline.running import spark_errors, watched
+from swampstore.pipeline.schemas import write_findings
+from swampstore.pipeline.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from swampstore.pipeline.report.figures import Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,6 @@ def report(
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
-    from swampstore.pipeline.report.figures import SummaryReader
-    from swampstore.pipeline.report.run_figures import run_figures
-    from swampstore.pipeline.running import spark_errors
-    from swampstore.pipeline.schemas import write_findings
-    from swampstore.pipeline.tables import Tables
-
     started = time.monotonic()
     path = None if output is None else _file_to_write(output)
     tables_dir = tables_dir and os.path.abspath(tables_dir)
@@ -104,12 +103,6 @@ def _figures(
     spark: SparkSession, places: Sequence[Place], now: datetime, progress: Progress
 ) -> Iterator[Figures]:
     """Yield the tables, with what they are made of kept in memory until the end of the block."""
-    from swampstore.pipeline.gc.planner import planned
-    from swampstore.pipeline.planning import tasks_for
-    from swampstore.pipeline.report.figures import Figures, narrowed
-    from swampstore.pipeline.running import watched
-    from swampstore.pipeline.tables import Tables
-
     with ExitStack() as stack:
 
         def keep(frame: DataFrame) -> DataFrame:
@@ -129,8 +122,6 @@ def _figures(
 
 def _run_records(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     """Return the paths of all records of workflow runs, without opening any."""
-    from swampstore.pipeline.tables import Tables
-
     indexed = [place for place in places if place.indexed]
     in_place = [place for place in places if not place.indexed]
     frames = [Tables(spark, indexed).index()] if indexed else []

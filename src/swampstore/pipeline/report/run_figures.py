@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import functions as sf
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
@@ -43,8 +45,6 @@ class RunFigures(NamedTuple):
 
 def run_figures(outputs: DataFrame, now: datetime) -> RunFigures:
     """Count the runs of the last days; the records are read once."""
-    from pyspark.sql import functions as sf
-
     since = int((now - timedelta(days=DAYS)).timestamp() * 1_000_000)
     failed = sf.sum(sf.when(sf.col("status") == "failed", 1).otherwise(0)).alias("failed")
     # Times are numbers here: Spark would count days in the time zone of its session.

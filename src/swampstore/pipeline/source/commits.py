@@ -16,6 +16,8 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from swampstore.files import disk_errors, read_file, replace_file
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
@@ -28,8 +30,6 @@ from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.stores.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    import msgspec
-
     from swampstore.index.documents import Documents, StoredDocument
     from swampstore.index.format import Entry, RawEntries
 
@@ -219,21 +219,15 @@ class Snapshots:
 
     def find(self, offset: Offset) -> Snapshot | None:
         """Return the snapshot of an offset, None if there is none."""
-        import msgspec
-
         data = self._read(f"{_digest(offset)}{_SNAPSHOT}")
         return None if data is None else msgspec.json.decode(data, type=Snapshot)
 
     def save(self, offset: Offset, snapshot: Snapshot) -> None:
         """Keep the snapshot of an offset."""
-        import msgspec
-
         self._write(f"{_digest(offset)}{_SNAPSHOT}", msgspec.json.encode(snapshot))
 
     def keep(self, etag: str | None, entries: RawEntries) -> Kept:
         """Keep the entries of a shard, to be named by a snapshot."""
-        import msgspec
-
         data = msgspec.json.encode(dict(sorted(entries.items())))
         name = f"{hashlib.sha256(data).hexdigest()}{_SHARD}"
         if not os.path.exists(f"{self._directory}/{name}"):
@@ -245,8 +239,6 @@ class Snapshots:
 
         Raises StreamPositionError if they are lost: they would be delivered again.
         """
-        import msgspec
-
         if kept is None:
             return {}
         data = self._read(kept.file)
@@ -275,8 +267,6 @@ class Snapshots:
                 os.unlink(f"{self._directory}/{one}")
 
     def _used(self, names: set[str]) -> set[str]:
-        import msgspec
-
         used = {name for name in names if not name.endswith(_SHARD)}
         for name in list(used):
             data = self._read(name) if name.endswith(_SNAPSHOT) else None
@@ -368,6 +358,4 @@ def _content(entry: Entry) -> tuple[object, ...]:
 
 
 def _digest(offset: Offset) -> str:
-    import msgspec
-
     return hashlib.sha256(msgspec.json.encode(offset, order="sorted")).hexdigest()[:32]

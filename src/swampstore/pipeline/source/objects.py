@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from swampstore.artifacts.latest import parse_marker
+from swampstore.artifacts.metadata import decode
+from swampstore.errors import SwampstoreError
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.layout import METADATA
@@ -138,9 +141,6 @@ def content_of(rel: str, data: bytes) -> Content:
 
 
 def _described(sha256: str, data: bytes, rel: str) -> Content:
-    from swampstore.artifacts.metadata import decode
-    from swampstore.errors import SwampstoreError
-
     try:
         found = decode(data, rel)
     except SwampstoreError as error:
@@ -160,8 +160,6 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
 
 def _hashed(store: Store, info: ObjectInfo) -> Content:
     """Hash a large object without holding it in memory."""
-    import tempfile
-
     with tempfile.TemporaryFile() as file:
         store.download(info.key, file.fileno())
         file.seek(0)

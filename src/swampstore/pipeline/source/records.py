@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -156,8 +157,6 @@ class _Records(Whole):
 
 
 def _opened(store: Store, key: str, size: int) -> BinaryIO | None:
-    import tempfile
-
     try:
         if size <= LONGEST_RECORD:
             return io.BytesIO(store.get(key).data)

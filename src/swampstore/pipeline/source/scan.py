@@ -20,14 +20,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from swampstore.errors import SwampstoreError
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
@@ -283,8 +284,6 @@ class Scan(DataSourceReader, Generic[P]):  # type: ignore[misc]  # pyspark is no
     def __init__(
         self, table: Table[P], places: Sequence[Place], tasks: int, schema: StructType
     ) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         self._table = table
         self._places = places
         self._tasks = tasks
@@ -340,8 +339,6 @@ class PushingScan(Scan[P]):
 
 def batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as Arrow batches with the columns of a schema."""
-    import pyarrow as pa
-
     for batch in _batched(rows):
         columns = zip(*batch, strict=True)
         arrays = [

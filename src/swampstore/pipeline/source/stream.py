@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadMaxFiles,
@@ -195,8 +196,6 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         tasks: int,
         schema: StructType,
     ) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         for place in places:
             if not place.indexed:
                 raise with_hint(_in_place(place))

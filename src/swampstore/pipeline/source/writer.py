@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 
 from swampstore.artifacts.versions import read_metadata
@@ -330,8 +331,6 @@ class ArtifactWriter(DataSourceWriter):  # type: ignore[misc]  # pyspark is not 
 
     def write(self, iterator: Iterator[Row]) -> Attempt:
         """Stage the rows of one partition. Runs in a task, perhaps more than once."""
-        from pyspark import TaskContext
-
         context = TaskContext.get()
         partition = context.partitionId() if context else 0
         with hints(), self._place.open() as store:

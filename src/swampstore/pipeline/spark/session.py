@@ -20,6 +20,7 @@ from importlib.metadata import distribution
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+import swampstore
 from swampstore.config import Config
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
 from swampstore.pipeline.settings import (
@@ -71,8 +72,6 @@ def write_archive(directory: str) -> str:
 
 def _members() -> Iterator[tuple[str, bytes]]:
     """Yield the files of the package, and the metadata by which its stores are found."""
-    import swampstore
-
     root = os.path.dirname(swampstore.__file__)
     for directory, names, files in os.walk(root):
         names[:] = [name for name in names if name != "__pycache__"]

@@ -15,18 +15,25 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.sql import functions as f
+
 from swampstore.errors import ValidationError
 from swampstore.index.report import Progress, no_progress
+from swampstore.layout import LOCAL_DIR
 from swampstore.notices import notice
+from swampstore.pipeline.evidence.reading import Reading
+from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
+from swampstore.pipeline.reindex.rebuilding import Rebuilding
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.examination import Selection
+from swampstore.pipeline.verify.examination import FOUND, Selection, examine, is_settled
+from swampstore.pipeline.verify.repair import Repair
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from swampstore.pipeline.evidence.reading import Copy, Reading
+    from swampstore.pipeline.evidence.reading import Copy
     from swampstore.pipeline.index_writer import IndexWriter
     from swampstore.pipeline.verify.examination import Examined
     from swampstore.pipeline.verify.repair import Mended
@@ -115,8 +122,6 @@ def verify(
     machine. What is younger than `grace` may belong to a push that is going on, and is no
     failure. `repair` mends what can be mended; with `dry_run` it only counts what it would do.
     """
-    from swampstore.pipeline.evidence.reading import Reading
-
     selection = Selection(_slice(shard), 1.0 if sample is None else sample, grace)
     _check(places, selection, repair=repair)
     started = monotonic()
@@ -167,8 +172,6 @@ def _directory(
         target = places[0].target if places else ""
         if not is_local or not os.path.isdir(target):
             return None
-        from swampstore.layout import LOCAL_DIR
-
         work_dir = os.path.join(target, LOCAL_DIR, _WORK)
     what = "\n".join([*map(str, places), repr((selection.slice, selection.sample))])
     return os.path.join(work_dir, f"verify-{hashlib.sha256(what.encode()).hexdigest()[:16]}")
@@ -198,8 +201,6 @@ _IDENTITY = ("store", "namespace", "kind", "rel")
 
 def _with_repaired(found: DataFrame, left: DataFrame | None = None) -> DataFrame:
     """Add how bad findings are; repaired is what is not `left`."""
-    from pyspark.sql import functions as f
-
     severity = f.create_map(
         *(f.lit(text) for kind, one in kinds.KINDS.items() for text in (kind, one.severity))
     )
@@ -224,14 +225,10 @@ class _Job:
 
     def examine(self, places: Mapping[int, Place]) -> Examined:
         """Look at places."""
-        from swampstore.pipeline.verify.examination import examine
-
         return examine(self._spark, places, self._reading, self._selection, self._progress)
 
     def confirmed(self, seen: Examined) -> _Outcome:
         """Return what is found in two looks, if others committed or deleted during the first."""
-        from swampstore.pipeline.verify.examination import is_settled
-
         found = _with_repaired(seen.found)
         if not any(map(_is_wrong, seen.counts)) or is_settled(seen):
             return _Outcome(found, {(kind, False): count for kind, count in seen.counts.items()})
@@ -243,8 +240,6 @@ class _Job:
 
     def repair(self, seen: Examined, *, dry_run: bool) -> _Outcome:
         """Mend what was seen, and look whether that helped."""
-        from swampstore.pipeline.verify.examination import FOUND
-
         chosen = {number: seen.states[number].place for number in seen.damaged()}
         actions: Counter[str] = Counter()
         lost: list[tuple[Any, ...]] = []
@@ -272,9 +267,6 @@ class _Job:
         return outcome._replace(actions=actions, quarantine=tuple(kept))
 
     def _repair(self, number: int, place: Place, seen: Examined, *, dry_run: bool) -> Mended:
-        from swampstore.pipeline.index_writer import editing
-        from swampstore.pipeline.verify.repair import Repair
-
         def having(hashes: Iterable[str]) -> Iterable[tuple[str, Copy]]:
             return self._reading.having(hashes, place.identity)
 
@@ -296,8 +288,6 @@ class _Job:
 
     def _rebuild(self, place: Place, seen: Examined, writer: IndexWriter) -> int:
         """Make the index whole, if it is not; return how many documents were written."""
-        from swampstore.pipeline.reindex.rebuilding import Rebuilding
-
         if seen.of(place).where(f"kind IN ({_quoted(kinds.OF_DOCUMENTS)})").isEmpty():
             return 0
         rebuilding = Rebuilding(

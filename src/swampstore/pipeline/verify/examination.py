@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from pyspark.sql import functions as f
 
 from swampstore.index import rules
 from swampstore.index.partitions import ROOT, partition_of, shard_key
@@ -35,6 +36,7 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.source.objects import portion_of
+from swampstore.pipeline.source.scan import batches
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.rules import File, Found, examined
 from swampstore.stores.errors import ObjectNotFoundError
@@ -93,8 +95,6 @@ def _comparer(shards: Mapping[int, frozenset[str]]) -> Task:
     schema = arrow_schema(_STALE)
 
     def compare(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from swampstore.pipeline.source.scan import batches
-
         counts = Counter(
             (number, partition)
             for (number, _), paths in paths_in(incoming, look=0).items()
@@ -249,8 +249,6 @@ def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
     schema = arrow_schema(_WITH_FILES)
 
     def judge(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from swampstore.pipeline.source.scan import batches
-
         yield from batches(findings(incoming), schema)
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -292,8 +290,6 @@ def _of_documents(
 
 def is_of(place: Place) -> Column:
     """Return the condition that a row is of a place."""
-    from pyspark.sql import functions as f
-
     return (f.col("store") == place.identity) & (f.col("namespace") == place.namespace)
 
 
@@ -303,8 +299,6 @@ def is_settled(seen: Examined) -> bool:
     Objects that leave a store do so after their entries: one that was removed meanwhile looked
     like an orphan.
     """
-    from pyspark.sql import functions as f
-
     for state in seen.states.values():
         with state.place.open() as store:
             now = look(state.place, store)

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import BinaryIO
 
+from swampstore import config as configuration
 from swampstore.files import disk_errors
 from swampstore.index.path_map import Names
 from swampstore.layout import METADATA, RAW
@@ -155,8 +156,6 @@ def _read(path: str, file: BinaryIO) -> None:
 
 def cache_of(target: str) -> str | None:
     """Return the cache of the repository that a place was found through, None without one."""
-    from swampstore import config as configuration
-
     if not os.path.isdir(target):
         return None
     config = configuration.load(target, os.environ)

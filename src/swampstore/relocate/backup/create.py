@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from swampstore import __version__
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import (
     BackupDamagedError,
@@ -204,6 +205,4 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _client() -> str:
-    from swampstore import __version__
-
     return __version__

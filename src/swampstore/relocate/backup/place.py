@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from typing import BinaryIO
+from urllib.parse import quote
 
 from swampstore.datastore_address import is_url
 from swampstore.errors import NotFoundError
@@ -228,8 +229,6 @@ def open_place(where: str, *, environ: Mapping[str, str] | None = None) -> Backu
 
 
 def _quoted(path: str) -> str:
-    from urllib.parse import quote
-
     return quote(path)
 
 
