@@ -224,16 +224,35 @@ workflow = Group(
     "workflow",
     root.entries["workflow"].summary,
     {
-        "run": Entry("workflow:run", "Run a workflow."),
-        "resume": Entry(
-            "workflow:resume", "Go on with a run from the first step that did not finish."
+        "run": Entry(
+            "workflow:run",
+            "Run a workflow: its jobs and steps, in their order, as many at once as it allows.",
         ),
-        "approve": Entry("workflow:approve", "Let a step that waits for approval go on."),
-        "reject": Entry("workflow:reject", "Let a step that waits for approval fail."),
-        "validate": Entry("workflow:validate", "Check workflow files."),
+        "resume": Entry(
+            "workflow:resume",
+            "Go on with a run from the first step that did not finish;"
+            " none that finished runs again.",
+        ),
+        "approve": Entry(
+            "workflow:approve",
+            "Let a step that waits for approval go on; `workflow resume` then does.",
+        ),
+        "reject": Entry(
+            "workflow:reject",
+            "Let a step that waits for approval fail; what is there for that case runs on resume.",
+        ),
+        "validate": Entry(
+            "workflow:validate",
+            "Check workflow files: what they say, the order,"
+            " the models and workflows that they name.",
+        ),
         "list": Entry("workflow:list_", "List the workflows of the repository."),
-        "history": Entry("workflow:history", "List the runs of workflows."),
-        "show": Entry("workflow:show", "Show a run, and where it is or how it ended."),
+        "history": Entry(
+            "workflow:history", "List the runs of workflows, those that began last first."
+        ),
+        "show": Entry(
+            "workflow:show", "Show a run: its jobs and steps, and where it is or how it ended."
+        ),
     },
 )
 
