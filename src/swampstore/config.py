@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from swampstore.datastore_address import FILESYSTEM, Address, prefix_of, scheme_of, wrong_setting
 from swampstore.errors import (
@@ -27,6 +27,7 @@ from swampstore.layout import (
     check_namespace,
     check_segment,
 )
+from swampstore.locks.settings import LockSettings, lock_settings, positive_number
 from swampstore.marker import read_marker
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
@@ -42,13 +43,6 @@ Hydration = Literal["full", "lazy"]
 _HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
 _OF_THE_CACHE = frozenset({"hydrationStrategy", "syncTimeoutMs"})
 _GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
-
-
-class LockSettings(NamedTuple):
-    """How many seconds to wait for the locks of others, and how long a lock lives unrefreshed."""
-
-    timeout: float = 60.0
-    ttl: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,15 +164,6 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
     )
 
 
-def lock_settings(environ: Mapping[str, str]) -> LockSettings:
-    """Return what the environment says about locks, of a repository or of a store by its URL."""
-    default = LockSettings()
-    return LockSettings(
-        timeout=_seconds(environ, "SWAMP_LOCK_TIMEOUT_MS", default.timeout),
-        ttl=_seconds(environ, "SWAMPSTORE_LOCK_TTL_MS", default.ttl),
-    )
-
-
 def _resolve(
     repo_dir: str,
     repo_id: str,
@@ -285,7 +270,7 @@ def _hydration(value: object) -> Hydration:
 def _sync_timeout_ms(value: object, environ: Mapping[str, str]) -> int:
     if value is None:
         text = environ.get("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", "")
-        return _positive(text) or DEFAULT_SYNC_TIMEOUT_MS
+        return positive_number(text) or DEFAULT_SYNC_TIMEOUT_MS
     if type(value) is int and 1 <= value <= LONGEST_SYNC_TIMEOUT_MS:
         return value
     expected = f"a whole number of milliseconds from 1 to {LONGEST_SYNC_TIMEOUT_MS}"
@@ -358,19 +343,6 @@ def _durable(section: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
     if setting := environ.get("SWAMPSTORE_FSYNC"):
         return setting.lower() not in _OFF
     return _flag(section, "durable", default=True)
-
-
-def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
-    """Return the seconds that a variable holds as milliseconds."""
-    return _positive(environ.get(name, "")) / 1000 or default
-
-
-def _positive(text: str) -> int:
-    """Return the number that a variable holds, 0 if it holds none.
-
-    Other clients ignore a value that is no positive number, so it must not be an error here.
-    """
-    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _budget(environ: Mapping[str, str]) -> int:

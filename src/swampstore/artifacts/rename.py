@@ -25,6 +25,8 @@ from swampstore.errors import (
 from swampstore.files import Change, Hold
 from swampstore.layout import RAW, DataRef
 
+# How many names that were renamed in turn a lookup follows.
+MAX_HOPS = 5
 _CHUNK = 1 << 20
 
 

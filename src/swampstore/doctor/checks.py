@@ -1,4 +1,4 @@
-"""The checks of the files, in the order in which they are reported."""
+"""All checks with their words, in the order in which they are reported."""
 
 from __future__ import annotations
 

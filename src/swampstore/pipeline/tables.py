@@ -50,7 +50,7 @@ class Tables:
         if self.spark.conf.get(PUSH_DOWN, "false") != "true":
             return self._table("artifacts", **options)
         # The filter lets every row pass. A frame whose filters choose what is read must never be
-        # without one; see `filters.Frame`.
+        # without one; see `scan.Frame`.
         return self._table("artifacts", pushdown="true", **options).filter("store IS NOT NULL")
 
     def outputs(self) -> DataFrame:

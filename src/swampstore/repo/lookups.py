@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from swampstore.sync.hydrate import Hydrated
 
 T = TypeVar("T")
-MAX_RENAME_HOPS = 5
 _LISTED = 12
 _REQUIRED: Any = object()
 
@@ -363,13 +362,17 @@ class Repo(OpenDatastore):
         return self._keeping_up.is_version_outdated(ref, version, row)
 
     def _latest(self, ref: DataRef) -> Artifact | None:
-        for _ in range(MAX_RENAME_HOPS + 1):
-            artifact = self._lookup(ref, Catalog.latest)
-            if artifact is None or not artifact.is_deleted:
-                return artifact
+        artifact = self._lookup(ref, Catalog.latest)
+        if artifact is None or not artifact.is_deleted:
+            return artifact
+        from swampstore.artifacts.rename import MAX_HOPS
+
+        for _ in range(MAX_HOPS):
             if not artifact.row.renamed_to:
                 return None
-            ref = DataRef(ref.model, artifact.row.renamed_to)
+            artifact = self._lookup(DataRef(ref.model, artifact.row.renamed_to), Catalog.latest)
+            if artifact is None or not artifact.is_deleted:
+                return artifact
         return None
 
     def just_written(self, ref: DataRef, metadata: Metadata) -> Artifact:

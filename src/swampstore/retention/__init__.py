@@ -7,7 +7,7 @@ what a plan says, after another look under the lock of each name. The commands a
 `RunGc` plans when it is made and offers `preview()` and `run()`, which tell of the same plan; `gc`,
 `prune`, `delete_model` and `run_gc` do both at once.
 
-It may import artifacts, the catalog and what is below them. Of it, artifacts import `lifetimes`
+It may import `repo` and what is below it. Of it, artifacts import `lifetimes`
 only, because saving checks the words; so the rest is loaded when somebody asks for it.
 """
 

@@ -1,4 +1,4 @@
-"""`run gc`: the records of runs that ended long ago go, with their logs."""
+"""`runs gc`: the records of runs that ended long ago go, with their logs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RunGcPlan:
         return sum(run.size + run.log_size for run in self.removals if run.kind == kind)
 
     def to_json(self, *, dry_run: bool) -> dict[str, object]:
-        """Return the result document of `run gc`."""
+        """Return the result document of `runs gc`."""
         run_bytes, output_bytes = self.size("workflow-run"), self.size("output")
         return {
             "workflowRunsDeleted": self.count("workflow-run"),

@@ -1,4 +1,8 @@
-"""Secrets that grow old: the hook with the command that gives a new value, and when it is due."""
+"""Secrets that grow old, and vaults that change their type.
+
+A refresh hook has the command that gives a new value, and says when that is due. A migration copies
+the secrets of a vault to another type, which the vault has from then on.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Options (Spark hands them over in lower case): `table`, `namespace` (several with commas between
 them, `*` for all), `tasks`, `pushdown`, and those of the tables. With `pushdown` filters choose
-what is read, which is right only for a frame whose every query has a filter (see `filters.Frame`).
+what is read, which is right only for a frame whose every query has a filter (see `scan.Frame`).
 """
 
 from __future__ import annotations
