@@ -37,6 +37,7 @@ _SLOW = frozenset(
         "repo/test_newer_formats.py",
         "repo/test_sessions.py",
         "runs/test_ending_runs.py",
+        "runs/test_odd_names.py",
         "runs/test_workflow_killed.py",
         "runs/test_workflow_runs.py",
         "runs/test_workflow_shared.py",

@@ -175,7 +175,7 @@ class Draft:
             content_type=_checked_content_type(self.content_type),
             lifetime=normalise_lifetime(self.lifetime),
             garbage_collection=normalise_policy(self.garbage_collection),
-            tags=_checked_tags(tags),
+            tags=checked_tags(tags),
             owner=self.owner and _checked_owner(self.owner),
             id=self.id or str(uuid.uuid4()),
         )
@@ -298,7 +298,8 @@ def _checked_content_type(value: str) -> str:
     return value
 
 
-def _checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return tags that can be saved; raise ValidationError naming the one that cannot."""
     for key, value in tags.items():
         if type(key) is not str or type(value) is not str or not key:
             raise ValidationError(

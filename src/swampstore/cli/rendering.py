@@ -95,7 +95,7 @@ def table(
         drawn.add_row(*(Text(printable(value)) for value in row))
     console = Console(
         file=sys.stdout,
-        width=None if sys.stdout.isatty() else _WIDE,
+        width=None if sys.stdout is not None and sys.stdout.isatty() else _WIDE,
         markup=False,
         emoji=False,
         highlight=False,

@@ -154,7 +154,7 @@ def _stack() -> str:
 
 
 def _coloured(word: str, colour: str) -> str:
-    if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+    if os.environ.get("NO_COLOR") or sys.stderr is None or not sys.stderr.isatty():
         return word
     return click.style(word, fg=colour)
 

@@ -88,7 +88,8 @@ class Session:
 
     def note(self, message: str) -> None:
         """Tell something that is not part of the result, after what was shown before it."""
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
         click.echo(printable_lines(message), err=True)
 
     def confirm(self, question: str, *, yes: bool) -> bool:

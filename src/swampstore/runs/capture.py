@@ -179,9 +179,12 @@ class Capture:
         if first not in (b"{", b"[") or kept.is_cut:
             return None
         try:
-            return json.loads(kept.read())
+            found = json.loads(kept.read())
+            # Python reads more than JSON is: NaN, numbers without end, halves of characters.
+            json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             return None
+        return found
 
     def text(self, stream: str) -> tuple[str, bool]:
         """Return the beginning of what came from a stream, and whether there was more."""

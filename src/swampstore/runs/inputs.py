@@ -16,6 +16,7 @@ from swampstore.runs.errors import InputError, InputSchemaError
 _Schema = Mapping[str, Any]
 _BOOLEANS = {"true": True, "false": False}
 _LISTED = 12
+_LONGEST = 16 << 20
 
 
 # From the command line -----------------------------------------------------------------------
@@ -33,6 +34,10 @@ def parse_pairs(pairs: Iterable[str], schema: _Schema | None) -> dict[str, Any]:
         name, separator, text = pair.partition("=")
         if not separator or not name or name == ":":
             raise InputError(f"{pair!r} is not an input", hint="Write NAME=VALUE.")
+        if any("\ud800" <= char <= "\udfff" for char in pair):
+            raise InputError(
+                f"the input {name!r} is not valid UTF-8", hint="Give it as UTF-8 text."
+            )
         if name.endswith(":") and name not in _properties(schema):
             _put(values, name[:-1], _json(name[:-1], text), schema)
         else:
@@ -74,12 +79,18 @@ def _text(name: str, text: str) -> str:
         return text
     try:
         with open(text[1:], encoding="utf-8") as file:
-            return file.read()
+            found = file.read(_LONGEST + 1)
     except (OSError, ValueError) as error:
         raise InputError(
             f"the input {name} cannot be read from {text[1:]}: {error}",
             hint=f"Write {name}=@{text} if the value itself begins with an @.",
         ) from error
+    if len(found) > _LONGEST:
+        raise InputError(
+            f"the input {name} is longer than {_LONGEST >> 20} MiB in {text[1:]}",
+            hint="An input is part of the record of its run; give the name of the file instead.",
+        )
+    return found
 
 
 def typed(name: str, text: str, schema: _Schema) -> Any:

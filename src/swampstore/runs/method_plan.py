@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from swampstore.artifacts.metadata import checked_tags
+from swampstore.clock import to_iso
 from swampstore.errors import ModelNotFoundError, ValidationError
-from swampstore.layout import ModelRef, check_segment
+from swampstore.layout import MAX_SEGMENT_BYTES, ModelRef, check_segment, why_no_key
 from swampstore.runs import shell
 from swampstore.runs.definitions import Definition, Definitions, adhoc
 from swampstore.runs.errors import MethodNotFoundError, ModelTypeNotFoundError
+from swampstore.runs.outputs import stem
 from swampstore.runs.writing import Spec
 
 if TYPE_CHECKING:
@@ -81,7 +84,8 @@ def find_target(repo: Repo, request: MethodRequest) -> Target:
     there is.
     """
     definition = _definition(repo, request)
-    method = check_segment("method", request.method)
+    method = _checked_method(repo, definition.ref, request.method)
+    checked_tags(request.tags)
     if request.command is not None:
         if not request.command:
             raise ValidationError("the command is empty", hint="Write it behind `--`.")
@@ -115,6 +119,23 @@ def find_target(repo: Repo, request: MethodRequest) -> Target:
         code=code,
         declared=declared,
     )
+
+
+def _checked_method(repo: Repo, model: ModelRef, method: str) -> str:
+    """Return the name of a method; raise ValidationError if no store would take its record."""
+    check_segment("method", method)
+    rel = f"{stem(model, method, to_iso(repo.clock()))}.yaml"
+    if reason := why_no_key(f"{repo.config.key_prefix}{rel}"):
+        raise ValidationError(
+            f"the record of the method {method!r} could not be shared: {reason}",
+            hint="Use letters, digits, '-', '_' and single dots.",
+        )
+    if len(rel.rpartition("/")[2].encode()) > MAX_SEGMENT_BYTES:
+        raise ValidationError(
+            f"the id of the model {model.id[:40]!r}... is too long for the record of a run",
+            hint="The id and a time stamp have to fit into the name of a file.",
+        )
+    return method
 
 
 def _definition(repo: Repo, request: MethodRequest) -> Definition:

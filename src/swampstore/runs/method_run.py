@@ -400,7 +400,7 @@ class _MethodRun:
     def _output(self, status: str, error: BaseException | None) -> Output:
         request, definition = self._request, self._target.definition
         extra: dict[str, Any] = {
-            "command": [*request.command] if request.command is not None else None,
+            "command": [*map(shell.readable, request.command)] if request.command else None,
             "inputs": dict(request.inputs) or None,
             "exitCode": self._exit_code if request.command is not None else None,
             "host": os.uname().nodename,
@@ -447,12 +447,12 @@ class _MethodRun:
         text = told(error)
         if self._tracked and self._tracked.reason and isinstance(error, RunCancelledError):
             text = f"{text}: {self._tracked.reason}"
-        message = {"message": self._redactor.text(text)}
+        message = {"message": self._redactor.text(shell.readable(text))}
         if isinstance(error, SwampstoreError | KeyboardInterrupt | SystemExit):
             return message
         import traceback
 
-        stack = "".join(traceback.format_exception(error))
+        stack = shell.readable("".join(traceback.format_exception(error)))
         return {**message, "stack": self._redactor.text(stack)}
 
     def _result(self, output: Output, not_pushed: SwampstoreError | None) -> MethodResult:

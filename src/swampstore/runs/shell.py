@@ -134,7 +134,12 @@ def _text(value: Any) -> str:
 def _shown(argv: Sequence[str]) -> str:
     import shlex
 
-    return shlex.join(argv)
+    return readable(shlex.join(argv))
+
+
+def readable(text: str) -> str:
+    """Return a text that can be saved: escapes stand for what is no UTF-8 in it."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _account(
