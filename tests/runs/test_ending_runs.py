@@ -172,10 +172,10 @@ def test_runs_of_one_model_take_turns_and_those_of_others_do_not_wait(
     for machine in (ana, bob):
         machine.use(bucket)
     diary = tmp_path / "diary"
-    script = f"echo begin $0 >> {diary}; sleep 0.3; echo end $0 >> {diary}"
 
-    def both(first: str, second: str) -> list[str]:
+    def both(first: str, second: str, meanwhile: str) -> list[str]:
         diary.write_text("")
+        script = f"echo begin $0 >> {diary}; {meanwhile}; echo end $0 >> {diary}"
         runs = [
             start(
                 machine.repo_dir, model, "scan", "--", "sh", "-c", script, who, env=machine.environ
@@ -187,8 +187,10 @@ def test_runs_of_one_model_take_turns_and_those_of_others_do_not_wait(
             assert process.returncode == 0, err.decode()
         return [line.split()[0] for line in diary.read_text().splitlines()]
 
-    assert both(MODEL, MODEL) == ["begin", "end", "begin", "end"]
-    assert both("demo/host/a", "demo/host/b") == ["begin", "begin", "end", "end"]
+    assert both(MODEL, MODEL, "sleep 0.3") == ["begin", "end", "begin", "end"]
+    # Each ends only when both have begun, however long it takes to start them.
+    together = f"while test $(grep -c begin {diary}) -lt 2; do sleep 0.02; done"
+    assert both("demo/host/a", "demo/host/b", together) == ["begin", "begin", "end", "end"]
 
 
 def test_what_could_not_be_pushed_is_here_and_the_exit_status_is_74(
