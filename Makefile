@@ -6,6 +6,9 @@ STEPS ?= 200000
 SEED ?=
 JOBS ?= 1
 
+# Workers and the programs that tests start would otherwise compile everything each time anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo quick test check format stress bench model lock clean
 
@@ -24,7 +27,7 @@ demo: $(STAMP)  ## run the main job end to end on embedded defaults, with an acc
 	@$(BIN)/python demo/demo.py
 
 quick: $(STAMP)  ## run the tests that need neither a server nor a JVM, and do not take long
-	@$(BIN)/pytest -n 2 --dist worksteal -q -m "not server and not spark and not slow"
+	@$(BIN)/pytest -n 2 --dist worksteal -q --hypothesis-profile quick -m "not server and not spark and not slow"
 
 test: $(STAMP)  ## run the whole test suite
 	@$(BIN)/pytest -n 2 --dist worksteal -q

@@ -44,7 +44,10 @@ pytest_plugins = [
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("reproducible", _UNHURRIED, derandomize=True)
 settings.register_profile("random", _UNHURRIED, derandomize=False)
-settings.load_profile("random" if os.environ.get("SWAMPSTORE_RANDOM_TESTS") else "reproducible")
+_CHOSEN = "random" if os.environ.get("SWAMPSTORE_RANDOM_TESTS") else "reproducible"
+# What does not say how many examples it needs makes do with fewer in `make quick`.
+settings.register_profile("quick", settings.get_profile(_CHOSEN), max_examples=25)
+settings.load_profile(_CHOSEN)
 
 
 class FakeClock:

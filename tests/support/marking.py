@@ -57,6 +57,17 @@ _SLOW = frozenset(
 )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which every test would be left out: loading them takes long as well."""
+    terms = config.getoption("markexpr").split(" and ")
+    path = collection_path.relative_to(_ROOT) if collection_path.is_relative_to(_ROOT) else Path()
+    return (
+        (_is_slow(path) and "not slow" in terms)
+        or (path.parts[:1] == ("pipeline",) and "not spark" in terms)
+        or None
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test."""
@@ -67,12 +78,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
         if path.parts[0] == "pipeline" or "spark" in asked:
             item.add_marker(pytest.mark.spark)
-        if path.parts[0] in _SLOW or path.as_posix() in _SLOW:
+        if _is_slow(path):
             item.add_marker(pytest.mark.slow)
 
 
+def _is_slow(path: Path) -> bool:
+    return path.as_posix() in _SLOW or any(part in _SLOW for part in path.parts[:1])
+
+
 def _given(item: pytest.Item) -> set[str]:
-    """Return the words that a test was parametrised with."""
+    """Return the words that a test was parametrised with, those within tuples among them."""
     callspec = getattr(item, "callspec", None)
     values = callspec.params.values() if callspec else ()
-    return {value for value in values if isinstance(value, str)}
+    words = [one for value in values for one in (value if isinstance(value, tuple) else (value,))]
+    return {word for word in words if isinstance(word, str)}
