@@ -23,8 +23,7 @@ from swampstore.layout import ModelRef
 from swampstore.pipeline import places_of, schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report import Reported, report
-from swampstore.pipeline.report.run_figures import RunDay
-from swampstore.pipeline.report.summary import Copy, Source, Summary, Totals, Usage
+from swampstore.pipeline.report.summary import Copy, RunDay, Source, Summary, Totals, Usage
 from swampstore.runs.outputs import Output, Outputs
 from tests.conftest import FakeClock
 from tests.support.machines import Machine

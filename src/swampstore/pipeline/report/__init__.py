@@ -17,9 +17,8 @@ from swampstore.index.report import Progress, Step
 from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed
+from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed, run_figures
 from swampstore.pipeline.report.page import page
-from swampstore.pipeline.report.run_figures import run_figures
 from swampstore.pipeline.report.summary import Source, Summary
 from swampstore.pipeline.running import spark_errors, watched
 from swampstore.pipeline.schemas import write_findings
@@ -73,8 +72,8 @@ def report(
         reader = SummaryReader(
             figures, lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0))
         )
-        runs = run_figures(Tables(spark, places).outputs(), now)
-        summary = replace(reader.summary(sources, now), run_days=runs.days, methods=runs.methods)
+        days, methods = run_figures(Tables(spark, places).outputs(), now)
+        summary = replace(reader.summary(sources, now), run_days=days, methods=methods)
         tables = figures.tables() if tables_dir else {}
         for number, (name, table) in enumerate(tables.items(), 1):
             write_findings(table, f"{tables_dir}/{name}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
+from itertools import accumulate, count
 from typing import NamedTuple
 
-from swampstore.pipeline.report.growth import Growth, Span
+from swampstore.pipeline.report.summary import Addition, Source
 from swampstore.pipeline.report.text import (
     UNITS,
     Html,
@@ -24,9 +27,11 @@ _DAY_LABEL = 76
 _LETTER = 6.6
 _LINE = 15
 _NARROWEST = 44
-_STEPS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _DAYS = (1, 2, 7, 14)
 _MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000)
+_SHORTEST = timedelta(days=6)
+# A clock that was reset to 1970 must not squeeze the rest of the story into the last pixels.
+_NEGLIGIBLE = 0.001
 
 
 class Size(NamedTuple):
@@ -46,13 +51,6 @@ class Tile(NamedTuple):
     colour: str
 
 
-class Tick(NamedTuple):
-    """A place on an axis of bytes."""
-
-    value: int
-    label: str
-
-
 class Box(NamedTuple):
     """A rectangle."""
 
@@ -62,6 +60,70 @@ class Box(NamedTuple):
     height: float
 
 
+class Growth(NamedTuple):
+    """The bytes of each namespace on each of some days: the largest first, None (the rest) last."""
+
+    days: Sequence[date]
+    layers: dict[Source | None, Sequence[int]]
+
+    @property
+    def totals(self) -> list[int]:
+        """The bytes of all layers on each day."""
+        return [sum(day) for day in zip(*self.layers.values(), strict=True)]
+
+
+class Span(NamedTuple):
+    """What was written from one day to another, both included."""
+
+    first: date
+    last: date
+    versions: int
+    bytes: int
+
+
+# What was there when ---------------------------------------------------------------------------
+
+
+def growth_of(additions: Sequence[Addition], today: date, at_most: int) -> Growth:
+    """Return the story up to today, with `at_most` days in it.
+
+    What has no day was there from the start, what is dated in the future came today.
+    """
+    added = sorted((_shown_day(one, today), one.bytes) for one in additions)
+    reached = accumulate(size for _, size in added)
+    enough = _NEGLIGIBLE * sum(size for _, size in added)
+    told = (day for (day, _), total in zip(added, reached, strict=True) if total >= enough)
+    first = min(next((day for day in told if day > date.min), today), today - _SHORTEST)
+    days = _days_back(first, today, -(-((today - first).days + 1) // at_most))
+    written: dict[Source | None, list[int]] = defaultdict(lambda: [0] * len(days))
+    for one in additions:
+        written[one.source][bisect_left(days, _shown_day(one, today))] += one.bytes
+    layers = [(source, list(accumulate(sizes))) for source, sizes in written.items()]
+    layers.sort(key=lambda layer: (layer[0] is None, -layer[1][-1], layer[0] or ()))
+    return Growth(days, dict(layers))
+
+
+def spans_of(additions: Sequence[Addition], first: date, today: date, length: int) -> list[Span]:
+    """Return what was written in spans of `length` days, the last of which ends today."""
+    ends = _days_back(first, today, length)
+    found = [Span(end - timedelta(days=length - 1), end, 0, 0) for end in ends]
+    for one in additions:
+        if (day := _shown_day(one, today)) >= first:
+            start, end, versions, size = found[at := bisect_left(ends, day)]
+            found[at] = Span(start, end, versions + one.versions, size + one.bytes)
+    return found
+
+
+def _shown_day(addition: Addition, today: date) -> date:
+    return min(addition.day or date.min, today)
+
+
+def _days_back(first: date, last: date, step: int) -> list[date]:
+    """Return every so many days, counted back from the last, which readers look for."""
+    number = (last - first).days // step
+    return [last - timedelta(days=step * back) for back in range(number, -1, -1)]
+
+
 # Pictures --------------------------------------------------------------------------------------
 
 
@@ -69,39 +131,41 @@ class _Plot:
     """Places values and days on a picture; `margin` is the room of a day beside its middle."""
 
     def __init__(
-        self, size: Size, first: date, last: date, highest: int, *, margin: float = 0.0
+        self, size: Size, first: date, last: date, highest: int, margin: float = 0.0
     ) -> None:
-        self.size = size
-        self.room = size.width - _LEFT - _RIGHT
-        self.margin = margin
-        self.first, self.last = first, last
+        self.size, self.first, self.last, self.margin = size, first, last, margin
+        self.room, self.bottom = size.width - _LEFT - _RIGHT, size.height - _BOTTOM
         self.ticks = byte_ticks(highest, at_most=max(2, size.height // 50))
-        self.bottom = size.height - _BOTTOM
 
     def x(self, day: date) -> float:
         days = (self.last - self.first).days + 2 * self.margin
         return _LEFT + self.room * ((day - self.first).days + self.margin) / days
 
     def y(self, value: int) -> float:
-        return self.bottom - (self.bottom - _TOP) * value / self.ticks[-1].value
+        return self.bottom - (self.bottom - _TOP) * value / self.ticks[-1][0]
 
-    def points(self, days: Sequence[date], values: Sequence[int]) -> list[str]:
-        pairs = zip(days, values, strict=True)
-        return [f"{self.x(day):.1f} {self.y(value):.1f}" for day, value in pairs]
+    def points(self, days: Sequence[date], values: Iterable[int]) -> list[str]:
+        return [
+            f"{self.x(day):.1f} {self.y(one):.1f}" for day, one in zip(days, values, strict=True)
+        ]
 
-    def axes(self) -> Iterable[Html]:
-        grid = '<path class="grid" d="M{} {:.1f}H{}"></path>'
+    def axes(self) -> Iterator[Html]:
+        width, height = self.size[1:]
         for value, label in self.ticks:
-            y = self.y(value)
-            yield html(grid, _LEFT, y, self.size.width - _RIGHT)
-            yield html('<text x="{}" y="{:.1f}" class="at-end">{}</text>', _LEFT - 8, y + 4, label)
+            yield html(
+                '<path class="grid" d="M{} {:.1f}H{}"></path>'
+                '<text x="{}" y="{:.1f}" class="at-end">{}</text>',
+                *(_LEFT, self.y(value), width - _RIGHT, _LEFT - 8, self.y(value) + 4, label),
+            )
         for day, label in day_ticks(self.first, self.last, self.room // _DAY_LABEL):
             x = self.x(day)
-            is_cut = x + len(label) * _LETTER / 2 > self.size.width
-            at, place = (self.size.width - 1, "at-end") if is_cut else (x, "at-middle")
-            yield html('<path class="mark" d="M{:.1f} {}v5"></path>', x, self.bottom)
-            text = '<text x="{:.1f}" y="{}" class="{}">{}</text>'
-            yield html(text, at, self.size.height - 6, place, label)
+            is_cut = x + len(label) * _LETTER / 2 > width
+            yield html(
+                '<path class="mark" d="M{:.1f} {}v5"></path>'
+                '<text x="{:.1f}" y="{}" class="{}">{}</text>',
+                *(x, self.bottom, width - 1 if is_cut else x, height - 6),
+                *("at-end" if is_cut else "at-middle", label),
+            )
 
 
 def growth_chart(growth: Growth, colours: Sequence[str], size: Size) -> Html:
@@ -110,18 +174,17 @@ def growth_chart(growth: Growth, colours: Sequence[str], size: Size) -> Html:
     plot = _Plot(size, days[0], days[-1], max(totals))
     drawn = [*plot.axes()]
     below = [0] * len(days)
-    for layer, colour in zip(growth.layers, colours, strict=True):
-        above = [low + high for low, high in zip(below, layer.totals, strict=True)]
+    for layer, colour in zip(growth.layers.values(), colours, strict=True):
+        above = [low + high for low, high in zip(below, layer, strict=True)]
         edge = "L".join([*plot.points(days, above), *reversed(plot.points(days, below))])
         drawn.append(html('<path class="area {}" d="M{}Z"></path>', colour, edge))
         below = above
-    outline = "L".join(plot.points(days, totals))
-    drawn.append(html('<path class="outline" d="M{}"></path>', outline))
+    outline = html('<path class="outline" d="M{}"></path>', "L".join(plot.points(days, totals)))
     told = (
         f"From {bytes_text(totals[0])} on {day_text(days[0])}"
         f" to {bytes_text(totals[-1])} on {day_text(days[-1])}."
     )
-    return _picture("growth", "Bytes stored, by day", told, size, drawn)
+    return _picture("growth", "Bytes stored, by day", told, size, [*drawn, outline])
 
 
 def spans_chart(spans: Sequence[Span], size: Size) -> Html:
@@ -130,44 +193,40 @@ def spans_chart(spans: Sequence[Span], size: Size) -> Html:
     plot = _Plot(size, spans[0].first, spans[-1].last, highest, margin=0.5)
     room = plot.room / len(spans)
     gap = min(2.0, room / 4)
-    column = (
-        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="column">'
-        "<title>{}</title></rect>"
-    )
-    columns = []
-    for at, span in enumerate(spans):
-        if span.bytes:
-            x, y = _LEFT + at * room + gap / 2, plot.y(span.bytes)
-            columns.append(html(column, x, y, room - gap, plot.bottom - y, _span_text(span)))
+    columns = [
+        html(
+            '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" class="column">'
+            "<title>{}{}: {} in {}</title></rect>",
+            *(_LEFT + at * room + gap / 2, plot.y(span.bytes)),
+            *(room - gap, plot.bottom - plot.y(span.bytes)),
+            f"{day_text(span.first)} to " if span.first != span.last else "",
+            *(day_text(span.last), bytes_text(span.bytes), counted(span.versions, "version")),
+        )
+        for at, span in enumerate(spans)
+        if span.bytes
+    ]
     told = f"At most {bytes_text(highest)} in one span."
     return _picture("written", "Bytes written", told, size, [*plot.axes(), *columns])
-
-
-def _span_text(span: Span) -> str:
-    since = f"{day_text(span.first)} to " if span.first != span.last else ""
-    amount = f"{bytes_text(span.bytes)} in {counted(span.versions, 'version')}"
-    return f"{since}{day_text(span.last)}: {amount}"
 
 
 def treemap_chart(tiles: Sequence[Tile], size: Size) -> Html:
     """Draw tiles, the heaviest first, as areas; labels go where there is room for them."""
     boxes = treemap([tile.weight for tile in tiles], Box(0, 0, size.width, size.height))
-    drawn = [_tile(tile, box) for tile, box in zip(tiles, boxes, strict=True)]
+    # An inner picture clips what does not fit, however wide its letters are.
+    drawn = [
+        html(
+            '<svg x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title>'
+            '<rect width="100%" height="100%" rx="3" class="tile {}"></rect>{}</svg>',
+            *(box.x + 1, box.y + 1, max(box.width - 2, 0.5), max(box.height - 2, 0.5)),
+            *(tile.title, tile.colour, _tile_texts(tile, box)),
+        )
+        for tile, box in zip(tiles, boxes, strict=True)
+    ]
     told = "; ".join(f"{tile.label}: {bytes_text(tile.weight)}" for tile in tiles[:3])
     return _picture("models", "Bytes by model", f"The largest: {told}.", size, drawn)
 
 
-def _tile(tile: Tile, box: Box) -> Html:
-    # An inner picture clips what does not fit, however wide its letters are.
-    return html(
-        '<svg x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title>'
-        '<rect width="100%" height="100%" rx="3" class="tile {}"></rect>{}</svg>',
-        *(box.x + 1, box.y + 1, max(box.width - 2, 0.5), max(box.height - 2, 0.5)),
-        *(tile.title, tile.colour, _tile_texts(tile, box)),
-    )
-
-
-def _tile_texts(tile: Tile, box: Box) -> Iterable[Html]:
+def _tile_texts(tile: Tile, box: Box) -> Iterator[Html]:
     if box.width < _NARROWEST or box.height < _LINE + 6:
         return
     shown, letters = visible(tile.label), max(int((box.width - 14) / _LETTER), 2)
@@ -176,15 +235,6 @@ def _tile_texts(tile: Tile, box: Box) -> Iterable[Html]:
     size = bytes_text(tile.weight)
     if box.height >= 2 * _LINE + 8 and box.width >= len(size) * _LETTER + 14:
         yield html('<text x="7" y="{}">{}</text>', 17 + _LINE, size)
-
-
-def bar(part: int, whole: int, colour: str) -> Html:
-    """Draw a bar as long as the part that `part` is of `whole`."""
-    return html(
-        '<svg class="bar" aria-hidden="true">'
-        '<rect width="{:.2f}%" height="100%" rx="2" class="{}"></rect></svg>',
-        *(100 * part / whole if whole else 0.0, colour),
-    )
 
 
 def _picture(name: str, title: str, told: str, size: Size, parts: Sequence[Html]) -> Html:
@@ -199,20 +249,16 @@ def _picture(name: str, title: str, told: str, size: Size, parts: Sequence[Html]
 # Where things go -------------------------------------------------------------------------------
 
 
-def byte_ticks(highest: int, at_most: int = 5) -> list[Tick]:
+def byte_ticks(highest: int, at_most: int = 5) -> list[tuple[int, str]]:
     """Return round numbers of bytes from zero to the first that is not below `highest`."""
-    power = 0
-    while power < len(UNITS) - 1 and highest >= 1024 ** (power + 1):
-        power += 1
+    power = min((max(highest, 1).bit_length() - 1) // 10, len(UNITS) - 1)
     wanted = max(highest, 1) / 1024**power
+    round_numbers = (number * 10**zeros for zeros in count() for number in (1, 2, 5))
     # Halves are round too, but there is no half of a byte.
-    steps = (0.5, *_STEPS) if power else _STEPS
-    step: float = next((step for step in steps if wanted <= step * at_most), _STEPS[-1])
-    while wanted > step * at_most:  # beyond the largest unit, steps simply grow
-        step *= 2
+    halves = power and wanted <= 0.5 * at_most
+    step = 0.5 if halves else next(one for one in round_numbers if wanted <= one * at_most)
     numbers = [number * step for number in range(1, math.ceil(wanted / step) + 1)]
-    unit = UNITS[power]
-    return [Tick(0, "0"), *(Tick(int(one * 1024**power), f"{one:,g} {unit}") for one in numbers)]
+    return [(0, "0"), *((int(one * 1024**power), f"{one:,g} {UNITS[power]}") for one in numbers)]
 
 
 def day_ticks(first: date, last: date, at_most: int) -> list[tuple[date, str]]:
@@ -220,8 +266,7 @@ def day_ticks(first: date, last: date, at_most: int) -> list[tuple[date, str]]:
     span = (last - first).days
     for step in _DAYS:
         if span / step < at_most:
-            # Counted back from the last day, which is the one that readers look for.
-            days = (last - timedelta(days=step * number) for number in range(span // step, -1, -1))
+            days = _days_back(first, last, step)
             return [(day, f"{day.day} {month_text(day)}") for day in days]
     months = next(step for step in _MONTHS if span / (step * 30) < at_most or step == _MONTHS[-1])
     number = -(-(first.year * 12 + first.month - 1 + (first.day > 1)) // months) * months
@@ -234,42 +279,20 @@ def day_ticks(first: date, last: date, at_most: int) -> list[tuple[date, str]]:
 
 
 def treemap(weights: Sequence[int], room: Box) -> list[Box]:
-    """Divide a room by weights above zero, in descending order; return a box for each.
+    """Divide a room by weights above zero; return a box for each.
 
-    Bruls, Huizing and van Wijk: a row along the shorter side takes boxes as long as that makes
-    its worst box less elongated, then the rest of the room is divided.
+    The longer side is cut where both parts weigh about the same, and each part is divided again.
     """
-    boxes: list[Box] = []
-    while weights:
-        # Anew for each row, so that rounding does not add up.
-        x, y, width, height = room
-        side, is_wide = min(width, height), width >= height
-        scale = width * height / sum(weights)
-        row = _row([weight * scale for weight in weights], side)
-        thickness = sum(row) / side
-        for area in row:
-            length = area / thickness
-            boxes.append(Box(x, y, thickness, length) if is_wide else Box(x, y, length, thickness))
-            x, y = (x, y + length) if is_wide else (x + length, y)
-        # Rounding must not leave a room without any width: the last boxes would divide by it.
-        left = max(max(width, height) - thickness, 1e-9)
-        room = (
-            Box(room.x + thickness, room.y, left, height)
-            if is_wide
-            else Box(room.x, room.y + thickness, width, left)
-        )
-        weights = weights[len(row) :]
-    return boxes
-
-
-def _row(areas: Sequence[float], side: float) -> Sequence[float]:
-    count = 1
-    while count < len(areas) and _worst(areas[: count + 1], side) <= _worst(areas[:count], side):
-        count += 1
-    return areas[:count]
-
-
-def _worst(row: Sequence[float], side: float) -> float:
-    """Return how elongated the worst box of a row is; 1 is a square."""
-    thickness = sum(row) / side
-    return max(row[0] / thickness**2, thickness**2 / row[-1])
+    if len(weights) == 1:
+        return [room]
+    sums = list(accumulate(weights))
+    cut = min(range(1, len(weights)), key=lambda at: abs(2 * sums[at - 1] - sums[-1]))
+    part = sums[cut - 1] / sums[-1]
+    x, y, width, height = room
+    if width >= height:
+        one = Box(x, y, width * part, height)
+        other = Box(x + one.width, y, width * (1 - part), height)
+    else:
+        one = Box(x, y, width, height * part)
+        other = Box(x, y + one.height, width, height * (1 - part))
+    return treemap(weights[:cut], one) + treemap(weights[cut:], other)

@@ -19,11 +19,14 @@ from pyspark.sql import functions as sf
 from swampstore.catalog.schema import ACTIVE
 from swampstore.pipeline.report.summary import (
     COLOURED,
+    RUN_DAYS,
     Addition,
     Copy,
     Duplicate,
+    MethodRuns,
     ModelUsage,
     NameUsage,
+    RunDay,
     Source,
     StoredVersion,
     Summary,
@@ -59,6 +62,7 @@ USE = ("names", "versions", "bytes", "latest_bytes")
 _HEAD = 100
 _LISTED = 1000
 _EXAMPLES = 5
+_METHODS = 12
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Days are days in UTC, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(floor(unix_seconds(created_at) / 86400) AS int))"
@@ -355,3 +359,40 @@ def _sums(*columns: str) -> list[Column]:
 
 def _moment(micros: int | None) -> datetime | None:
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+def run_figures(
+    outputs: DataFrame, now: datetime
+) -> tuple[tuple[RunDay, ...], tuple[MethodRuns, ...]]:
+    """Return the last days with runs, the latest first, and the methods slowest on average."""
+    since = int((now - timedelta(days=RUN_DAYS)).timestamp() * 1_000_000)
+    failed = sf.sum(sf.when(sf.col("status") == "failed", 1).otherwise(0)).alias("failed")
+    # Times are numbers here: Spark would count days in the time zone of its session.
+    day = sf.floor(sf.unix_micros("started_at") / 86_400_000_000).alias("day")
+    key = MethodRuns._fields[:4]
+    recent = (
+        outputs.where(sf.unix_micros("started_at") >= since)
+        .select(*key, "status", "duration_ms", day)
+        .persist()
+    )
+    try:
+        days = recent.groupBy("day").agg(sf.count("*"), failed).orderBy(sf.desc("day"))
+        methods = (
+            recent.groupBy(*key)
+            .agg(
+                sf.count("*").alias("runs"),
+                failed,
+                sf.coalesce(sf.round(sf.avg("duration_ms")).cast("bigint"), sf.lit(0)),
+                sf.coalesce(sf.max("duration_ms"), sf.lit(0)),
+            )
+            .toDF(*MethodRuns._fields)
+            .orderBy(sf.col("mean_ms").desc(), *key)
+            .limit(_METHODS)
+        )
+        counted = [
+            RunDay((_EPOCH + timedelta(days=number)).date(), *counts)
+            for number, *counts in days.collect()
+        ]
+        return tuple(counted), tuple(map(MethodRuns._make, methods.collect()))
+    finally:
+        recent.unpersist()

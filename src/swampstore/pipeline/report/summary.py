@@ -12,11 +12,12 @@ from datetime import date, datetime
 from typing import Any, NamedTuple
 
 from swampstore.clock import to_iso
-from swampstore.pipeline.report.run_figures import MethodRuns, RunDay
 
 TOP = 10
 # How many namespaces and types have a colour of their own, the largest first.
 COLOURED = 6
+# How many days back runs are counted.
+RUN_DAYS = 30
 # What the parts of the keys are, by the list of a summary.
 KEYS = {
     "namespaces": ("store", "namespace"),
@@ -157,6 +158,27 @@ class Addition(NamedTuple):
     day: date | None
     versions: int
     bytes: int
+
+
+class RunDay(NamedTuple):
+    """The runs that began on a day, in UTC."""
+
+    day: date
+    runs: int
+    failed: int
+
+
+class MethodRuns(NamedTuple):
+    """The runs of one method of the models of a type; durations are in milliseconds."""
+
+    store: str
+    namespace: str
+    type_normalized: str
+    method_name: str
+    runs: int
+    failed: int
+    mean_ms: int
+    longest_ms: int
 
 
 @dataclass(frozen=True, slots=True)

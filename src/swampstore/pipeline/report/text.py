@@ -38,9 +38,9 @@ class _Escaping(Formatter):
 _ESCAPING = _Escaping()
 
 
-def html(template: str, *values: object) -> Html:
+def html(template: str, *values: object, **named: object) -> Html:
     """Fill the braces of a template: texts are escaped, `Html` is not, parts of a list joined."""
-    return Html(_ESCAPING.vformat(template, values, {}))
+    return Html(_ESCAPING.vformat(template, values, named))
 
 
 def visible(text: str) -> str:
@@ -64,11 +64,6 @@ def bytes_text(size: int) -> str:
             return f"{amount:,.{digits}f}{_SPACE}{unit}"
         amount /= 1024
     raise AssertionError
-
-
-def count_text(number: int) -> str:
-    """Write a count with its thousands apart: 12,345."""
-    return f"{number:,}"
 
 
 def counted(number: int, noun: str) -> str:
