@@ -47,6 +47,9 @@ from swampstore.pipeline.errors import FilesNotSeenError, SparkMissingError
 from swampstore.pipeline.running import Unseen, run_tasks
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.transfers import Cargo, Left, Site, SparkTasks, ending
+from swampstore.runs.errors import CommandError, CommandTimeoutError, MethodFailedError
+from swampstore.runs.method_run import MethodResult
+from swampstore.runs.outputs import Output
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.retry import RetryingStore
@@ -146,16 +149,21 @@ def every_error(root: type[SwampstoreError] = SwampstoreError) -> Iterator[type[
         yield from every_error(kind)
 
 
+OUTPUT = Output("id", ModelRef("t", "m"), "run", "failed", "2026-05-14T20:19:51.042Z")
+# Errors that are made from more than a message and a hint.
+SPECIAL: dict[type[SwampstoreError], SwampstoreError] = {
+    LandingError: LandingError({"a": "why"}, []),
+    IncompleteSyncError: IncompleteSyncError("push", {"a": "why"}),
+    IndexMovedError: IndexMovedError("moved", frozenset({"a"}), hint="again"),
+    MoveInterruptedError: MoveInterruptedError("moved", ["a"], "b", hint="again"),
+    MethodFailedError: MethodFailedError("what", MethodResult(OUTPUT, "failed", 3), hint="so"),
+    CommandError: CommandError("what", 3, hint="so"),
+    CommandTimeoutError: CommandTimeoutError("what", 3, hint="so"),
+}
+
+
 def made(kind: type[SwampstoreError]) -> SwampstoreError:
-    if kind is LandingError:
-        return LandingError({"a": "why"}, [])
-    if kind is IncompleteSyncError:
-        return IncompleteSyncError("push", {"a": "why"})
-    if kind is IndexMovedError:
-        return IndexMovedError("moved", frozenset({"a"}), hint="again")
-    if kind is MoveInterruptedError:
-        return MoveInterruptedError("moved", ["a"], "b", hint="again")
-    return kind("what", hint="so")
+    return SPECIAL[kind] if kind in SPECIAL else kind("what", hint="so")
 
 
 def test_every_error_is_the_same_in_another_process() -> None:

@@ -396,7 +396,7 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
         return Reported(output, more["tables_dir"], summary, 1.0)
 
     monkeypatch.setattr("swampstore.pipeline.report.report", done)
-    monkeypatch.setattr("swampstore.clock.system_clock", clock)
+    monkeypatch.setattr("swampstore.cli.pipeline.report.system_clock", clock)
     monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext())
     told = ana("pipeline", "report").out
     assert "4.0 KB in 3 versions of 2 names" in told
