@@ -93,17 +93,23 @@ def _inside_functions() -> Iterator[tuple[str, str, str]]:
     source = ROOT / "src" / "swampstore"
     for path in sorted(source.rglob("*.py")):
         room = path.relative_to(source).parts[0].removesuffix(".py")
-        functions = (
-            one
-            for one in ast.walk(ast.parse(path.read_text()))
-            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-        )
-        for node in {inner for one in functions for inner in ast.walk(one)}:
-            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+        for node in _imports(ast.parse(path.read_text())):
+            where = f"{path.relative_to(ROOT)}:{node.lineno}"
             if isinstance(node, ast.ImportFrom):
                 yield room, where, node.module or ""
-            elif isinstance(node, ast.Import):
+            else:
                 yield from ((room, where, alias.name) for alias in node.names)
+
+
+def _imports(tree: ast.AST, *, inside: bool = False) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield the imports inside functions, without looking into expressions: there are none."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            if inside:
+                yield node
+        elif not isinstance(node, ast.expr):
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            yield from _imports(node, inside=inside or is_function)
 
 
 def _may_wait(room: str, module: str) -> bool:

@@ -91,6 +91,7 @@ def test_a_second_holder_waits_for_the_first(store: MovableStore) -> None:
     assert is_free(store)
 
 
+@pytest.mark.slow
 def test_who_waits_too_long_is_told_who_holds_the_lock(
     store: MovableStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

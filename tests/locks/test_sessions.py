@@ -248,6 +248,7 @@ def test_what_everything_asks_of_the_store(s3_remote: ProxiedRemote) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_everything_waits_for_those_at_work_who_can_still_commit(store: MovableStore) -> None:
     with elsewhere(store, ONE) as other:
         structural = Elsewhere(store)
@@ -265,6 +266,7 @@ def test_everything_waits_for_those_at_work_who_can_still_commit(store: MovableS
     assert keys_of(store) == []
 
 
+@pytest.mark.slow
 def test_sessions_that_come_again_and_again_do_not_keep_everything_waiting(
     store: MovableStore,
 ) -> None:
@@ -340,6 +342,7 @@ def test_a_global_lock_that_is_held_for_a_commit_stops_nobody(store: MovableStor
         pass
 
 
+@pytest.mark.slow
 def test_a_session_waits_for_an_older_client_that_holds_the_global_lock(
     store: MovableStore,
 ) -> None:
@@ -417,6 +420,7 @@ def test_h46b_a_stale_lock_of_everything_stops_nobody_and_is_removed(
     assert keys_of(store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [GATE, GLOBAL])
 def test_h46b_a_lock_that_becomes_stale_is_not_waited_for(store: MovableStore, key: str) -> None:
     put_foreign(store, key)
@@ -474,6 +478,7 @@ def test_a_stale_lock_whose_holder_comes_back_at_the_last_moment_is_waited_for(
 # The second look
 
 
+@pytest.mark.slow
 def test_h46c_who_did_not_see_the_gate_is_waited_for_without_the_global_lock(
     store: MovableStore,
 ) -> None:
@@ -745,6 +750,7 @@ def run_child(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["aws/ec2/i-1", "aws/ec2/i-2", "everything"])
 @pytest.mark.parametrize("ours", ["model", "everything", "global"])
 def test_h46d_a_child_works_inside_the_locks_of_its_parent(
@@ -766,6 +772,7 @@ def test_h46d_a_child_works_inside_the_locks_of_its_parent(
         assert keys_of(store) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [GATE, GLOBAL])
 def test_h46d_a_child_goes_on_though_somebody_waits_for_its_parent(
     tmp_path: Path, key: str

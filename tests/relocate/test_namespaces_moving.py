@@ -277,6 +277,7 @@ def _written(root: Path, files: dict[str, str]) -> None:
             continue
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(_TREES, _TREES)
 def test_nothing_is_ever_lost(outside: dict[str, str], inside: dict[str, str]) -> None:

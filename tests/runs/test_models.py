@@ -200,6 +200,7 @@ def test_many_threads_write_through_one_context(repo: Repo, repo_dir: Path) -> N
     assert repo.latest(MODEL, "state-39").json() == {"n": 39}
 
 
+@pytest.mark.slow
 def test_methods_run_methods_of_other_models_up_to_a_depth_and_never_themselves(
     repo: Repo, repo_dir: Path
 ) -> None:

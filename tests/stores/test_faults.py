@@ -104,6 +104,7 @@ def test_silence_is_transient_after_the_timeout(server: Scripted, s3: Store) -> 
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.slow
 def test_a_large_body_gets_the_time_that_it_takes_to_send(server: Scripted, s3: Store) -> None:
     server.delay = 1.5
     with pytest.raises(StoreUnreachableError):

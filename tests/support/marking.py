@@ -10,6 +10,7 @@ _SERVERS = frozenset({"s3_server", "gcs_server", "azure_server"})
 _KINDS = frozenset({"s3", "gcs", "azure"})
 _ROOT = Path(__file__).parents[1]
 # They run processes, kill them, search for long, or follow whole pages: rooms, and single files.
+# A single test of another file says `@pytest.mark.slow` itself.
 _SLOW = frozenset(
     {
         "fleet",
@@ -44,6 +45,7 @@ _SLOW = frozenset(
         "retention/test_model_deletion.py",
         "runs/test_summaries.py",
         "runs/test_tracker.py",
+        "stores/test_equivalence.py",
         "sync/test_bad_input.py",
         "sync/test_cache_bound.py",
         "sync/test_conformance.py",

@@ -933,6 +933,7 @@ def test_a_process_that_hangs_is_reported_and_not_waited_for_for_ever(
         tracker.mark("a")
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_system_call_loses_no_mark() -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY if os.path.isdir(MEMORY) else None) as scratch:
         done = subprocess.run(

@@ -169,6 +169,7 @@ def test_h3_a_scoped_pull_brings_markers_outputs_and_definitions(
 MANY = {f"files/{number:03}": b"%d" % number for number in range(250)}
 
 
+@pytest.mark.slow
 def test_h4_more_deletions_than_the_sidecar_can_name_delete_only_those(
     machine: Open, sharded: bool
 ) -> None:

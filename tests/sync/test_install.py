@@ -611,6 +611,7 @@ def files_of(remote: dict[tuple[str, int], tuple[bytes, str]], marker: int) -> d
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     states=st.lists(st.tuples(remotes, st.integers(1, 5)), min_size=1, max_size=3),
