@@ -37,6 +37,7 @@ _SLOW = frozenset(
         "relocate/test_namespaces_migrating.py",
         "repo/test_newer_formats.py",
         "repo/test_sessions.py",
+        "runs/test_cancelled_workflows.py",
         "runs/test_ending_runs.py",
         "runs/test_odd_names.py",
         "runs/test_workflow_killed.py",
