@@ -395,6 +395,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.rename": "secrets, which never leave their machine",
         "os.unlink": "the same",
     },
+    "runs/summaries.py": {
+        "tempfile.TemporaryDirectory": "an index for a repository that cannot be written to",
+    },
     "runs/capture.py": {
         "open": "the log of a run in the local tier, until the run is over",
         "os.makedirs": "the same, and the directory of outputs; its files are announced",

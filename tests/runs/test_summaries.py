@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
@@ -121,6 +123,31 @@ def test_what_makes_no_sense_is_left_out_and_large_records_are_not_read_whole(
     assert large.stat().st_size > 256 * 1024
     assert ids(index, "durationMs == 7") == [9]
     assert "broken" in caplog.text
+
+
+def test_outputs_are_listed_where_nothing_can_be_written(
+    repo: Repo, index: OutputIndex, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fill(repo)
+    expected = ids(OutputIndex(repo))
+    (Path(repo.config.local_dir) / "swampstore.outputs.db").unlink()
+    refuse_new_files_below(repo.config.local_dir, monkeypatch)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert ids(index) == expected
+    index.close()
+    assert not [*tmp_path.glob("swampstore-*")]
+
+
+def refuse_new_files_below(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a directory what it would be on a file system that is mounted read-only."""
+    really = os.open
+
+    def opened(path: str, flags: int, *rest: int, **more: int) -> int:
+        if str(path).startswith(directory) and flags & (os.O_CREAT | os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        return really(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", opened)
 
 
 def test_thousands_of_records_are_listed_at_once(repo: Repo, index: OutputIndex) -> None:

@@ -14,13 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.catalog.query.records import Selection, fields, selection
-from swampstore.errors import SwampstoreError
+from swampstore.errors import DiskError, SwampstoreError
 from swampstore.index.base_file import BaseFile
 from swampstore.layout import is_temp
 from swampstore.notices import notice
 from swampstore.retention.runs import OUTPUTS, members_of
 
 if TYPE_CHECKING:
+    import tempfile
+
     from swampstore.catalog.query.fields import Field
     from swampstore.repo import Repo
     from swampstore.runs.tracker import Run
@@ -114,8 +116,12 @@ class OutputIndex:
 
     def __init__(self, repo: Repo) -> None:
         self._tree = repo.tree
-        path = f"{repo.config.local_dir}/{_FILE}"
-        self._file = BaseFile(path, _SCHEMA, repo.config.datastore_dir, kind="outputs")
+        self._datastore = repo.config.datastore_dir
+        self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
+        self._file = self._open(repo.config.local_dir)
+
+    def _open(self, directory: str) -> BaseFile:
+        return BaseFile(f"{directory}/{_FILE}", _SCHEMA, self._datastore, kind="outputs")
 
     def find(
         self, predicate: str | None = None, *, limit: int | None = None, **equal: str | None
@@ -126,7 +132,12 @@ class OutputIndex:
         last come first.
         """
         chosen = selection(predicate, OUTPUT_FIELDS)
-        self.refresh()
+        try:
+            self.refresh()
+        except DiskError:
+            # To look is possible where nothing can be written: read-only, or full.
+            self._go_elsewhere()
+            self.refresh()
         since = equal.pop("since", None)
         conditions = {f"{name} = ?": value for name, value in equal.items() if value is not None}
         if since is not None:
@@ -182,9 +193,19 @@ class OutputIndex:
             return None
         return (rel, seen.size, seen.changed, *values.values())
 
+    def _go_elsewhere(self) -> None:
+        """Keep the index where temporary files are, for as long as it is open."""
+        import tempfile
+
+        self._file.close()
+        self._elsewhere = tempfile.TemporaryDirectory(prefix="swampstore-")
+        self._file = self._open(self._elsewhere.name)
+
     def close(self) -> None:
         """Release the file."""
         self._file.close()
+        if self._elsewhere is not None:
+            self._elsewhere.cleanup()
 
 
 def _walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
