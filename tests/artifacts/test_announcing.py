@@ -497,7 +497,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.replace": "the copy of the remote's index",
         "os.unlink": "the same",
     },
-    "sync/cache_lock.py": {"os.makedirs": "the cache's directory"},
+    "sync/opening.py": {"os.makedirs": "the cache's directory"},
     "sync/hashing.py": {"os.open": "only to read, with flags that keep links and pipes out"},
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",

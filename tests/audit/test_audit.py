@@ -20,7 +20,7 @@ from swampstore import Repo, open_repo
 from swampstore.audit import events, record, seal
 from swampstore.audit.segments import HOME
 from swampstore.cli.app import root
-from swampstore.cli.auditing import ONLY_WITH, UNTOLD, changes_something
+from swampstore.cli.audit import ONLY_WITH, UNTOLD, changes_something
 from swampstore.cli.command import Group
 from swampstore.errors import EXIT_NOT_PUSHED
 from swampstore.layout import ModelRef

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.vaults import cipher
+from swampstore.vaults import local_encryption
 from tests.support.command_line import CommandLine, environment
 from tests.support.fault_proxy import FaultProxy
 from tests.support.http_server import Answer, Request
@@ -30,7 +30,7 @@ pytest.importorskip("cryptography", reason="the extra `vaults` is not installed"
 def cli(
     repo_dir: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> CommandLine:
-    monkeypatch.setattr(cipher, "_ITERATIONS", 10)
+    monkeypatch.setattr(local_encryption, "_ITERATIONS", 10)
     return CommandLine(repo_dir, capsysbinary, monkeypatch)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo
-from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
+from swampstore.runs.method_run import MethodRequest, MethodResult, RunListener, run_method
 from swampstore.runs.outputs import LIVE_LOGS, Outputs
 from swampstore.runs.writing import WorkflowStep
 from tests.support.command_line import CommandLine
@@ -24,7 +24,7 @@ def cli(
     return CommandLine(repo_dir, capsysbinary, monkeypatch)
 
 
-class Hearing:
+class Hearing(RunListener):
     """Remembers what a run shows."""
 
     def __init__(self) -> None:
@@ -32,9 +32,6 @@ class Hearing:
 
     def out(self, stream: str, data: bytes) -> None:
         self.shown.append((stream, data))
-
-    def event(self, kind: str, **details: object) -> None:
-        pass
 
 
 def run(repo: Repo, *command: str, **details: object) -> MethodResult:

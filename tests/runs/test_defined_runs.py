@@ -17,7 +17,7 @@ from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
 from swampstore.runs.reports import report, safe_name
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.runner import run_workflow
-from swampstore.vaults import Vaults, cipher
+from swampstore.vaults import Vaults, local_encryption
 
 ID = "5d0f2b0a-6f57-4c53-9f5e-0a4f8c2f9f10"
 GREET = f"""\
@@ -99,7 +99,7 @@ def test_a_secret_is_used_and_kept_nowhere(
     repo: Repo, write: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
-    monkeypatch.setattr(cipher, "_ITERATIONS", 10)
+    monkeypatch.setattr(local_encryption, "_ITERATIONS", 10)
     vaults = Vaults(repo)
     vaults.create("local_encryption", "ops")
     vaults.open("ops").put("web-token", "hunter2hunter2")

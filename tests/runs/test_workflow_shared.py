@@ -16,8 +16,8 @@ import pytest
 
 from swampstore.runs.control_area import open_control_area
 from swampstore.runs.tracker import Run, Tracker
-from swampstore.runs.workflow.history import find_run
 from swampstore.runs.workflow.record import RunRecords
+from swampstore.runs.workflow.resume import find_run
 from tests.support.command_line import run_on_terminal
 from tests.support.machines import Machine, ana, bob, bucket
 

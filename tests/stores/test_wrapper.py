@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 
+from swampstore.index.workers import AttentiveStore
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
@@ -16,7 +17,6 @@ from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import contents, level
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Request, StoreWrapper
-from swampstore.sync.waiting import AttentiveStore
 from swampstore.testing import StoreConformance
 from tests.support.broken_store import BrokenStore
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from swampstore import init_repo, open_repo
-from swampstore.vaults import Vaults, cipher
-from swampstore.vaults.cipher import decrypt
+from swampstore.vaults import Vaults, local_encryption
 from swampstore.vaults.keys import read_key
+from swampstore.vaults.local_encryption import decrypt
 from swampstore.vaults.migration import migrate
 from tests.support.vault_testing import keeping_program, killed_before_change
 
@@ -24,7 +24,7 @@ ENCRYPTED = "secrets/local_encryption/ops"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cipher, "_ITERATIONS", 10)
+    monkeypatch.setattr(local_encryption, "_ITERATIONS", 10)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swampstore import Repo
 from swampstore.marker import update_marker
 from swampstore.redaction import Redactor
-from swampstore.vaults import Vault, Vaults, cipher
+from swampstore.vaults import Vault, Vaults, local_encryption
 from swampstore.vaults.errors import SecretNotFoundError, VaultNotFoundError
 from swampstore.vaults.events import events
 from swampstore.vaults.references import Reference, Resolver, parse_reference, references_in
@@ -34,7 +34,7 @@ ORIGIN = Origin("@acme/db", "m-1", "create", "user", "main")
 
 @pytest.fixture
 def vaults(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Vaults:
-    monkeypatch.setattr(cipher, "_ITERATIONS", 10)
+    monkeypatch.setattr(local_encryption, "_ITERATIONS", 10)
     vaults = Vaults(repo)
     vaults.create("local_encryption", "ops", audit_reads=True)
     return vaults

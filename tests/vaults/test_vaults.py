@@ -23,8 +23,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.marker import update_marker
-from swampstore.vaults import Provider, Vault, Vaults, cipher
-from swampstore.vaults.cipher import decrypt, encrypt
+from swampstore.vaults import Provider, Vault, Vaults, local_encryption
 from swampstore.vaults.errors import (
     SecretDamagedError,
     SecretNotFoundError,
@@ -36,6 +35,7 @@ from swampstore.vaults.errors import (
 )
 from swampstore.vaults.events import events
 from swampstore.vaults.keys import create_key, read_key, ssh_key
+from swampstore.vaults.local_encryption import decrypt, encrypt
 from swampstore.vaults.migration import migrate
 from tests.conftest import FakeClock
 from tests.support.vault_testing import keeping_program
@@ -52,7 +52,7 @@ FILE = (
 @pytest.fixture
 def vaults(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> Vaults:
     # How long it takes to guess a key is no matter of these tests.
-    monkeypatch.setattr(cipher, "_ITERATIONS", 10)
+    monkeypatch.setattr(local_encryption, "_ITERATIONS", 10)
     return Vaults(repo, environ={"HOME": "/nowhere", "PATH": os.environ["PATH"]})
 
 

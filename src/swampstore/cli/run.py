@@ -15,9 +15,10 @@ import click
 from swampstore.cli.command import Command, pass_session
 from swampstore.cli.options import model_argument, tag_option
 from swampstore.cli.session import Session
+from swampstore.runs.method_run import MethodRequest, RunListener, run_method
 
 if TYPE_CHECKING:
-    from swampstore.runs.method_run import MethodRequest, MethodResult
+    from swampstore.runs.method_run import MethodResult
     from swampstore.runs.processes import Interruption
 
 _GC = "gc"
@@ -112,8 +113,6 @@ def run(  # noqa: PLR0913 - one for each option
     with --json its output goes to standard error. An interruption reaches the command, a second
     one kills it.
     """
-    from swampstore.runs.method_run import MethodRequest, run_method
-
     request = MethodRequest(
         model,
         method,
@@ -167,7 +166,7 @@ def _tell(session: Session, result: MethodResult) -> None:
     raise click.exceptions.Exit(result.exit_code)
 
 
-class _Terminal:
+class _Terminal(RunListener):
     """Passes on what a method prints. Somebody who stops reading does not stop the method."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -187,9 +186,6 @@ class _Terminal:
             target.flush()
         except OSError:
             self._to[stream] = None
-
-    def event(self, kind: str, **details: Any) -> None:
-        """Show nothing: what comes from the method is what is shown."""
 
 
 def _raw(stream: Any) -> Any:

@@ -86,7 +86,7 @@ def _run(root: click.Command, arguments: list[str]) -> int:
 def _audit(session: Session, status: int, error: BaseException | None = None) -> None:
     """Write the event of a command that worked on a repository."""
     if session.repo is not None and session.context is not None:
-        from swampstore.cli.auditing import record_command
+        from swampstore.cli.audit import record_command
 
         with contextlib.suppress(SwampstoreError, OSError):
             record_command(session, status, error)

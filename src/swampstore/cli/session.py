@@ -37,7 +37,7 @@ class Session:
         self.datastore: str | None = None
         # Why what the command did is here and not on the remote, to be told after its result.
         self.unpushed: SwampstoreError | None = None
-        # What the audit is told at the end, see `auditing`.
+        # What the audit is told at the end, see `audit`.
         self.context: click.Context | None = None
         self.repo: Repo | None = None
         self.models: list[str] = []

@@ -154,7 +154,7 @@ def _resume(
     from swampstore.cli.run import heard
     from swampstore.runs.inputs import parse_pairs
     from swampstore.runs.workflow.files import Workflows
-    from swampstore.runs.workflow.history import find_run
+    from swampstore.runs.workflow.resume import find_run
     from swampstore.runs.workflow.runner import RunOptions, resume_workflow
 
     workflow = Workflows(repo).require(find_run(repo, run_id).workflow_id)
@@ -342,7 +342,7 @@ def list_(session: Session) -> None:
 def history(session: Session, workflow: str | None, status: str | None, limit: int | None) -> None:
     """List the runs of workflows, those that began last first."""
     from swampstore.cli.workflow_text import duration_text
-    from swampstore.runs.workflow.history import past_runs
+    from swampstore.runs.workflow.resume import past_runs
 
     with session.open_repo() as repo:
         found = [
@@ -386,7 +386,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
 def show(session: Session, run_id: str) -> None:
     """Show a run: its jobs and steps, and where it is or how it ended."""
     from swampstore.cli.workflow_text import run_text
-    from swampstore.runs.workflow.history import find_run
+    from swampstore.runs.workflow.resume import find_run
 
     with session.open_repo() as repo:
         record = find_run(repo, run_id)

@@ -10,13 +10,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 from swampstore.errors import SwampstoreError
 from swampstore.index.errors import SyncTimeoutError
+from swampstore.stores.protocol import Store
+from swampstore.stores.wrapper import Request, StoreWrapper
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_PAGE = 1000
 
 
 class Deadline:
@@ -115,3 +120,30 @@ def _next(done: queue.SimpleQueue[Done[T, R] | BaseException], deadline: Deadlin
         if isinstance(finished, BaseException):
             raise finished
         return finished
+
+
+class AttentiveStore(StoreWrapper):
+    """A store around a store that hears Ctrl-C. Past its `deadline` it raises SyncTimeoutError.
+
+    The client of a store waits outside the interpreter, where neither reaches it: a server that
+    says nothing would hold a command up for as long as its timeouts allow. So a request of the
+    main thread is made by another one, which is not waited for any longer than need be.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.deadline = Deadline()
+
+    def around(self, request: Request, send: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
+        """Make a request in another thread, and wait for its answer no longer than need be."""
+        if threading.current_thread() is not threading.main_thread():
+            return send()
+        [(_, result, error)] = in_parallel(lambda ask: ask(), [send], 1, self.deadline)
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # without an error there is a result
+
+    def listing(self, request: Request, found: Iterator[T]) -> Iterator[T]:
+        """Wait for a listing page by page."""
+        while page := self.around(request, lambda: tuple(islice(found, _PAGE))):
+            yield from page

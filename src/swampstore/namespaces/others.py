@@ -20,6 +20,7 @@ from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.index.base import Base
 from swampstore.index.state import META_ETAG, Agreements
+from swampstore.index.workers import AttentiveStore
 from swampstore.layout import check_namespace
 from swampstore.namespaces.other import (
     ContentMemory,
@@ -31,7 +32,6 @@ from swampstore.namespaces.other import (
 from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
-from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.catalog.select import LoadContent, Query
@@ -129,7 +129,7 @@ def _origin(config: Config) -> str:
 
 def _open_store(repo: OpenRepo) -> Store:
     if repo.config.remote is not None:
-        from swampstore.sync.waiting import AttentiveStore
+        from swampstore.index.workers import AttentiveStore
 
         return AttentiveStore(repo.connection.store)
     from swampstore.stores.directory import DirectoryStore

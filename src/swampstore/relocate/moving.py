@@ -24,8 +24,8 @@ from swampstore.index.path_map import Names
 from swampstore.index.report import Progress, Step
 from swampstore.layout import DEFERRED, METADATA, is_internal, is_temp, parse_version
 from swampstore.relocate.destinations import Destination, Moved
+from swampstore.sync.complete import is_content_here
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.whole import is_content_here
 from swampstore.yaml_dialect import load_mapping
 
 _SEGMENTS_OF_A_VERSION = 5

@@ -1,11 +1,13 @@
 """What a request stands for: the definition, the code, and the arguments before they are evaluated.
 
-Everything that can be wrong before anything runs is found here, without any lock.
+Everything that can be wrong before anything runs is found here, without any lock; only what needs
+the model's data is looked at when its lock is held: `check_deleted`, `check_vaults` and, if the
+method does more than read or list, the checks of its class (`run_checks`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +16,23 @@ from swampstore.clock import to_iso
 from swampstore.errors import ModelNotFoundError, ValidationError
 from swampstore.layout import MAX_SEGMENT_BYTES, ModelRef, check_segment, why_no_key
 from swampstore.runs import shell
+from swampstore.runs.context import MethodContext, sensitive_of, told
 from swampstore.runs.definitions import Definition, Definitions, adhoc
-from swampstore.runs.errors import MethodNotFoundError, ModelTypeNotFoundError
+from swampstore.runs.errors import (
+    CheckFailedError,
+    MethodNotFoundError,
+    ModelTypeNotFoundError,
+    ResourceDeletedError,
+)
 from swampstore.runs.outputs import stem
-from swampstore.runs.writing import Spec
+from swampstore.runs.writing import RESOURCE, Spec
 
 if TYPE_CHECKING:
+    from swampstore.artifact import Artifact
     from swampstore.repo import Repo
     from swampstore.runs.method_run import MethodRequest
-    from swampstore.runs.models import Method, ModelType
+    from swampstore.runs.models import Check, Method, ModelType
+    from swampstore.vaults import Vaults
 
 OPENING = "${{"
 CREATE, READ, UPDATE, DELETE, LIST = "create", "read", "update", "delete", "list"
@@ -239,3 +249,80 @@ def holds_expression(value: Any) -> bool:
 def _properties(schema: Mapping[str, Any] | None) -> Mapping[str, Any]:
     found = (schema or {}).get("properties")
     return found if isinstance(found, Mapping) else {}
+
+
+def run_checks(context: MethodContext, target: Target, instance: Any) -> None:
+    """Run the checks of a model class; raise CheckFailedError saying which one failed, and why."""
+    if not is_mutating(target.kind):
+        return
+    for check in _wanted(target):
+        try:
+            answer = getattr(instance, check.attribute)(context)
+        except Exception as error:
+            raise _failed(target, check, told(error)) from error
+        if answer is False or isinstance(answer, str):
+            raise _failed(target, check, answer or "")
+
+
+def _failed(target: Target, check: Check, why: str) -> CheckFailedError:
+    return CheckFailedError(
+        f"the check {check.name} of {target.model} failed{': ' if why else ''}{why}",
+        hint="Repair that, or pass --skip-checks.",
+    )
+
+
+def _wanted(target: Target) -> Iterator[Check]:
+    """Yield the checks for a method: those its class declares, as the definition says."""
+    assert target.code is not None
+    declared, said = target.code.checks, target.definition.checks
+    required, skipped = ({*(said.get(key) or ())} for key in ("require", "skip"))
+    if unknown := sorted(required - {*declared}):
+        raise CheckFailedError(
+            f"{target.definition.name} requires the check {unknown[0]}, which {target.model.type}"
+            " does not have",
+            hint=f"It has: {', '.join(sorted(declared)) or 'none'}.",
+        )
+    for name, check in sorted(declared.items()):
+        is_meant = not check.methods or target.method in check.methods
+        is_on = name in required or (not check.optional and name not in skipped)
+        if is_meant and is_on:
+            yield check
+
+
+def check_vaults(target: Target, vaults: Callable[[], Vaults]) -> None:
+    """Raise VaultNotFoundError if something that a method may write has no vault to go to."""
+    for spec in target.specs.values():
+        if spec.is_sensitive or (spec.schema and "sensitive" in str(spec.schema)):
+            from swampstore.vaults import sensitive
+
+            found = sensitive_of(spec, target.definition.resources)
+            sensitive.check_vaults(vaults(), found)
+
+
+def check_deleted(repo: Repo, target: Target) -> None:
+    """Raise ResourceDeletedError if a method wants what was deleted, all of it."""
+    if target.kind not in (READ, UPDATE):
+        return
+    found = [*_resources(repo, target)]
+    if found and all(one.is_deleted for one in found):
+        raise ResourceDeletedError(
+            f"everything of {target.model} was deleted, the last at {found[-1].row.created_at}",
+            hint="Create it again first.",
+        )
+
+
+def live_resources(repo: Repo, target: Target) -> list[str]:
+    """Return the names of the resources of a model that were not deleted."""
+    return [one.name for one in _resources(repo, target) if not one.is_deleted]
+
+
+def _resources(repo: Repo, target: Target) -> Iterator[Artifact]:
+    """Yield the newest version, deletion markers included, of every declared resource."""
+    specs = {spec.name for spec in target.specs.values() if spec.kind == RESOURCE}
+    repo.ready()
+    names = {*repo.catalog.names(target.model), *repo.tree.subdirs(target.model.rel)}
+    for name in sorted(names):
+        for newest in repo.versions(target.model, name, limit=1):
+            tags = newest.tags
+            if tags.get("type") == RESOURCE and tags.get("specName") in specs:
+                yield newest

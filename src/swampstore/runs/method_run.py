@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from swampstore.audit import record
 from swampstore.clock import to_iso
@@ -30,7 +30,7 @@ from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.redaction import Redactor
 from swampstore.repo.definition_files import AUTO_DEFINITIONS
-from swampstore.runs import preflight, shell
+from swampstore.runs import method_plan, shell
 from swampstore.runs.capture import RunLog
 from swampstore.runs.context import Calls, MethodContext, RunState, told
 from swampstore.runs.definitions import Definitions
@@ -78,8 +78,8 @@ __all__ = [
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 
 
-class RunListener(Protocol):
-    """Hears what a run does."""
+class RunListener:
+    """Hears what a run does. This one does nothing with it."""
 
     def out(self, stream: str, data: bytes) -> None:
         """Hear what comes from `stdout` or `stderr`, without secrets."""
@@ -88,15 +88,7 @@ class RunListener(Protocol):
         """Hear that something happened."""
 
 
-class _Silent(RunListener):
-    def out(self, stream: str, data: bytes) -> None:
-        pass
-
-    def event(self, kind: str, **details: Any) -> None:
-        pass
-
-
-silent = _Silent()
+silent = RunListener()
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,8 +584,8 @@ class _MethodRun:
     # What the method does ------------------------------------------------------------------------
 
     def _perform(self, context: MethodContext) -> None:
-        preflight.check_deleted(self._repo, self._target)
-        preflight.check_vaults(self._target, lambda: self._vaults)
+        method_plan.check_deleted(self._repo, self._target)
+        method_plan.check_vaults(self._target, lambda: self._vaults)
         if self._request.command is not None:
             argv = [*self._request.command]
             if holds_expression(argv):
@@ -617,13 +609,13 @@ class _MethodRun:
         instance = code.cls()
         with _deadline(self._cancelled, self._request.timeout), printing_to_log(context.state):
             if not self._request.skip_checks:
-                preflight.run_checks(context, self._target, instance)
+                method_plan.run_checks(context, self._target, instance)
             with _reachable(self._cancelled):
                 getattr(instance, declared.attribute)(context, **arguments)
 
     def _mark_deleted(self) -> None:
         """Leave a deletion marker for every resource that the model has."""
-        for name in preflight.live_resources(self._repo, self._target):
+        for name in method_plan.live_resources(self._repo, self._target):
             with self._writing.lock:
                 self._repo.artifacts.mark_deleted(self._model, name, method=self._method)
 

@@ -6,12 +6,14 @@
         return f"# {hours} hours", {"hours": hours}
 
 A definition or a workflow says in `reports` which it requires and which it skips. They run when the
-method has ended, whatever it wrote; one that raises makes the run a failed one.
+method has ended, whatever it wrote; one that raises makes the run a failed one. Those of a workflow
+are saved for the model that the workflow is, before its run has ended.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,13 +22,17 @@ from swampstore.artifacts.metadata import Draft, Owner
 from swampstore.artifacts.save import to_json_bytes
 from swampstore.errors import SwampstoreError
 from swampstore.layout import DataRef, ModelRef, check_data_name
+from swampstore.redaction import Redactor
 from swampstore.runs.errors import ReportNotFoundError
 from swampstore.runs.outputs import Output, WrittenArtifact
 
 if TYPE_CHECKING:
-    from swampstore.redaction import Redactor
+    from collections.abc import Sequence
+
     from swampstore.repo import Repo
     from swampstore.runs.errors import ModelTypeError
+    from swampstore.runs.workflow.definition import Workflow
+    from swampstore.runs.workflow.record import RunRecord
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -320,3 +326,48 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
 def _cell(value: Any) -> str:
     text = value if isinstance(value, str) else to_json_bytes(value).decode()
     return " ".join(text.split()).replace("|", "\\|")
+
+
+def write_workflow_reports(
+    repo: Repo, workflow: Workflow, record: RunRecord, reports: Sequence[Report]
+) -> str | None:
+    """Write the reports of a run, name them in its record, and return why one failed, if so.
+
+    Belongs into a session of the workflow. What a killed process wrote, and did not name in the
+    record, is taken back.
+    """
+    _take_back(repo, workflow, record)
+    context = ReportContext(
+        repo=repo,
+        scope=WORKFLOW,
+        model=workflow.ref,
+        name=workflow.name,
+        status=record.status,
+        owner=Owner(
+            "workflow-step",
+            workflow.id,
+            workflow_id=workflow.id,
+            workflow_run_id=record.id,
+            workflow_name=workflow.name,
+        ),
+        inputs=record.inputs or {},
+        run=record.to_json(),
+    )
+    written = run_reports(reports, context, Redactor())
+    record.workflow_data_artifacts = [
+        *(record.workflow_data_artifacts or ()),
+        *(artifact.to_json() for one in written for artifact in one.artifacts),
+    ] or None
+    return failure(written)
+
+
+def _take_back(repo: Repo, workflow: Workflow, record: RunRecord) -> None:
+    named = {str(one.get("dataId")) for one in record.workflow_data_artifacts or ()}
+    found = repo.query(
+        f"modelType == {json.dumps(workflow.ref.type)} && modelId == {json.dumps(workflow.id)}"
+        f" && workflowRunId == {json.dumps(record.id)} && version > 0"
+        f" && ns == {json.dumps(repo.config.namespace)}"
+    )
+    for one in found:
+        if one.id not in named:
+            repo.store.delete_versions(one.ref, [one.version])

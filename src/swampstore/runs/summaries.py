@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.catalog.query.records import Selection, fields, selection
+from swampstore.catalog.query.plan import Selection, fields, selection
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.index.base_file import BaseFile
 from swampstore.layout import is_temp

@@ -9,8 +9,8 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.workers import AttentiveStore
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits

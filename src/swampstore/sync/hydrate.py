@@ -13,11 +13,11 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.report import Progress
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreError
+from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
 from swampstore.sync.pull_plan import PullWork
 from swampstore.sync.transfer import Transfer
-from swampstore.sync.whole import speaks_of
 
 
 @dataclass(frozen=True, slots=True)

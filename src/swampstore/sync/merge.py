@@ -19,9 +19,9 @@ from swampstore.index.path_kinds import version_file
 from swampstore.index.report import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.sync.complete import is_complete, is_content_here
 from swampstore.sync.context import SyncContext
 from swampstore.sync.scan import is_covered
-from swampstore.sync.whole import is_complete, is_content_here
 
 if TYPE_CHECKING:
     from swampstore.index.base import Known

@@ -7,6 +7,9 @@ a cache puts its index together in `pipeline.index_writer`.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -15,10 +18,12 @@ from swampstore.artifacts.mutation import Mutations
 from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
-from swampstore.files import Tree
+from swampstore.errors import LockTimeoutError
+from swampstore.files import Tree, disk_errors, open_shared
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
+from swampstore.index.workers import AttentiveStore
 from swampstore.layout import DataRef
 from swampstore.locks.inspection import Deletions
 from swampstore.locks.manager import LockManager
@@ -27,16 +32,76 @@ from swampstore.stores.config import store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.access_times import Uses
-from swampstore.sync.cache_lock import CacheLock
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.evict import CacheBound
 from swampstore.sync.install import ArtifactLanding, PlainLanding
 from swampstore.sync.service import CommitLock, SyncService
-from swampstore.sync.waiting import AttentiveStore
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits
+
+_FILE = "_catalog.db-sync-lock"
+_PAUSE = 0.05
+
+
+class CacheLock:
+    """The lock of one cache. Whoever holds it may enter it again."""
+
+    def __init__(self, cache_dir: str, timeout: float) -> None:
+        self._cache_dir = cache_dir
+        self._timeout = timeout
+        self._is_held = False
+
+    @contextlib.contextmanager
+    def holding(self, patience: float | None = None) -> Iterator[None]:
+        """Wait for the lock, for `patience` seconds if that is longer than usual, and hold it."""
+        if self._is_held:
+            yield
+            return
+        with self._opened() as fd:
+            self._wait(fd, max(patience or 0.0, self._timeout))
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[bool]:
+        """Hold the lock if nobody does; say whether that is so."""
+        with self._opened() as fd:
+            yield _is_locked(fd)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        with disk_errors(self._cache_dir):
+            os.makedirs(self._cache_dir, exist_ok=True)
+            path = f"{self._cache_dir}/{_FILE}"
+            fd = open_shared(path)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _wait(self, fd: int, patience: float) -> None:
+        end = time.monotonic() + patience
+        while not _is_locked(fd):
+            if time.monotonic() > end:
+                raise LockTimeoutError(
+                    f"another sync of {self._cache_dir} is running for over {patience:g} s",
+                    hint="Wait for it; SWAMP_LOCK_TIMEOUT_MS sets how long.",
+                )
+            time.sleep(_PAUSE)
+
+
+def _is_locked(fd: int) -> bool:
+    """Lock a file, unless somebody else has; return whether it is ours."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class OpenRepo(Protocol):

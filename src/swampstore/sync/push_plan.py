@@ -16,12 +16,12 @@ from swampstore.index.report import Conflict
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
+from swampstore.sync.complete import is_complete, is_content_here, why_withheld
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.scan import Changed
 from swampstore.sync.uploads import Upload
-from swampstore.sync.whole import is_complete, is_content_here, why_withheld
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import to_iso
 from swampstore.files.signature import signature
@@ -30,7 +30,7 @@ from swampstore.index.report import (
 from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
-from swampstore.sync.cache_lock import CacheLock
+from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
@@ -43,7 +43,9 @@ from swampstore.sync.push_plan import Plan
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
-from swampstore.sync.whole import speaks_of
+
+if TYPE_CHECKING:
+    from swampstore.sync.opening import CacheLock
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.

@@ -27,8 +27,8 @@ from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.sync.complete import check_saved
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.whole import check_saved
 
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20

@@ -1,13 +1,22 @@
-"""A predicate split in two: what SQL answers, and what is left to evaluate on each row."""
+"""A predicate split in two: what SQL answers, and what is left to evaluate on each row.
+
+`plan` is for artifacts, `selection` for other records, outputs and runs:
+
+    found = selection('status == "failed" && durationMs > 1000', FIELDS)
+    db.execute(f"SELECT ... FROM output c WHERE {found.where}", found.params)
+
+Every column that a field of `selection` names must be NOT NULL: in SQL, NULL stands for an error
+of CEL.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from swampstore.catalog.query.check import check_predicate
 from swampstore.catalog.query.evaluate import EVALUATION_ERRORS, Record, evaluator
-from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, roots
+from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, Field, asking_about, roots
 from swampstore.catalog.query.sql import Sql, SqlValue, joined, translate
 from swampstore.catalog.query.syntax import parse
 from swampstore.catalog.query.tree import (
@@ -15,6 +24,7 @@ from swampstore.catalog.query.tree import (
     Expr,
     Ident,
     Index,
+    Kind,
     Literal,
     Logical,
     Member,
@@ -76,19 +86,11 @@ def matcher(plan: Plan) -> Callable[[Record], bool] | None:
     """
     if plan.residual is None:
         return None
-    evaluate = evaluator(parse(plan.residual), plan.residual)
-
-    def matches(record: Record) -> bool:
-        try:
-            return evaluate(record) is True
-        except EVALUATION_ERRORS:
-            return False
-
-    return matches
+    return _matcher(evaluator(parse(plan.residual), plan.residual))
 
 
-def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozenset[str]) -> Plan:
-    implicit_latest = not fields & _VERSION_FIELDS
+def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], asked: frozenset[str]) -> Plan:
+    implicit_latest = not asked & _VERSION_FIELDS
     # What waits for the commit of its group is there for those who know its number.
     conditions = [Sql("c.is_latest = 1" if implicit_latest else "c.deferred = 0", (), "bool")]
     conditions.append(Sql("c.lifecycle = 'active'", (), "bool"))
@@ -98,7 +100,7 @@ def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], fields: frozens
         where=joined("AND", [condition.text for condition in conditions]),
         params=tuple(value for condition in conditions for value in condition.params),
         residual=render(_conjunction(left)) if left else None,
-        needs_content=bool(fields & CONTENT_FIELDS),
+        needs_content=bool(asked & CONTENT_FIELDS),
         implicit_latest=implicit_latest,
         # The tag table knows the tags of latest versions only.
         tags=tuple(tag for part, _ in answered for tag in _tag(part)) if implicit_latest else (),
@@ -143,3 +145,47 @@ def _tag(part: Expr) -> list[tuple[str, str]]:
         case (Index(Ident("tags"), Literal("string", str(key))), value):
             return [(key, value)]
     return []
+
+
+class Selection(NamedTuple):
+    """A condition over the row `c`, and the test for what SQL left open, None if nothing."""
+
+    where: str
+    params: tuple[SqlValue, ...]
+    matches: Callable[[Record], bool] | None
+
+
+def fields(**kinds: tuple[str, Kind]) -> dict[str, Field]:
+    """Return fields by name, each given as its column and its type."""
+    return {name: Field(name, column, kind) for name, (column, kind) in kinds.items()}
+
+
+def selection(predicate: str | None, known: Mapping[str, Field]) -> Selection:
+    """Return how to find the records for which a predicate holds; raise QueryError.
+
+    The CEL library is only imported if something is left that SQL cannot answer.
+    """
+    if predicate is None:
+        return Selection("1", (), None)
+    with asking_about(known):
+        expr = parse(predicate)
+        check_predicate(expr, predicate)
+        parts = [(part, translate(part)) for part in conjuncts(expr)]
+        left = [part for part, sql in parts if sql is None]
+        evaluate = evaluator(_conjunction(left), predicate) if left else None
+    answered = [sql for _, sql in parts if sql is not None]
+    return Selection(
+        joined("AND", [sql.text for sql in answered]) if answered else "1",
+        tuple(value for sql in answered for value in sql.params),
+        None if evaluate is None else _matcher(evaluate),
+    )
+
+
+def _matcher(evaluate: Callable[[Record], object]) -> Callable[[Record], bool]:
+    def matches(record: Record) -> bool:
+        try:
+            return evaluate(record) is True
+        except EVALUATION_ERRORS:
+            return False
+
+    return matches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -11,35 +11,16 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import dry_run_option, yes_option
 from swampstore.cli.rendering import counted, printable, size_text, table
 from swampstore.cli.session import Session
-from swampstore.retention import DataGc, DataPrune, RunGc
+from swampstore.retention import DataGc, DataPrune, GcReport, PruneReport, RunGc, RunGcReport
 from swampstore.retention.lifetimes import parse_duration
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
-    from swampstore.retention import GcReport, PruneReport, RunGcReport
 
 _SHOWN = 50
 
 
-class _Report(Protocol):
-    @property
-    def dry_run(self) -> bool: ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]: ...
-
-    def to_json(self) -> dict[str, Any]: ...
-
-
-R_co = TypeVar("R_co", bound=_Report, covariant=True)
-
-
-class _Cleanup(Protocol[R_co]):
-    """Something that was planned, and can be shown or done."""
-
-    def preview(self) -> R_co: ...
-
-    def run(self) -> R_co: ...
+R = TypeVar("R", GcReport, PruneReport, RunGcReport)
 
 
 @command(
@@ -59,7 +40,16 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
         collection = DataGc(repo)
         versions = counted(collection.plan.version_count, "version")
         question = f"Delete {versions}?" if collection.plan.removals else ""
-        _clean_up(session, repo, collection, _gc_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(
+            session,
+            repo,
+            collection.preview,
+            collection.run,
+            _gc_text,
+            question,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 @command(
@@ -84,7 +74,16 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
         names = counted(pruning.plan.name_count, "data name")
         models = counted(len(pruning.plan.models), "model")
         question = f"Delete {names} of {models} for good?" if pruning.plan.models else ""
-        _clean_up(session, repo, pruning, _prune_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(
+            session,
+            repo,
+            pruning.preview,
+            pruning.run,
+            _prune_text,
+            question,
+            dry_run=dry_run,
+            yes=yes,
+        )
 
 
 @command(
@@ -112,7 +111,16 @@ def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
         collection = RunGc(repo, age)
         records = counted(len(collection.plan.removals), "record")
         question = f"Delete {records}?" if collection.plan.removals else ""
-        _clean_up(session, repo, collection, _run_gc_text, question, dry_run=dry_run, yes=yes)
+        _clean_up(
+            session,
+            repo,
+            collection.preview,
+            collection.run,
+            _run_gc_text,
+            question,
+            dry_run=dry_run,
+            yes=yes,
+        )
         if not dry_run and repo.config.remote is not None:
             from swampstore.runs.tracker import Tracker
 
@@ -122,8 +130,9 @@ def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:
 def _clean_up(
     session: Session,
     repo: Repo,
-    cleanup: _Cleanup[R_co],
-    text: Callable[[R_co], str],
+    preview: Callable[[], R],
+    run: Callable[[], R],
+    text: Callable[[R], str],
     question: str,
     *,
     dry_run: bool,
@@ -131,16 +140,16 @@ def _clean_up(
 ) -> None:
     """Carry a cleanup out as the options say; an empty question needs no answer."""
     if dry_run:
-        report = cleanup.preview()
+        report = preview()
     else:
         if question and not (yes or session.json):
-            session.note(text(cleanup.preview()))
+            session.note(text(preview()))
         if question and not session.confirm(question, yes=yes):
             session.show_cancelled()
             return
         # Nothing but what was shown is deleted, and only if it is still due after the pull.
         with session.working(repo):
-            report = cleanup.run()
+            report = run()
     session.show(report.to_json(), lambda: text(report))
     if not session.json:
         for warning in report.warnings:
@@ -203,7 +212,7 @@ def _run_gc_text(report: RunGcReport) -> str:
     return _with_table(["kind", "record", "status", "date", "size"], rows, summary)
 
 
-def _verb(report: _Report) -> str:
+def _verb(report: GcReport | PruneReport | RunGcReport) -> str:
     return "Would delete" if report.dry_run else "Deleted"
 
 

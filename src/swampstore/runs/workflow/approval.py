@@ -10,9 +10,9 @@ from swampstore.errors import SwampstoreError
 from swampstore.layout import ModelRef
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.workflow.definition import WORKFLOW_TYPE
-from swampstore.runs.workflow.history import find_run
 from swampstore.runs.workflow.reading import listed
 from swampstore.runs.workflow.record import WAITING, JobRecord, RunRecord, RunRecords, StepRecord
+from swampstore.runs.workflow.resume import find_run
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo

@@ -4,6 +4,8 @@ A step may have been killed at any moment. The output record of its attempt is w
 decides: with one, the attempt is over, and is accounted for as if nothing had happened. Without
 one, the attempt never ended, and the versions that it wrote are taken back, so that the next one
 gets the numbers which it would have had. Both is done under the lock of the model.
+
+Whoever finds or lists runs marks those whose process died on the way.
 """
 
 from __future__ import annotations
@@ -334,3 +336,17 @@ def _is_lost(repo: Repo, record: RunRecord) -> bool:
 def models_of(record: RunRecord) -> Sequence[str]:
     """Return the addresses of the models whose steps have begun."""
     return sorted({step.model for _, step in record.steps() if step.model})
+
+
+def find_run(repo: Repo, run_id: str) -> RunRecord:
+    """Return the run whose id is or begins with this; raise RunNotFoundError without one."""
+    record = RunRecords(repo).find(run_id)
+    reap(repo, record)
+    return record
+
+
+def past_runs(repo: Repo, workflow_id: str | None = None) -> Iterator[RunRecord]:
+    """Yield the runs, those that began last first."""
+    for record in RunRecords(repo).all(workflow_id):
+        reap(repo, record)
+        yield record

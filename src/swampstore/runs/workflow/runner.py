@@ -344,7 +344,7 @@ def carry_out(state: RunState) -> None:
 
 def _save_evaluated(state: RunState) -> None:
     """Keep the workflow as it is carried out, for people and for other clients."""
-    from swampstore.runs.workflow.evaluated import save_evaluated
+    from swampstore.runs.workflow.files import save_evaluated
 
     save_evaluated(state.repo, state.workflow, state.inputs)
 
@@ -377,12 +377,12 @@ def _finish(state: RunState) -> None:
 
 
 def _report(state: RunState, status: str) -> str | None:
-    from swampstore.runs.workflow.reporting import write_reports
+    from swampstore.runs.reports import write_workflow_reports
 
     record = state.live.record
     before, record.status = record.status, status
     try:
-        return write_reports(state.repo, state.workflow, record, state.reports)
+        return write_workflow_reports(state.repo, state.workflow, record, state.reports)
     finally:
         record.status = before
 

@@ -17,7 +17,7 @@ from swampstore.clock import to_iso
 from swampstore.errors import LockTimeoutError, SwampstoreError
 from swampstore.layout import ModelRef
 from swampstore.locks.record import LockLostError
-from swampstore.runs.method_run import MethodRequest, WorkflowStep, run_method
+from swampstore.runs.method_run import MethodRequest, RunListener, WorkflowStep, run_method
 from swampstore.runs.outputs import Output, Outputs, WrittenArtifact
 from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import events
@@ -158,7 +158,7 @@ class RunState:
         return to_iso(self.repo.clock())
 
 
-class _StepOutput:
+class _StepOutput(RunListener):
     """Passes what a command writes on to the log and the listener of the run."""
 
     def __init__(self, state: RunState, job: str, step: str) -> None:
@@ -168,9 +168,6 @@ class _StepOutput:
     def out(self, stream: str, data: bytes) -> None:
         self._state.log.out(self._about, data)
         self._state.shared.listener.out(self._about, stream, data)
-
-    def event(self, kind: str, **details: Any) -> None:
-        """Tell nothing: the run tells of its steps itself."""
 
 
 class StepRun:
