@@ -17,8 +17,7 @@ from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.reindex import Reindexed, reindex
-from swampstore.pipeline.reindex.rebuilding import write_shard
+from swampstore.pipeline.reindex import Reindexed, reindex, write_shard
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written

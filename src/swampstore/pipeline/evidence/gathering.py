@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -53,16 +53,6 @@ def everything(rel: str) -> bool:
     """Choose every path."""
     del rel
     return True
-
-
-class Table(Protocol):
-    """A kind of evidence. Instances are pickled to the executors."""
-
-    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[Any]:
-        """Cut the evidence of one place into pieces. Runs on the driver."""
-
-    def rows(self, number: int, place: Place, piece: Any, store: Store) -> Iterator[Row]:
-        """Yield the evidence of a piece, and in the end its sum. Runs in a task."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +217,7 @@ Share = tuple[int, Any]
 """The number of a place, and what of it one task reads."""
 
 
-def shares_of(table: Table, places: Places, tasks: int) -> list[Share]:
+def shares_of(table: Claims | Listing, places: Places, tasks: int) -> list[Share]:
     """Cut the evidence of places into what each of about so many tasks reads."""
     shares: list[Share] = []
     of_each = math.ceil(2 * tasks / (len(places) + 1))
@@ -238,7 +228,7 @@ def shares_of(table: Table, places: Places, tasks: int) -> list[Share]:
 
 
 def gathered(
-    spark: SparkSession, table: Table, places: Places, shares: Sequence[Share]
+    spark: SparkSession, table: Claims | Listing, places: Places, shares: Sequence[Share]
 ) -> DataFrame:
     """Return the evidence that is shared out, with its sums. Nothing is read yet."""
     if not shares:

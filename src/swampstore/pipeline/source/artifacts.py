@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import LatestOfSteps, latest_of, parse_marker
@@ -42,19 +42,6 @@ if TYPE_CHECKING:
     from swampstore.pipeline.source.commits import Brought
 
 
-class Versions(Protocol):
-    """Where the versions of a place are described."""
-
-    def marker(self, ref: DataRef) -> int | None:
-        """Return the version that a name's marker names, None if it is absent or nonsense."""
-
-    def row(self, ref: DataRef, version: int) -> Row | None:
-        """Return a version's row, None if it is gone; raise MetadataError if it is damaged."""
-
-    def is_deferred(self, ref: DataRef, version: int) -> bool:
-        """Whether a version was written to be committed later, and was not yet."""
-
-
 @dataclass(frozen=True)
 class StoredVersions:
     """Versions as objects of a store. What is deferred never gets there."""
@@ -63,12 +50,12 @@ class StoredVersions:
     names: Names
 
     def marker(self, ref: DataRef) -> int | None:
-        """See Versions.marker."""
+        """Return the version that a name's marker names, None if it is absent or nonsense."""
         data = self._read(ref.latest_rel)
         return None if data is None else parse_marker(data)
 
     def row(self, ref: DataRef, version: int) -> Row | None:
-        """See Versions.row."""
+        """Return a version's row, None if it is gone; raise MetadataError if it is damaged."""
         key = self.names.remote(ref.file_rel(version, METADATA))
         data = self._read(ref.file_rel(version, METADATA))
         if data is None:
@@ -77,7 +64,7 @@ class StoredVersions:
         return row_of(self.names.namespace, ref, metadata, deferred=False)
 
     def is_deferred(self, ref: DataRef, version: int) -> bool:
-        """See Versions.is_deferred."""
+        """Whether a version was written to be committed later, and was not yet."""
         del ref, version
         return False
 
@@ -96,11 +83,11 @@ class VersionsInPlace:
     namespace: str
 
     def marker(self, ref: DataRef) -> int | None:
-        """See Versions.marker."""
+        """See StoredVersions.marker."""
         return on_disk.read_marker(self.tree, ref)
 
     def row(self, ref: DataRef, version: int) -> Row | None:
-        """See Versions.row."""
+        """See StoredVersions.row."""
         metadata = on_disk.read_metadata(self.tree, ref, version)
         if metadata is None:
             return None
@@ -108,8 +95,11 @@ class VersionsInPlace:
         return row_of(self.namespace, ref, metadata, deferred=deferred)
 
     def is_deferred(self, ref: DataRef, version: int) -> bool:
-        """See Versions.is_deferred."""
+        """See StoredVersions.is_deferred."""
         return on_disk.is_deferred(self.tree, ref, version)
+
+
+Versions = StoredVersions | VersionsInPlace
 
 
 def versions_of(place: Place, store: Store) -> Versions:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -18,6 +18,7 @@ from swampstore.index.documents import Documents
 from swampstore.pipeline.errors import NotFollowableError, StreamPositionError
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins
+from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.commits import (
     Brought,
     Snapshots,
@@ -29,6 +30,7 @@ from swampstore.pipeline.source.commits import (
     look,
     read,
 )
+from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.scan import batches, hints, with_hint
 
 if TYPE_CHECKING:
@@ -140,19 +142,6 @@ def _number(option: str, text: str, *, least: int, choices: str = "") -> int:
     )
 
 
-class StreamTable(Protocol):
-    """A table that can be followed. Instances are pickled to the executors."""
-
-    @property
-    def schema(self) -> str:
-        """The columns, as SQL writes them."""
-
-    def brought_rows(
-        self, place: Place, entries: Iterable[Brought], store: Store
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of entries that were committed. Runs in a task."""
-
-
 class ChangedShards(NamedTuple):
     """What a task reads itself: shards, with the ETags that were told, and the commits meant."""
 
@@ -173,16 +162,15 @@ class Share(NamedTuple):
     piece: ChangedShards | Handful
 
 
-def followable(table: Any, name: str) -> StreamTable:
+def followable(table: Any, name: str) -> Artifacts | Index:
     """Return a table; raise ValidationError for one that no commits bring rows of."""
-    if not hasattr(table, "brought_rows"):
+    if not isinstance(table, Artifacts | Index):
         raise with_hint(
             ValidationError(
                 f"the table {name!r} cannot be followed", hint="Follow `artifacts` or `index`."
             )
         )
-    found: StreamTable = table
-    return found
+    return table
 
 
 class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is not typed here
@@ -190,7 +178,7 @@ class CommitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def __init__(
         self,
-        table: StreamTable,
+        table: Artifacts | Index,
         places: Sequence[Place],
         following: Following,
         tasks: int,

@@ -24,8 +24,7 @@ from swampstore.notices import notice
 from swampstore.pipeline.evidence.reading import Reading
 from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.reindex import GRACE
-from swampstore.pipeline.reindex.rebuilding import Rebuilding
+from swampstore.pipeline.reindex import GRACE, Rebuilding
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import FOUND, Selection, examine, is_settled
 from swampstore.pipeline.verify.repair import Repair
