@@ -96,7 +96,7 @@ def test_it_makes_claims_and_all_of_them_hold(told: str) -> None:
         "nothing is lost, on the server",
         "nor on the laptop",
         "the data is in the repository again, all of it",
-        "another backup sends what changed since then",
+        "another backup sends only what changed since then",
         "every version is there again",
         "the secret is in no backup",
         "nothing is wrong, after all of this",
