@@ -312,7 +312,13 @@ class _Page(Formatter):
             for cells, (row, *_) in zip(body, rows, strict=True):
                 value = getattr(row, "bytes" if key == "share" else key)
                 shown = self.format_field(value, spec) if spec else _label(value)
-                order = int(value.timestamp()) if isinstance(value, datetime) else value or 0
+                order = (
+                    int(value.timestamp())
+                    if isinstance(value, datetime)
+                    else 0
+                    if value is None
+                    else value
+                )
                 cells.append(html('<td class="{}" data-value="{}">{}</td>', kind, order, shown))
         # Who uses a keyboard must be able to scroll what is wider than the screen.
         return html(
