@@ -72,7 +72,8 @@ def session(tell: Tell, args: Args) -> None:
         before = set(tell.oracle.versions)
         for one in args["work"]:
             OPS[one["op"]](tell, one)
-    if not work.is_offline:
+    # Whoever could not have all there is, on a full disk for example, is told so.
+    if not work.is_offline and work.pulled is not None:
         mine = tell.oracle.versions.keys() - before
         made = {id_ for id_ in mine if tell.oracle.versions[id_].maker == tell.machine.number}
         models = set(MODELS if chosen is None else chosen)

@@ -165,6 +165,9 @@ class NameArrivals:
         return metadata._replace(staged=self._tree.shared_path(mark))
 
     def _remove(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> None:
+        if len(arrivals) > 1:
+            # Else what is left by somebody who is killed in between would pass for a claim.
+            reception.mark(self.ref.file_rel(version, LANDING))
         for arrival in sorted(arrivals, key=_is_metadata, reverse=True):
             self._take(reception, arrival)
         tidy(self._tree, reception, self.ref, version)
