@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.files import disk_errors
 from swampstore.marker import read_marker, update_marker
 from swampstore.sync.unmigrated import unmigrated_subdirs
 from tests.fleet.oracle import Found, look
@@ -86,10 +87,11 @@ class Machine:
         """Let these models be defined, and no others."""
         directory = self.directory / "repo" / "models"
         shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-        for model in models:
-            id_ = model.rpartition("/")[2]
-            (directory / f"{id_}.yaml").write_text(f"id: {id_}\n")
+        with disk_errors(str(directory)):  # whoever writes definitions may find the disk full
+            directory.mkdir()
+            for model in models:
+                id_ = model.rpartition("/")[2]
+                (directory / f"{id_}.yaml").write_text(f"id: {id_}\n")
 
     @property
     def owes_migration(self) -> bool:

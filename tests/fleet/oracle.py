@@ -151,7 +151,8 @@ class Oracle:
 
     def deleted(self, ids: Iterable[str], by: int) -> None:
         for one in self._known(ids):
-            one.state = State.UNSURE if self._is_vain(one.id, by) else State.GONE
+            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by)
+            one.state = State.UNSURE if is_vain else State.GONE
 
     def _is_vain(self, id_: str, by: int) -> bool:
         """Whether a deletion may be undone, because somebody cannot tell any more.
@@ -164,6 +165,15 @@ class Oracle:
         others = {number for number, held in self.held if held == id_} - {by}
         has_forgotten = by in self.baseless or any(id_ in had for had in self.baseless.values())
         return bool(others) or has_forgotten or id_ in self.adopted
+
+    def _is_under_way(self, version: Version, by: int) -> bool:
+        """Whether somebody deletes what another one is about to push as the first of all.
+
+        As nobody has ever committed, objects count as data before their push is through. That push
+        only finds that they are gone, and sends them again.
+        """
+        is_first = not self.is_index_lost and not self.has_index()
+        return is_first and version.maker not in {-1, by}
 
     def stopped(self, machine: int) -> None:
         """Note that a machine may have committed what it made, without knowing that it has."""

@@ -72,8 +72,11 @@ def session(tell: Tell, args: Args) -> None:
         before = set(tell.oracle.versions)
         for one in args["work"]:
             OPS[one["op"]](tell, one)
-    # Whoever could not have all there is, on a full disk for example, is told so.
-    if not work.is_offline and work.pulled is not None:
+    if not work.is_offline:
+        if work.pulled is None:
+            # It could not get all there is, on a full disk for example, and was told so. What it
+            # has made itself, those after it must see.
+            seen |= before
         mine = tell.oracle.versions.keys() - before
         made = {id_ for id_ in mine if tell.oracle.versions[id_].maker == tell.machine.number}
         models = set(MODELS if chosen is None else chosen)

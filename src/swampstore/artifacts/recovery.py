@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from swampstore.artifacts.mutation import Ledger
     from swampstore.artifacts.save import ArtifactStore
 
-# What may leave a name without versions because somebody wanted that.
+# What may leave a name without versions because somebody wanted that. Whoever deletes some versions
+# has said which ones, and means no others.
 _DELETING = frozenset({"delete", "rename", "repoint"})
 
 

@@ -173,20 +173,30 @@ class ArtifactStore:
 
     def delete_versions(self, ref: DataRef, versions: Sequence[int]) -> Deleted:
         """Remove some versions; `latest` moves to the highest that remains, if it must."""
-        with self.mutations.changing(ref, "delete") as change:
+        with self.mutations.changing(ref, "delete versions") as change:
             chosen = set(versions)
             present = on_disk.version_numbers(self.tree, ref)
             chosen.intersection_update(present)
             size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in chosen)
             if chosen.issuperset(present):
-                change.remove_tree(ref.rel)
-                self.mutations.record_gone(ref)
+                self._remove_all_that_is_left(change, ref, chosen)
                 return Deleted(len(chosen), size)
             marker = self._repoint_without(change, ref, chosen)
             for version in sorted(chosen):
                 change.remove_tree(ref.version_rel(version))
             self.mutations.record(ref, removed=sorted(chosen), marker=marker)
         return Deleted(len(chosen), size)
+
+    def _remove_all_that_is_left(self, change: Change, ref: DataRef, chosen: set[int]) -> None:
+        """Remove a name with the last of its versions, and say of no other one that it was deleted.
+
+        Others may have versions that were removed from this disk by hand.
+        """
+        going = [ref.version_rel(version) for version in sorted(chosen)]
+        if on_disk.read_marker(self.tree, ref) in chosen:
+            going.append(ref.latest_rel)
+        change.remove_tree(ref.rel, only=going)
+        self.mutations.record_gone(ref)
 
     def _repoint_without(self, change: Change, ref: DataRef, chosen: set[int]) -> int:
         marker = on_disk.effective_marker(self.tree, ref)

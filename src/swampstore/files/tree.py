@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from swampstore.errors import ValidationError
 from swampstore.files.disk import (
@@ -325,9 +325,13 @@ class Change:
             return
         self._sync_dir(os.path.dirname(path))
 
-    def remove_tree(self, rel: str) -> None:
-        """Remove a directory and all below it: gone in one rename, then cleaned up."""
-        self._tree.announce_removal(rel)
+    def remove_tree(self, rel: str, *, only: Iterable[str] | None = None) -> None:
+        """Remove a directory and all below it: gone in one rename, then cleaned up.
+
+        Whatever is missing there counts as deleted; with `only`, nothing but those paths.
+        """
+        for going in [rel] if only is None else only:
+            self._tree.announce_removal(going)
         self._tree.drop_dir(self._rel, rel)
 
     def move_dir(self, old: str, new: str) -> None:
