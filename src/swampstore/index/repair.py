@@ -123,11 +123,13 @@ class Recovery:
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
     ) -> MetaSnapshot:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
+        files = self._payload(self._listed(""))
+        stored = _versions(files)
         last = self._last_meta()
-        if last is not None and dict(last.shards) == {one: shards[one].etag for one in shards}:
+        is_last = last is not None and last.shards == {one: shards[one].etag for one in shards}
+        if last is not None and is_last and self._are_named(stored, last):
             return MetaSnapshot(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
         # With it, shards may have been lost.
-        files = self._payload(self._listed(""))
         partitions = {*shards, *(partition_of(rel) for rel in files)}
         if not partitions and etag is None:
             return MetaSnapshot(1, exists=False)
@@ -139,9 +141,25 @@ class Recovery:
             shards={partition: info.etag for partition, info in shards.items()},
         )
         versions: dict[str, dict[str, ObjectInfo]] = {}
-        for rel, info in _versions(files).items():
+        for rel, info in stored.items():
             versions.setdefault(partition_of(rel), {})[rel] = info
         return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
+
+    def _are_named(self, stored: Collection[str], meta: Meta) -> bool:
+        """Whether the shards that `_meta.json` named last name all versions that are stored.
+
+        If not, others have committed since: to a shard that is lost as well, or to a monolith,
+        because without `_meta.json` they took the remote for one of version 1.
+        """
+        followed = self._base.shard_etags().items() & meta.shards.items()
+        known = self._base.get_many(stored)
+        partitions = {partition for partition, _ in followed}
+        unsure = {rel for rel in stored if rel not in known or partition_of(rel) not in partitions}
+        unread = {partition_of(rel) for rel in unsure}
+        if not unread <= meta.shards.keys():
+            return False
+        found = dict(self._documents.shards(unread))
+        return all(rel in document(found[partition_of(rel)]).entries for rel in unsure)
 
     def completed(
         self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
