@@ -199,14 +199,13 @@ def test_an_event_that_cannot_be_written_stops_nobody(
 
 
 def test_an_event_costs_little(repo_dir: Path) -> None:
-    """A millisecond or two; a busy machine gets more."""
+    """A millisecond or two of this processor, whatever else the machine does."""
     with open_repo(repo_dir) as repo:
-        took = []
+        record(repo, "run", command="the first one")
+        began = time.process_time()
         for _ in range(50):
-            start = time.perf_counter()
             record(repo, "run", command="run it")
-            took.append(time.perf_counter() - start)
-    assert sorted(took)[25] < 0.010
+        assert time.process_time() - began < 50 * 0.010
 
 
 # Segments ---------------------------------------------------------------------------------------

@@ -150,7 +150,9 @@ def refuse_new_files_below(directory: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "open", opened)
 
 
-def test_thousands_of_records_are_listed_at_once(repo: Repo, index: OutputIndex) -> None:
+def test_thousands_of_records_are_listed_at_once(
+    repo: Repo, index: OutputIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = Path(repo.tree.path("outputs/aws/ec2/scan"))
     home.mkdir(parents=True)
     for number in range(3000):
@@ -159,11 +161,10 @@ def test_thousands_of_records_are_listed_at_once(repo: Repo, index: OutputIndex)
             f"startedAt: '2026-05-14T20:19:51.042Z'\ndurationMs: {number}\n"
         )
     index.refresh()
-    start = time.perf_counter()
+    # Once they were read, a list opens none of them again.
+    monkeypatch.setattr("swampstore.runs.summaries.members_of", None)
     found, total = index.find("durationMs >= 2000", limit=10)
-    took = time.perf_counter() - start
     assert (len(found), total) == (10, 1000)
-    assert took < 1.0  # a twentieth of that on an idle machine
 
 
 def test_runs_are_chosen_by_predicates() -> None:
