@@ -222,7 +222,8 @@ class Fleet:
 
     def _note_end(self, machine: Machine, outcome: Outcome) -> None:
         if machine.actor.op in moving.OPS:
-            self.places.end(machine.number, machine.look_where())
+            place = machine.look_where()
+            self.places.end(machine.number, place, owes=machine.owes_migration)
         if outcome.ending != "done" and machine.actor.counts[STORE]:
             self.places.oracle(machine.place).stopped(machine.number)
 
@@ -259,8 +260,12 @@ class Fleet:
 
     def _settle_at(self, place: Place, machines: list[Machine]) -> None:
         oracle = self.places.oracle(place)
+        self.places.doubt_owed(place)
+        owes = any(machine.owes_migration for machine in machines)
         if place.is_remote:
             self._sync_until_quiet(machines)
+        if owes:
+            self.places.doubt_outside(place)
         seen = [self._look(machine) for machine in machines]
         if machines or (place.is_remote and oracle.has_index()):
             seen.append(self._look_afresh(place))

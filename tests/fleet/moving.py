@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from swampstore.datastore_address import FILESYSTEM, Address
@@ -21,7 +22,8 @@ TARGETS = (HOME, OTHER, DIRECTORY)
 def _begin(tell: Tell, target: Place, *, alone: bool = False) -> None:
     machine = tell.machine
     held = [one.id for one in machine.look(contents=False)]
-    tell.fleet.places.begin(machine.number, machine.place, target, held, alone=alone)
+    contents = [path.read_bytes() for path in Path(tell.repo.config.datastore_dir).rglob("raw")]
+    tell.fleet.places.begin(machine.number, machine.place, target, held, contents, alone=alone)
 
 
 def set_up(tell: Tell, args: Args) -> None:

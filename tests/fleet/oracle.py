@@ -123,6 +123,10 @@ class Oracle:
         self.works[tag] = Work(content, {(model, name)})
         return tag, content
 
+    def pieces_in(self, content: bytes) -> set[bytes]:
+        """Return what was appended, as far as some content has it."""
+        return {_MARK + piece for piece in content.split(_MARK)[1:]}
+
     def piece(self, work: str) -> bytes:
         """Return what is about to be appended."""
         piece = _MARK + f"p{next(self._numbers)}".encode()
@@ -145,6 +149,8 @@ class Oracle:
     def deleting(self, ids: Iterable[str], by: int) -> None:
         """Note what is about to be deleted: until that is done, nobody can say."""
         for one in self._known(ids):
+            if one.state is State.GONE and one.deleted_by is not None:
+                continue  # it depends on whoever did that already, until this is done, too
             if one.state is not State.GONE:
                 one.state = State.UNSURE
             one.deleted_by = by
@@ -153,6 +159,7 @@ class Oracle:
         for one in self._known(ids):
             is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by)
             one.state = State.UNSURE if is_vain else State.GONE
+            one.deleted_by = by
 
     def _is_vain(self, id_: str, by: int) -> bool:
         """Whether a deletion may be undone, because somebody cannot tell any more.

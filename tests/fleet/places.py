@@ -83,6 +83,7 @@ class Move(NamedTuple):
     target: Place
     ids: frozenset[str]
     gone: frozenset[str]
+    pieces: frozenset[bytes]
 
 
 class Places:
@@ -96,6 +97,8 @@ class Places:
         self._left: dict[tuple[int, Place], set[str]] = {}
         # What they had never pushed there: their cache keeps it, for others who use it.
         self._kept: dict[tuple[int, Place], set[str]] = {}
+        # Moves into a namespace that was set before the data could follow.
+        self._owed: dict[int, Move] = {}
 
     def oracle(self, place: Place) -> Oracle:
         if place not in self.oracles:
@@ -107,9 +110,19 @@ class Places:
         return self.oracles[place]
 
     def begin(
-        self, machine: int, source: Place, target: Place, held: Iterable[str], *, alone: bool
+        self,
+        machine: int,
+        source: Place,
+        target: Place,
+        held: Iterable[str],
+        contents: Iterable[bytes],
+        *,
+        alone: bool,
     ) -> None:
-        """Note what a machine that is about to move has, itself and, unless `alone`, there."""
+        """Note what a machine that is about to move has, itself and, unless `alone`, there.
+
+        What others have appended and not pushed yet stays with them.
+        """
         here, there = self.oracle(source), self.oracle(target)
         documents = source.committed()
         held = set(held)
@@ -130,24 +143,49 @@ class Places:
             if there.versions[id_].state is State.GONE:
                 there.versions[id_].state = State.UNSURE
         gone -= kept
-        self.moves[machine] = Move(machine, source, target, frozenset(ids), frozenset(gone))
+        there_too = [data for rel, data in source.objects().items() if rel.endswith("/raw")]
+        pieces = {one for data in [*contents, *there_too] for one in here.pieces_in(data)}
+        self.moves[machine] = Move(
+            machine, source, target, frozenset(ids), frozenset(gone), frozenset(pieces)
+        )
         for id_ in self._left.get((machine, target), set()):
             there.deleting([id_], machine)  # its cache is still there
         # Others have deleted it and told nobody yet.
         _expect(there, [one for id_, one in here.versions.items() if id_ not in gone])
         _doubt(here, there)
 
-    def end(self, machine: int, place: Place) -> None:
-        """Note where a machine is, however its step ended."""
+    def doubt_owed(self, place: Place, machine: int | None = None) -> None:
+        """Expect nothing of what others deleted before a machine could take it along after all."""
+        for number, move in list(self._owed.items()):
+            if move.target != place or machine not in (None, number):
+                continue
+            here, there = self.oracle(move.source), self.oracle(place)
+            for id_ in move.ids:
+                if here.versions[id_].state is not State.THERE and (
+                    there.versions[id_].state is State.THERE
+                ):
+                    there.versions[id_].state = State.UNSURE
+            del self._owed[number]
+
+    def doubt_outside(self, place: Place) -> None:
+        """Who was stopped on its way out of a namespace may share outside what it takes back."""
+        _doubt(self.oracle(place), self.oracle(place._replace(namespace="")))
+
+    def end(self, machine: int, place: Place, *, owes: bool) -> None:
+        """Note where a machine is, however its step ended; `owes`: its data is to follow."""
         move = self.moves.pop(machine, None)
         if move is None:
+            if not owes:
+                self.doubt_owed(place, machine)
             return
         here, there = self.oracle(move.source), self.oracle(move.target)
         if place != move.target or move.source == move.target:
             _doubt(here, there)
             return
+        if owes:
+            self._owed[machine] = move
         for id_ in move.ids:
-            _bring(here.versions[id_], there, here, machine)
+            _bring(here.versions[id_], there, here, move)
         for id_ in move.gone - there.versions.keys():
             there.versions[id_] = _copy(here.versions[id_], State.GONE)
         _doubt(here, there)
@@ -168,7 +206,6 @@ class Places:
 
 def _copy(one: Version, state: State) -> Version:
     made = Version(one.id, one.model, one.name, one.work, state, one.is_tombstone)
-    made.appended = set(one.appended)
     made.is_contested = one.is_contested
     return made
 
@@ -188,7 +225,7 @@ def _expect(there: Oracle, versions: list[Version]) -> None:
             known.state = State.UNSURE
 
 
-def _bring(one: Version, there: Oracle, here: Oracle, machine: int) -> None:
+def _bring(one: Version, there: Oracle, here: Oracle, move: Move) -> None:
     """A version has arrived, unless it was deleted meanwhile on one side."""
     known = there.versions.get(one.id)
     if known is None:
@@ -197,8 +234,8 @@ def _bring(one: Version, there: Oracle, here: Oracle, machine: int) -> None:
     else:
         is_new = known.state is State.UNSURE and known.deleted_by is None
     if one.state is State.THERE and is_new:
-        known.state, known.maker = State.THERE, machine
-        known.appended |= one.appended
+        known.state, known.maker = State.THERE, move.machine
+        known.appended |= one.appended & move.pieces
     if one.work and here.works[one.work].pieces:
         known.is_contested = True
 
