@@ -232,15 +232,64 @@ def test_a_version_that_got_another_number_is_not_copied_again(
     assert copy(source, cache).files == 0
 
 
+_TWO = '{\n  "n": 2\n}'
+
+
 def test_a_version_that_grew_since_it_was_copied_is_updated(
     source: Path, cache: Cache, cache_dir: Path, base: Base
 ) -> None:
     copy(source, cache)
     pushed(base, cache_dir)
-    (source / f"{STATE}/2/raw").write_text("longer than before")
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and more")
     assert copy(source, cache).files == 1
-    assert (cache_dir / f"{STATE}/2/raw").read_text() == "longer than before"
+    assert (cache_dir / f"{STATE}/2/raw").read_text() == _TWO + ", and more"
     assert base.get(f"{STATE}/2/raw") is not None
+
+
+def test_a_version_that_grew_at_its_destination_stays_as_it_is_there(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    with (cache_dir / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and more")
+    pushed(base, cache_dir)
+    before = files(cache_dir)
+    assert (copy(source, cache).files, files(cache_dir)) == (0, before)
+    moved = {one.rel: one.sha256 for one in move(source, cache).moved()}
+    assert moved[f"{STATE}/2/raw"] is None  # it holds ours, and more
+    assert moved[f"{STATE}/1/raw"] is not None
+    assert move(source, cache).remove_safe().left == []
+
+
+def test_a_version_that_grew_on_both_sides_is_left_to_the_next_push(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    with (cache_dir / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and theirs")
+    pushed(base, cache_dir)
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and ours")
+    assert copy(source, cache).kept == []
+    assert (cache_dir / f"{STATE}/2/raw").read_text() == _TWO + ", and ours"
+    assert base.get(f"{STATE}/2/raw") is None  # so a push takes neither for an update of the other
+
+
+def test_of_versions_of_one_id_the_one_that_goes_on_ours_is_meant(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    shutil.copytree(cache_dir / f"{STATE}/2", cache_dir / f"{STATE}/10")
+    (cache_dir / f"{STATE}/2/raw").write_text(_TWO + ", and theirs")
+    pushed(base, cache_dir)
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and ours")
+    (cache_dir / f"{STATE}/10/raw").write_text(_TWO + ", and ours")
+    pushed(base, cache_dir)
+    there = {one.rel: one.there for one in move(source, cache).moved()}
+    assert there[f"{STATE}/2/raw"] == f"{STATE}/10/raw"
+    assert copy(source, cache).files == 0
 
 
 @pytest.mark.parametrize(("ours", "theirs", "expected"), [(2, 1, 2), (2, 3, 3), (2, 2, 2)])
@@ -262,7 +311,8 @@ def test_nothing_in_a_directory_that_is_used_in_place_is_replaced(
     assert files(tmp_path / "share/infra") == files(source)
     assert copy(source, place).files == 0
     (tmp_path / f"share/infra/{STATE}/1/raw").write_text("other")
-    assert copy(source, place).kept == [f"{STATE}/1/raw"]
+    assert copy(source, place).kept == [f"{STATE}/1"]
+    assert (tmp_path / f"share/infra/{STATE}/1/raw").read_text() == "other"
 
 
 # Removing ---------------------------------------------------------------------------------------

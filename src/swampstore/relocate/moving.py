@@ -2,7 +2,8 @@
 
 Both can be stopped anywhere and done again. A version is recognised by the id in its metadata,
 so one that got another number at its destination is neither copied twice nor left behind. What
-is at the destination already is only replaced if it is safe elsewhere, too.
+is at the destination already is only replaced if it is safe elsewhere, too; a version that others
+have appended to there since stays as they made it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.report import Progress, Step
-from swampstore.layout import DEFERRED, METADATA, is_internal, is_temp, parse_version
+from swampstore.layout import DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
 from swampstore.relocate.destinations import Destination, Moved
 from swampstore.sync.complete import is_content_here
 from swampstore.sync.hashing import hash_file
 from swampstore.yaml_dialect import load_mapping
 
 _SEGMENTS_OF_A_VERSION = 5
+_PIECE = 1 << 20
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Relocation:
         self._source = source
         self._to = destination
         self._subdirs = subdirs
-        self._ids: tuple[str, dict[str, str]] = ("", {})
+        self._ids: tuple[str, dict[str, list[str]]] = ("", {})
 
     def copy(self, progress: Progress, *, durable: bool = True) -> Copied:
         """Copy everything that may leave; what is there already, unchanged, is skipped."""
@@ -138,6 +140,7 @@ class Relocation:
                         continue
                     name = rel.rpartition("/")[2]
                     has_changed = name == METADATA and there != directory.rel
+                    has_changed |= directory.is_version and self._is_outgrown(directory.rel, there)
                     with contextlib.suppress(FileNotFoundError):
                         sha256 = None if has_changed else hash_file(self._path(rel))[0]
                         yield Moved(rel, f"{there}/{name}", sha256)
@@ -211,8 +214,10 @@ class Relocation:
     def _copy_version(self, directory: _Directory, copied: Copied, progress: Progress) -> None:
         rel = directory.rel
         twin = self._twin(rel)
-        if twin is not None and twin != rel:
+        if twin is not None and (twin != rel or self._is_outgrown(rel, twin)):
             return
+        if twin is not None and self._is_apart(rel):
+            twin = None  # each side was appended to: the next push gives ours another number
         if twin is None and os.path.lexists(self._to.names.local(rel)):
             if not self._to.release(rel):
                 copied.kept.append(rel)
@@ -242,12 +247,35 @@ class Relocation:
         copied.add(len(sizes), sum(sizes), progress)
 
     def _twin(self, version_rel: str) -> str | None:
-        """Return the version at the destination that has the id of ours."""
+        """Return the version at the destination that has the id of ours.
+
+        Of several, which were appended to apart from each other, it is the one that goes on ours.
+        """
         name_rel = version_rel.rpartition("/")[0]
         if self._ids[0] != name_rel:
             self._ids = (name_rel, _ids_in(self._to.names.local(name_rel)))
-        number = self._ids[1].get(_version_id(self._path(version_rel)))
-        return number and f"{name_rel}/{number}"
+        numbers = self._ids[1].get(_version_id(self._path(version_rel)), [])
+        twins = [f"{name_rel}/{number}" for number in numbers]
+        if len(twins) < 2:
+            return twins[0] if twins else None
+        ours = self._path(f"{version_rel}/{RAW}")
+        raws = {twin: self._to.names.local(f"{twin}/{RAW}") for twin in twins}
+        return next((twin for twin, raw in raws.items() if _begins_with(raw, ours)), twins[-1])
+
+    def _is_outgrown(self, version_rel: str, twin: str) -> bool:
+        """Whether the destination has the content of ours, and others appended to it there."""
+        ours, theirs = self._contents(version_rel, twin)
+        return _size(theirs) > _size(ours) and _begins_with(theirs, ours)
+
+    def _is_apart(self, version_rel: str) -> bool:
+        """Whether content of the same version is there of which neither goes on the other."""
+        ours, theirs = self._contents(version_rel, version_rel)
+        if not os.path.lexists(theirs) or _is_same(ours, theirs):
+            return False
+        return not _begins_with(ours, theirs)
+
+    def _contents(self, version_rel: str, twin: str) -> tuple[str, str]:
+        return self._path(f"{version_rel}/{RAW}"), self._to.names.local(f"{twin}/{RAW}")
 
     def _copy_file(self, rel: str, copied: Copied, progress: Progress) -> None:
         source, target = self._path(rel), self._to.names.local(rel)
@@ -294,10 +322,13 @@ class Relocation:
         twin = self._twin(directory.rel)
         if twin is None or not self._to.has_version(twin):
             return []
+        is_outgrown = self._is_outgrown(directory.rel, twin)
         for rel in payload:
             name = rel.rpartition("/")[2]
             renumbered = name == METADATA and twin != directory.rel
-            if not renumbered and not self._is_held(rel, f"{twin}/{name}"):
+            there = f"{twin}/{name}"
+            held = self._to.names.local(there) if is_outgrown else self._path(rel)
+            if not renumbered and not self._to.has(there, hash_file(held)[0]):
                 return []
         return payload
 
@@ -331,11 +362,30 @@ def _names_in(path: str) -> list[str]:
             return []
 
 
-def _ids_in(name_path: str) -> dict[str, str]:
-    """Return the versions of a data name by their ids."""
+def _ids_in(name_path: str) -> dict[str, list[str]]:
+    """Return the numbers of the versions of a data name by their ids, the lowest first."""
     numbers = [name for name in _names_in(name_path) if parse_version(name)]
-    ids = {_version_id(f"{name_path}/{number}"): number for number in numbers}
-    return {found: number for found, number in ids.items() if found}
+    ids: dict[str, list[str]] = {}
+    for number in sorted(numbers, key=int):
+        if found := _version_id(f"{name_path}/{number}"):
+            ids.setdefault(found, []).append(number)
+    return ids
+
+
+def _size(path: str) -> int:
+    found = signature(path)
+    return found.size if found else -1
+
+
+def _begins_with(path: str, beginning: str) -> bool:
+    """Whether a file holds what another one holds, and perhaps more after it."""
+    if not 0 <= _size(beginning) <= _size(path):
+        return False
+    with disk_errors(path), open(path, "rb") as longer, open(beginning, "rb") as shorter:
+        while piece := shorter.read(_PIECE):
+            if longer.read(len(piece)) != piece:
+                return False
+    return True
 
 
 def _version_id(path: str) -> str:
