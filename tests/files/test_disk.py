@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swampstore.files import replace_file, replacing, try_writing
+from swampstore.files import Hold, replace_file, replacing, try_writing
 from swampstore.layout import is_temp
 from swampstore.relocate import namespace_moving as moving
 
@@ -79,3 +79,15 @@ def test_a_file_is_on_the_other_disk_before_it_leaves_this_one(tmp_path: Path) -
         moving._place(str(source), str(target))
     assert steps == ["sync", "sync", "unlink source"]
     assert target.read_bytes() == b"content"
+
+
+def test_nothing_is_claimed_on_a_disk_without_room_for_the_file_of_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="full"):
+        Hold().prepare(str(tmp_path))
+    assert os.listdir(tmp_path) == []

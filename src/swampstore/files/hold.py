@@ -34,7 +34,8 @@ class Hold:
     def prepare(self, directory: str) -> None:
         """Make a file ready, unless there is one, so that it is locked wherever it appears.
 
-        Media without such locks get none: there, age alone tells the dead.
+        Media without such locks get none: there, age alone tells the dead. Raises OSError if the
+        disk has no room for it.
         """
         if self._newest or self._prepared:
             return
@@ -42,11 +43,16 @@ class Hold:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            os.write(fd, running_system().encode())
         except OSError:
             os.close(fd)
             os.unlink(path)
             return
+        try:
+            os.write(fd, running_system().encode())
+        except OSError:
+            os.close(fd)
+            os.unlink(path)
+            raise
         self._fds.append(fd)
         self._prepared = path
 

@@ -258,7 +258,11 @@ class Change:
         hold.prepare(os.path.dirname(path))
         if not self.claim_dir(rel):
             return False
-        hold.place(f"{path}/{file}")
+        try:
+            hold.place(f"{path}/{file}")
+        except OSError:
+            self.remove_empty_dir(rel)  # without an owner it would be in the way for a day
+            raise
         return True
 
     def remove_empty_dir(self, rel: str) -> None:
