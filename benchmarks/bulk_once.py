@@ -15,7 +15,7 @@ from typing import Any
 import bulk_loops
 from measuring import peak_rss
 from swampstore import open_repo
-from swampstore.index.report import no_progress
+from swampstore.index.results import no_progress
 
 
 def main() -> None:

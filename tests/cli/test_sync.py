@@ -15,7 +15,7 @@ import pytest
 
 from swampstore.cli import rendering as showing
 from swampstore.cli.rendering import ProgressBar, ProgressLines, named_lines
-from swampstore.index.report import Pulled, Step
+from swampstore.index.results import Pulled, Step
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
 from swampstore.sync.service import SyncService

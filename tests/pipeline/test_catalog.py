@@ -23,7 +23,7 @@ from swampstore.catalog import rebuild as rebuilding
 from swampstore.catalog.disk_rows import Reading, is_current, read_early
 from swampstore.errors import DiskError
 from swampstore.files import signature
-from swampstore.index.report import no_progress
+from swampstore.index.results import no_progress
 from swampstore.layout import LATEST, METADATA, DataRef
 from swampstore.pipeline import catalog as bulk
 from swampstore.pipeline import places_of

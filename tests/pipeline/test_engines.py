@@ -31,7 +31,7 @@ from swampstore.index import changes as merging
 from swampstore.index.errors import IncompleteSyncError, IndexMovedError, SyncTimeoutError
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
-from swampstore.index.report import Step, no_progress
+from swampstore.index.results import Step, no_progress
 from swampstore.index.workers import Deadline, Done
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef, Routing
 from swampstore.pipeline import engines, transfers

@@ -18,7 +18,7 @@ from swampstore.artifacts.metadata import Owner
 from swampstore.cli.pipeline import Bulk
 from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
-from swampstore.index.report import Step
+from swampstore.index.results import Step
 from swampstore.layout import ModelRef
 from swampstore.pipeline import places_of, schemas
 from swampstore.pipeline.places import Place

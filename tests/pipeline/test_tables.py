@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from swampstore import init_repo, open_repo
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
 from swampstore.index.errors import IndexMovedError
-from swampstore.index.report import Step, no_progress
+from swampstore.index.results import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
 from swampstore.locks.settings import LockSettings

@@ -16,7 +16,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.cli.pipeline import verify as cli
 from swampstore.errors import ValidationError
 from swampstore.index.partitions import META_KEY
-from swampstore.index.report import no_progress
+from swampstore.index.results import no_progress
 from swampstore.layout import DEFERRED
 from swampstore.marker import update_marker
 from swampstore.pipeline.evidence import reading

@@ -14,7 +14,7 @@ from swampstore.files.signature import signature
 from swampstore.index.base import Base, Known
 from swampstore.index.path_kinds import conflict_copy
 from swampstore.index.path_map import Names
-from swampstore.index.report import Step, no_progress
+from swampstore.index.results import Step, no_progress
 from swampstore.layout import Routing
 from swampstore.relocate.destinations import Cache, Place
 from swampstore.relocate.moving import Copied, Relocation

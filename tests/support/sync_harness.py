@@ -23,7 +23,7 @@ from swampstore.clock import Clock, system_clock
 from swampstore.files import Tree
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
-from swampstore.index.report import Pulled, Pushed
+from swampstore.index.results import Pulled, Pushed
 from swampstore.layout import ModelRef, Routing, is_internal
 from swampstore.stores import Store
 from swampstore.stores.config import Limits

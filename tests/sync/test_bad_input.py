@@ -30,7 +30,7 @@ from swampstore.index.errors import (
     SyncTimeoutError,
 )
 from swampstore.index.removals import read_notes
-from swampstore.index.report import Step
+from swampstore.index.results import Step
 from swampstore.layout import ModelRef
 from swampstore.marker import update_marker
 from swampstore.stores import Store

@@ -18,7 +18,7 @@ import pytest
 from swampstore.errors import DiskError
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
-from swampstore.index.report import Step
+from swampstore.index.results import Step
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreError
 from tests.support.broken_store import BrokenStore

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from swampstore.errors import DiskError
-from swampstore.index.report import Step
+from swampstore.index.results import Step
 from swampstore.layout import Routing
 from swampstore.stores import Store, store_config
 from swampstore.stores.cloud import Bucket, Remedies, translate

@@ -20,7 +20,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.report import Step
+from swampstore.index.results import Step
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreUnreachableError
 from tests.support.machines import Machine

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from swampstore.artifact import Artifact
-    from swampstore.index.report import Progress, Step
+    from swampstore.index.results import Progress, Step
 
 _UNITS = ("KB", "MB", "GB")
 _WIDE = 100_000

@@ -16,7 +16,7 @@ from swampstore.pipeline.engines import carrying
 from swampstore.sync.run import SyncRun
 
 if TYPE_CHECKING:
-    from swampstore.index.report import Conflict, Preview, Pulled, Pushed, Skipped
+    from swampstore.index.results import Conflict, Preview, Pulled, Pushed, Skipped
     from swampstore.pipeline.settings import Engine
     from swampstore.repo import Repo
     from swampstore.stores.wrapper import Tally

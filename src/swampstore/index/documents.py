@@ -16,7 +16,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, partition_in, shard_key
 from swampstore.index.path_map import Names
-from swampstore.index.report import Skipped
+from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import is_internal, is_plain
 from swampstore.stores.errors import ObjectNotFoundError

@@ -16,7 +16,7 @@ from swampstore.index.matching import Matching
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.repair import Recovery
-from swampstore.index.report import Skipped
+from swampstore.index.results import Skipped
 from swampstore.index.state import (
     GONE,
     META_ETAG,

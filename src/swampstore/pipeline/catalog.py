@@ -20,7 +20,7 @@ from swampstore.catalog.disk_rows import Moment, Problem, Reading, moment
 from swampstore.catalog.schema import Row
 from swampstore.errors import DiskError
 from swampstore.files import Tree
-from swampstore.index.report import no_progress
+from swampstore.index.results import no_progress
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose

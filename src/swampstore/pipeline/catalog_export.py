@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
 
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.layout import METADATA
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import spark_errors, watched

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from swampstore.index.report import Progress, Step, no_progress
+from swampstore.index.results import Progress, Step, no_progress
 from swampstore.notices import notice
 from swampstore.pipeline.errors import (
     FilesNotSeenError,

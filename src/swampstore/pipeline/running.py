@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from swampstore.errors import NewerFormatError, SwampstoreError
 from swampstore.formats import UPDATE
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
 
 if TYPE_CHECKING:

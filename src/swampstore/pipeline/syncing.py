@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from swampstore.index.report import Conflict, Skipped, no_progress
+from swampstore.index.results import Conflict, Skipped, no_progress
 from swampstore.pipeline.engines import Chosen, carrying, choose
 from swampstore.pipeline.settings import settings_of
 
 if TYPE_CHECKING:
-    from swampstore.index.report import Preview, Progress, Pulled, Pushed
+    from swampstore.index.results import Preview, Progress, Pulled, Pushed
     from swampstore.pipeline.settings import Engine, SparkSettings
     from swampstore.repo import Repo
 

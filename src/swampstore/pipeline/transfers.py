@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from swampstore.clock import Clock
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.index.workers import Deadline, Done
 from swampstore.notices import notice
 from swampstore.pipeline.errors import SparkJobError

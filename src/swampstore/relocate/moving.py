@@ -22,7 +22,7 @@ from swampstore.files import disk_errors, read_file, replace_file, replacing, te
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.index.path_map import Names
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.layout import DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
 from swampstore.relocate.destinations import Destination, Moved
 from swampstore.sync.complete import is_content_here

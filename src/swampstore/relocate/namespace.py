@@ -24,7 +24,7 @@ from swampstore.datastore_address import FILESYSTEM
 from swampstore.errors import AlreadyExistsError, DifferingDataError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.index.partitions import MONOLITH_KEY
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.layout import LOCAL_DIR, MANIFEST
 from swampstore.marker import read_marker, update_marker
 from swampstore.namespaces.manifests import (

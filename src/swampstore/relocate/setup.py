@@ -24,7 +24,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.index.path_map import ways_out
-from swampstore.index.report import Conflict, Progress, Pushed, Step, no_progress
+from swampstore.index.results import Conflict, Progress, Pushed, Step, no_progress
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace

@@ -24,7 +24,7 @@ from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
-    from swampstore.index.report import Progress
+    from swampstore.index.results import Progress
     from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.namespaces.other import ForeignNamespace
     from swampstore.repo.results import Results

@@ -16,7 +16,7 @@ from swampstore.repo.results import Results
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
-    from swampstore.index.report import Progress
+    from swampstore.index.results import Progress
     from swampstore.layout import ModelRef
     from swampstore.repo import Repo
     from swampstore.sync.hydrate import Hydrated
@@ -142,7 +142,7 @@ def hydrate_found(
     progress: Progress | None,
 ) -> Hydrated:
     """Fetch the content of what a predicate finds; see `Repo.hydrate`."""
-    from swampstore.index.report import no_progress
+    from swampstore.index.results import no_progress
     from swampstore.sync.hydrate import Hydrated
 
     query = Query(_narrowed(predicate, model, all_versions=all_versions))

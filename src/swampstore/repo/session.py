@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from swampstore.index.errors import NotPushedError
-    from swampstore.index.report import Progress, Pulled, Pushed
+    from swampstore.index.results import Progress, Pulled, Pushed
     from swampstore.locks.manager import LockManager
     from swampstore.stores.errors import StoreUnreachableError
     from swampstore.sync.opening import OpenRepo
@@ -131,7 +131,7 @@ class _RemoteWork:
         timeout: float | None,
         progress: Progress | None,
     ) -> None:
-        from swampstore.index.report import no_progress
+        from swampstore.index.results import no_progress
         from swampstore.sync.run import SyncRun
 
         self._repo = repo

@@ -18,7 +18,7 @@ from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import conflict_copy, is_marker, unit_of, version_file
-from swampstore.index.report import Conflict
+from swampstore.index.results import Conflict
 from swampstore.index.state import View
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge

@@ -10,7 +10,7 @@ from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.report import Progress
+from swampstore.index.results import Progress
 from swampstore.index.workers import Deadline
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.sync.complete import speaks_of

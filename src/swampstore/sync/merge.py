@@ -16,7 +16,7 @@ from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
-from swampstore.index.report import Conflict
+from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.complete import is_complete, is_content_here

@@ -20,7 +20,7 @@ from swampstore.index.removals import (
     read_note,
     removal_of,
 )
-from swampstore.index.report import Skipped
+from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA
 from swampstore.stores.errors import ObjectNotFoundError, StoreError

@@ -15,7 +15,7 @@ from swampstore.files.signature import Signature
 from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import unit_of
-from swampstore.index.report import Progress, Pulled, Skipped
+from swampstore.index.results import Progress, Pulled, Skipped
 from swampstore.index.workers import Deadline
 from swampstore.layout import LATEST
 from swampstore.sync import merge

@@ -16,7 +16,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import is_lazy, is_marker, version_file
-from swampstore.index.report import Conflict, Skipped
+from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW

@@ -25,7 +25,7 @@ from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
 from swampstore.index.removals import Note, removal_of
-from swampstore.index.report import Conflict, Progress, Pushed, Skipped, Step
+from swampstore.index.results import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.index.state import View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW

@@ -12,7 +12,7 @@ from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_file
-from swampstore.index.report import Conflict
+from swampstore.index.results import Conflict
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError
 from swampstore.index.errors import IncompleteSyncError, NotPushedError, SyncError
-from swampstore.index.report import Preview, Progress, Pulled, Pushed, Step, no_progress
+from swampstore.index.results import Preview, Progress, Pulled, Pushed, Step, no_progress
 from swampstore.layout import ModelRef
 from swampstore.notices import notice
 from swampstore.stores.errors import StoreError, StoreUnreachableError

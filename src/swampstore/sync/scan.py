@@ -16,7 +16,7 @@ from swampstore.index.errors import SyncError
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, version_file
 from swampstore.index.path_map import Names, is_safe
-from swampstore.index.report import Skipped
+from swampstore.index.results import Skipped
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     DEFERRED,

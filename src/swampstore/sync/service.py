@@ -18,7 +18,7 @@ from swampstore.index.errors import SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
-from swampstore.index.report import (
+from swampstore.index.results import (
     Preview,
     Progress,
     Pulled,

@@ -12,7 +12,7 @@ from swampstore.files import is_out_of_space
 from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
-from swampstore.index.report import Progress, Skipped, Step
+from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
 from swampstore.sync.context import SyncContext

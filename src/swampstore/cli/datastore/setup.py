@@ -25,7 +25,7 @@ from swampstore.redaction import without_credentials
 
 if TYPE_CHECKING:
     from swampstore.config import Config, Hydration
-    from swampstore.index.report import SyncStatus
+    from swampstore.index.results import SyncStatus
     from swampstore.relocate.setup import IndexKind, SetupReport
     from swampstore.repo import Repo
     from swampstore.stores.probe import Health, ProbeReport

@@ -17,7 +17,7 @@ from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncErro
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import unit_of, version_file
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.index.state import View
 from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import METADATA

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from pyspark.sql import functions as f
 
 from swampstore.files import disk_errors
-from swampstore.index.report import Progress
+from swampstore.index.results import Progress
 from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.gathering import (
     Budget,

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from swampstore.errors import SwampstoreError, ValidationError
-from swampstore.index.report import Progress, Step, no_progress
+from swampstore.index.results import Progress, Step, no_progress
 from swampstore.pipeline.gc.candidates import Candidate, plan_places
 from swampstore.pipeline.gc.marks import (
     Marked,

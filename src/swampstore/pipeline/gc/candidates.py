@@ -27,7 +27,7 @@ from swampstore.retention.rules import Removal, VersionFacts
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from swampstore.index.report import Progress
+    from swampstore.index.results import Progress
     from swampstore.pipeline.places import Place
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -30,7 +30,7 @@ from swampstore.index.format import (
     merged,
 )
 from swampstore.index.partitions import META_KEY, shard_key
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.index.version import Rebuild
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
@@ -72,7 +72,7 @@ from swampstore.stores.protocol import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from swampstore.index.report import Progress
+    from swampstore.index.results import Progress
     from swampstore.pipeline.index_writer import IndexWriter
 
 __all__ = ["GRACE", "Rebuilding", "Reindexed", "reindex"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as f
 
 from swampstore.errors import ValidationError
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.layout import LOCAL_DIR
 from swampstore.notices import notice
 from swampstore.pipeline.evidence.reading import Reading

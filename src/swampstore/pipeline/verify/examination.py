@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from swampstore.index import rules
 from swampstore.index.partitions import ROOT, partition_of, shard_key
 from swampstore.index.path_kinds import unit_of
-from swampstore.index.report import Progress
+from swampstore.index.results import Progress
 from swampstore.pipeline.evidence.gathering import (
     Claims,
     IndexState,

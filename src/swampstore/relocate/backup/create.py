@@ -22,7 +22,7 @@ from swampstore.errors import (
     NewerFormatError,
     ValidationError,
 )
-from swampstore.index.report import Progress, no_progress
+from swampstore.index.results import Progress, no_progress
 from swampstore.marker import read_marker
 from swampstore.notices import notice
 from swampstore.redaction import is_secret, without_credentials

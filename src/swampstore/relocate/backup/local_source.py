@@ -25,7 +25,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors, read_file, write_all
 from swampstore.files.signature import Signature, is_surely_unchanged, signature_of
 from swampstore.index.path_kinds import is_marker
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
     DATASTORE_SUBDIRS,

@@ -28,7 +28,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
-from swampstore.index.report import Progress, Step
+from swampstore.index.results import Progress, Step
 from swampstore.index.state import same
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST, version_of

@@ -20,7 +20,7 @@ from swampstore.errors import AlreadyExistsError, ConfigError, ValidationError
 from swampstore.files import Tree, disk_errors, read_file, replace_file, replacing, sync_filesystem
 from swampstore.files.signature import signature
 from swampstore.formats import refuse_later
-from swampstore.index.report import Progress, Step, no_progress
+from swampstore.index.results import Progress, Step, no_progress
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
     DATASTORE_SUBDIRS,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from swampstore.errors import BackupDamagedError, NewerFormatError, SwampstoreError
 from swampstore.files import disk_errors
-from swampstore.index.report import Progress, Step, no_progress
+from swampstore.index.results import Progress, Step, no_progress
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.notices import notice
 from swampstore.relocate.backup.format import BackupKey, Manifest, object_key
