@@ -23,9 +23,9 @@ from swampstore.index.state import View
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
-from swampstore.sync.pull import take_remote
 from swampstore.sync.push_plan import Plan, hashed
 from swampstore.sync.scan import Changed, Links, LocalScan, removed_rels
+from swampstore.sync.transfer import take_remote
 from swampstore.sync.uploads import Occupied
 
 if TYPE_CHECKING:

@@ -7,22 +7,17 @@ remembered when all of it is.
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 from swampstore.errors import DiskError, MetadataError, ValidationError
-from swampstore.files.signature import Signature
-from swampstore.index.errors import IncompleteSyncError, SyncError
-from swampstore.index.format import Entry
+from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
 from swampstore.index.workers import Deadline
 from swampstore.layout import LATEST
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
-from swampstore.sync.downloads import BATCH, Dangling, Download, Downloader, Staging
+from swampstore.sync.downloads import BATCH
 from swampstore.sync.install import Arrival
-from swampstore.sync.pull_plan import PullPlanner, PullWork, known_of
+from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.stopped import remember_landed
 from swampstore.sync.transfer import Transfer, Transport
@@ -139,21 +134,3 @@ class Pull:
         is_complete = not work.unfinished and not work.failures
         facts = self._context.index.agreed() if is_complete else {}
         self._context.base.apply(shards=shards, facts=facts)
-
-
-def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
-    """Put the remote's content of one path in place of ours; False if the remote has none.
-
-    Raises SyncError if our file is not the expected one any more.
-    """
-    with Staging(context.names.cache_dir) as staging:
-        fetched = Downloader(context.store, context.names, staging).fetch(Download(rel, entry))
-        if isinstance(fetched, Dangling):
-            return False
-        recorded = time.time_ns()
-        landed = context.landing.land([Arrival(rel, fetched.path, expected)])
-    if not landed:
-        raise SyncError(f"{rel} is being changed right now", hint="Sync again when that is done.")
-    entry = replace(entry, sha256=fetched.sha256)
-    context.base.apply(known=[known_of(rel, entry, landed[0].signature, fetched.token, recorded)])
-    return True

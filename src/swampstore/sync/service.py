@@ -36,12 +36,12 @@ from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.pending_deletes import remove_from_remote
-from swampstore.sync.pull import Pull, take_remote
+from swampstore.sync.pull import Pull
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
 from swampstore.sync.push_plan import Plan
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
-from swampstore.sync.transfer import THREADS, Transport
+from swampstore.sync.transfer import THREADS, Transport, take_remote
 from swampstore.sync.unmigrated import check_migrated
 
 if TYPE_CHECKING:

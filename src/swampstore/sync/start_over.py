@@ -21,9 +21,9 @@ from swampstore.layout import DATASTORE_SUBDIRS
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
-from swampstore.sync.pull import take_remote
 from swampstore.sync.scan import LocalScan
 from swampstore.sync.stopped import learn_own_commits
+from swampstore.sync.transfer import take_remote
 
 
 def start_over_if_made_anew(context: SyncContext) -> bool:

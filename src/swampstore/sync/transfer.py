@@ -11,6 +11,8 @@ from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
 from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
+from swampstore.index.errors import SyncError
+from swampstore.index.format import Entry
 from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
 from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
@@ -243,3 +245,21 @@ class Transfer:
             self.content_bytes += one.size if is_lazy(rel) else 0
         self._context.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
         self.leave(fetched.keys() - landed.keys())
+
+
+def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
+    """Put the remote's content of one path in place of ours; False if the remote has none.
+
+    Raises SyncError if our file is not the expected one any more.
+    """
+    with Staging(context.names.cache_dir) as staging:
+        fetched = Downloader(context.store, context.names, staging).fetch(Download(rel, entry))
+        if isinstance(fetched, Dangling):
+            return False
+        recorded = time.time_ns()
+        landed = context.landing.land([Arrival(rel, fetched.path, expected)])
+    if not landed:
+        raise SyncError(f"{rel} is being changed right now", hint="Sync again when that is done.")
+    entry = replace(entry, sha256=fetched.sha256)
+    context.base.apply(known=[known_of(rel, entry, landed[0].signature, fetched.token, recorded)])
+    return True
