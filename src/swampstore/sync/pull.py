@@ -19,7 +19,7 @@ from swampstore.sync.downloads import BATCH
 from swampstore.sync.install import Arrival
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
-from swampstore.sync.stopped import remember_landed
+from swampstore.sync.start_over import remember_landed
 from swampstore.sync.transfer import Transfer, Transport
 
 

@@ -48,7 +48,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
-from swampstore.sync.stopped import remember_landed
+from swampstore.sync.start_over import remember_landed
 from swampstore.sync.transfer import Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
