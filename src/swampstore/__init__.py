@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from swampstore.repo import Repo, init_repo, open_repo
     from swampstore.repo.results import Results
     from swampstore.runs.context import MethodContext
-    from swampstore.runs.method_run import MethodResult, run
+    from swampstore.runs.method_request import MethodResult
+    from swampstore.runs.method_run import run
     from swampstore.runs.models import File, Resource, check, method, model
     from swampstore.runs.reports import report
 
@@ -54,7 +55,7 @@ _HOMES = {
     "File": "runs.models",
     "Metadata": "artifacts.metadata",
     "MethodContext": "runs.context",
-    "MethodResult": "runs.method_run",
+    "MethodResult": "runs.method_request",
     "ModelRef": "layout",
     "Owner": "artifacts.metadata",
     "Repo": "repo",

@@ -48,7 +48,7 @@ from swampstore.pipeline.running import Unseen, run_tasks
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.transfers import Cargo, Left, Site, SparkTasks, ending
 from swampstore.runs.errors import CommandError, CommandTimeoutError, MethodFailedError
-from swampstore.runs.method_run import MethodResult
+from swampstore.runs.method_request import MethodResult
 from swampstore.runs.outputs import Output
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig

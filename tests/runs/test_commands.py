@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo
-from swampstore.runs.method_run import MethodRequest, MethodResult, RunListener, run_method
+from swampstore.runs.method_request import MethodRequest, MethodResult, RunListener
+from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import LIVE_LOGS, Outputs
 from swampstore.runs.writing import WorkflowStep
 from tests.support.command_line import CommandLine

@@ -13,7 +13,8 @@ import pytest
 from swampstore import Repo
 from swampstore.runs.definitions import Definitions
 from swampstore.runs.errors import ExpressionError, InputError, ReportNotFoundError
-from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
+from swampstore.runs.method_request import MethodRequest, MethodResult
+from swampstore.runs.method_run import run_method
 from swampstore.runs.reports import report, safe_name
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.runner import run_workflow

@@ -18,7 +18,8 @@ from swampstore.runs.errors import (
     MethodNotFoundError,
     ModelTypeError,
 )
-from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
+from swampstore.runs.method_request import MethodRequest, MethodResult
+from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import Outputs
 from swampstore.vaults import Vaults
 from tests.support.command_line import CommandLine

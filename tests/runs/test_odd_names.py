@@ -13,7 +13,8 @@ from swampstore import Repo
 from swampstore.errors import ValidationError
 from swampstore.runs.errors import InputError
 from swampstore.runs.inputs import parse_pairs
-from swampstore.runs.method_run import MethodRequest, run_method
+from swampstore.runs.method_request import MethodRequest
+from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import Outputs
 
 MODEL = "demo/host/web"

@@ -8,7 +8,8 @@ import pytest
 
 from swampstore import Repo
 from swampstore.runs.errors import InputError
-from swampstore.runs.method_run import MethodRequest, MethodResult, run_method
+from swampstore.runs.method_request import MethodRequest, MethodResult
+from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import Outputs
 from swampstore.vaults import Vaults
 

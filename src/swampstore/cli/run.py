@@ -15,10 +15,11 @@ import click
 from swampstore.cli.command import Command, pass_session
 from swampstore.cli.options import model_argument, tag_option
 from swampstore.cli.session import Session
-from swampstore.runs.method_run import MethodRequest, RunListener, run_method
+from swampstore.runs.method_request import MethodRequest, RunListener
+from swampstore.runs.method_run import run_method
 
 if TYPE_CHECKING:
-    from swampstore.runs.method_run import MethodResult
+    from swampstore.runs.method_request import MethodResult
     from swampstore.runs.processes import Interruption
 
 _GC = "gc"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from swampstore.redaction import Redactor
     from swampstore.repo import Repo
     from swampstore.runs.capture import RunLog
-    from swampstore.runs.method_run import MethodResult
+    from swampstore.runs.method_request import MethodResult
     from swampstore.vaults import Vaults
     from swampstore.vaults.references import Resolver
 

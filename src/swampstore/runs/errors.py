@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from swampstore.errors import EXIT_INTERRUPTED, NotFoundError, SwampstoreError, ValidationError
 
 if TYPE_CHECKING:
-    from swampstore.runs.method_run import MethodResult
+    from swampstore.runs.method_request import MethodResult
 
 
 class DefinitionError(SwampstoreError, ValueError):

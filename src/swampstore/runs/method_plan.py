@@ -30,7 +30,7 @@ from swampstore.runs.writing import RESOURCE, Spec
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
-    from swampstore.runs.method_run import MethodRequest
+    from swampstore.runs.method_request import MethodRequest
     from swampstore.runs.models import Check, Method, ModelType
     from swampstore.vaults import Vaults
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,3 @@ class RunLog:
                 file.write(data)
         except OSError:
             return
-
-
-Tell = Callable[..., Event]

@@ -3,36 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
 
 from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import FAILED, SUCCEEDED
-from swampstore.runs.workflow.definition import Step, WorkflowTask
+from swampstore.runs.workflow.definition import WorkflowTask
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.plan import MOST_NESTED
 from swampstore.runs.workflow.record import (
     CANCELLED,
     SUSPENDED,
     WAITING,
-    JobRecord,
     RunRecords,
-    StepRecord,
 )
 from swampstore.runs.workflow.resume import INTERRUPTED
-from swampstore.runs.workflow.steps import Outcome, RunState
-
-if TYPE_CHECKING:
-    from swampstore.repo import Repo
+from swampstore.runs.workflow.run_state import Outcome, StepState
 
 
-def run_nested(
-    state: RunState,
-    job: JobRecord,
-    step: Step,
-    record: StepRecord,
-    evaluated: Callable[[Repo, Any], Any],
-) -> Outcome:
+def run_nested(step: StepState) -> Outcome:
     """Start the run of a nested workflow, or go on with the one that was started before.
 
     Which run it is stands in the record before that run begins, so that it is found again.
@@ -45,11 +32,12 @@ def run_nested(
         push_leftovers,
     )
 
-    assert isinstance(step.task, WorkflowTask)
+    state, record, task = step.run, step.record, step.step.task
+    assert isinstance(task, WorkflowTask)
     with state.shared.repos.borrowed() as repo:
-        workflow = Workflows(repo).require(str(evaluated(repo, step.task.workflow)))
+        workflow = Workflows(repo).require(str(step.evaluated(repo, task.workflow)))
         check_nesting((*state.ancestors, state.workflow.id), workflow.id, workflow.name)
-        inputs = evaluated(repo, dict(step.task.inputs))
+        inputs = step.evaluated(repo, dict(task.inputs))
         records = RunRecords(repo)
         child = records.of(workflow.id, record.child) if record.child else None
         if child is not None and child.status == SUCCEEDED:
@@ -59,7 +47,7 @@ def run_nested(
             run_id = record.child or str(uuid.uuid4())
             with state.live:
                 record.child = run_id
-            parent = {"runId": state.live.record.id, "job": job.name, "step": record.name}
+            parent = {"runId": state.live.record.id, "job": step.job.name, "step": record.name}
             child = new_record(repo, workflow, inputs, state.tags, run_id=run_id, parent=parent)
         else:
             prepare(child, workflow)

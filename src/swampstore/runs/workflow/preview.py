@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import SwampstoreError
 from swampstore.runs.inputs import check_inputs
+from swampstore.runs.workflow.attempts import address_of
 from swampstore.runs.workflow.definition import Job, MethodTask, Step, Workflow, WorkflowTask
 from swampstore.runs.workflow.files import Workflows
 from swampstore.runs.workflow.nesting import check_nesting
 from swampstore.runs.workflow.plan import expanded_name, items_of, levels, limit_of
-from swampstore.runs.workflow.steps import address_of, most_at_once
+from swampstore.runs.workflow.run_state import most_at_once
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo

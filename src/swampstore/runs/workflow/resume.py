@@ -1,17 +1,12 @@
-"""Going on with a run that stopped: what its steps have left behind, and where to begin again.
+"""Going on with a run that stopped: whether nobody carries it out, and where to begin again.
 
-A step may have been killed at any moment. The output record of its attempt is written last, so it
-decides: with one, the attempt is over, and is accounted for as if nothing had happened. Without
-one, the attempt never ended, and the versions that it wrote are taken back, so that the next one
-gets the numbers which it would have had. Both is done under the lock of the model.
-
+What the attempts of a killed step have left is looked at when the step runs: see `attempts`.
 Whoever finds or lists runs marks those whose process died on the way.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -20,7 +15,6 @@ from swampstore.clock import to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.files.hold import Hold, taking_over
 from swampstore.runs.errors import NotResumableError
-from swampstore.runs.outputs import Output, Outputs
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
 from swampstore.runs.workflow.definition import Workflow
 from swampstore.runs.workflow.plan import dependent_jobs, dependents
@@ -40,100 +34,11 @@ from swampstore.runs.workflow.record import (
 )
 
 if TYPE_CHECKING:
-    from swampstore.layout import ModelRef
     from swampstore.repo import Repo
 
 GUARDED = "guarded"
 INTERRUPTED = "interrupted"
 _HOLDS = "swampstore.runs"
-
-
-# Attempts ----------------------------------------------------------------------------------
-
-
-class Attempts:
-    """What earlier attempts of one step have left, as far as the record does not know of it."""
-
-    def __init__(
-        self, repo: Repo, model: ModelRef, method: str, run: RunRecord, job: str, step: StepRecord
-    ) -> None:
-        self._repo = repo
-        self._model = model
-        self._run, self._job, self._step = run, job, step
-        settled = set(step.outputs or ())
-        # None of them can have begun before the run did, on the clock of its machine. Other
-        # machines may have resumed it, with other clocks.
-        found = Outputs(repo).all(model=model, method=method)
-        self.outputs = [output for output in found if self._is_ours(output)]
-        self.unsettled = sorted(
-            (output for output in self.outputs if output.id not in settled),
-            key=lambda output: output.started_at,
-        )
-
-    def _is_ours(self, output: Output) -> bool:
-        origin = output.provenance
-        if (origin.workflow_run_id, origin.step_name) != (self._run.id, self._step.name):
-            return False
-        return _job_of(output) in (None, self._job)
-
-    def take_back(self) -> int:
-        """Delete the versions of attempts that never ended, or were cancelled; return how many.
-
-        Call it under the lock of the model.
-        """
-        kept = {
-            data_id
-            for output in self.outputs
-            if is_accountable(output)
-            for data_id in _written_by(output)
-        }
-        doomed: dict[str, list[int]] = {}
-        for found in self._written():
-            if found.id not in kept:
-                doomed.setdefault(found.name, []).append(found.version)
-        for name, versions in doomed.items():
-            self._repo.store.delete_versions(self._repo.ref(self._model, name), sorted(versions))
-        return sum(map(len, doomed.values()))
-
-    def _written(self) -> list[_Written]:
-        rows = self._repo.query(
-            f"modelType == {_cel(self._model.type)} && modelId == {_cel(self._model.id)}"
-            f" && workflowRunId == {_cel(self._run.id)} && jobName == {_cel(self._job)}"
-            f" && stepName == {_cel(self._step.name)} && version > 0"
-            f" && ns == {_cel(self._repo.config.namespace)}"
-        )
-        return [_Written(row.id, row.name, row.version) for row in rows]
-
-
-def is_accountable(output: Output) -> bool:
-    """Whether an attempt came to its end: it was not cancelled, nor found dead by somebody."""
-    from swampstore.runs.tracker import DIED
-
-    if output.status == FAILED:
-        return (output.error or {}).get("message") != DIED
-    return output.status == SUCCEEDED
-
-
-def _written_by(output: Output) -> Iterator[str]:
-    """Yield the ids of what an attempt wrote, its reports included."""
-    yield from (artifact.data_id for artifact in output.artifacts)
-    for report in output.extra.get("reports") or ():
-        yield from (str(one["dataId"]) for one in report.get("dataArtifacts") or ())
-
-
-class _Written:
-    def __init__(self, data_id: str, name: str, version: int) -> None:
-        self.id, self.name, self.version = data_id, name, version
-
-
-def _job_of(output: Output) -> str | None:
-    """Return the job that an output is of; None if another client has written it."""
-    named = output.provenance.extra.get("jobName")
-    return named if isinstance(named, str) else None
-
-
-def _cel(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True)
 
 
 # Who carries a run out ---------------------------------------------------------------------
