@@ -226,11 +226,11 @@ def test_uploads_are_noted_until_they_are_known_or_forgotten(base: Base) -> None
     assert base.noted_uploads("abc") == {"c": ("sha again", "etag again")}
 
 
-def test_doomed_objects_stay_doomed_until_removed(base: Base) -> None:
-    base.doom(["b", "a"])
-    base.doom(["b", "c"])
-    base.undoom(["a", "x"])
-    assert base.doomed() == ["b", "c"]
+def test_pending_deletes_stay_until_the_objects_are_removed(base: Base) -> None:
+    base.add_pending_deletes(["b", "a"])
+    base.add_pending_deletes(["b", "c"])
+    base.drop_pending_deletes(["a", "x"])
+    assert base.pending_deletes() == ["b", "c"]
 
 
 def test_clearing_forgets_everything(base: Base) -> None:
@@ -260,7 +260,7 @@ def fill(base: Base) -> None:
         shards={("p", ""): "1"},
     )
     base.note_uploads({"u": ("sha", "etag")})
-    base.doom(["d"])
+    base.add_pending_deletes(["d"])
 
 
 def assert_empty(base: Base) -> None:
@@ -269,7 +269,7 @@ def assert_empty(base: Base) -> None:
     assert base.fact("meta") is None
     assert base.shard_etags() == {}
     assert base.noted_uploads(["u"]) == {}
-    assert base.doomed() == []
+    assert base.pending_deletes() == []
 
 
 def assert_works(base: Base) -> None:

@@ -224,7 +224,7 @@ def test_a_deletion_that_failed_is_finished_by_the_next_push(
     a.push()
     assert remote_files(a.store) == OTHERS
     assert place.notes() == []
-    assert a.base.doomed() == []
+    assert a.base.pending_deletes() == []
 
 
 def test_another_machine_finishes_a_deletion_when_it_looks_at_everything(

@@ -406,7 +406,7 @@ def test_content_without_a_known_hash_stays(ten: Host) -> None:
 
 def test_content_whose_object_is_being_replaced_stays(ten: Host) -> None:
     ten.base.note_uploads({raw(3): ("other", "etag")})
-    ten.base.doom([raw(4)])
+    ten.base.add_pending_deletes([raw(4)])
     ten.service.evict(0)
     assert held(ten) == [3, 4]
 

@@ -231,15 +231,15 @@ class Base:
             for rel, size, sha256, modified, etag in rows
         ]
 
-    def doom(self, rels: Iterable[str]) -> None:
+    def add_pending_deletes(self, rels: Iterable[str]) -> None:
         """Note objects that left the index and still have to be removed from the store."""
         self._write_all(("INSERT OR IGNORE INTO doomed VALUES (?)", [(rel,) for rel in rels]))
 
-    def doomed(self) -> list[str]:
+    def pending_deletes(self) -> list[str]:
         """Return the paths of the objects that still have to be removed, sorted."""
         return [rel for (rel,) in self._rows("SELECT rel FROM doomed ORDER BY rel")]
 
-    def undoom(self, rels: Iterable[str]) -> None:
+    def drop_pending_deletes(self, rels: Iterable[str]) -> None:
         """Drop the note: the object is removed, or is needed after all."""
         self._write_all(("DELETE FROM doomed WHERE rel = ?", [(rel,) for rel in rels]))
 

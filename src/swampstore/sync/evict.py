@@ -129,7 +129,7 @@ class Eviction:
         self._uses = uses
         self._keep = keep
         self._links = Links(context.names.root)
-        self._doomed = frozenset(context.base.doomed())
+        self._pending_deletes = frozenset(context.base.pending_deletes())
         # A cache that was never pushed counts as changed all over; then only bytes prove anything.
         self._is_unsure = context.tracker.peek().bulk
 
@@ -180,7 +180,7 @@ class Eviction:
     def _may_go(self, rel: str) -> bool:
         """Whether content is of a version that is whole, shared, and not being changed."""
         names = self._context.names
-        if version_file(rel) is None or rel in self._keep or rel in self._doomed:
+        if version_file(rel) is None or rel in self._keep or rel in self._pending_deletes:
             return False
         if names.why_not(rel) or self._links.above(rel):
             return False

@@ -44,7 +44,7 @@ class Deletions:
             return None
         rel = new_note()
         # Before it is there: one that is not is forgotten, one that nobody knows of is not found.
-        self._context.base.doom([rel, *(one.rel for one in wanted)])
+        self._context.base.add_pending_deletes([rel, *(one.rel for one in wanted)])
         return self._remover.note(rel, wanted)
 
     def note_unnamed(self, gone: Mapping[str, Known]) -> Note | None:
@@ -89,7 +89,7 @@ class Deletions:
     def unfinished(self, *, everything: bool) -> set[str]:
         """Return the notes that this cache has left, or all there are, which costs a listing."""
         context = self._context
-        found = {rel for rel in context.base.doomed() if rel.startswith(REMOVALS)}
+        found = {rel for rel in context.base.pending_deletes() if rel.startswith(REMOVALS)}
         if everything:
             root = context.names.remote("")
             listed = context.store.list(context.names.remote(REMOVALS))
@@ -108,21 +108,21 @@ class Deletions:
                 skipped.append(Skipped(rel, error.message))
             except (IndexDamagedError, NewerFormatError) as error:
                 skipped.append(Skipped(rel, error.message))
-                base.undoom([rel])
+                base.drop_pending_deletes([rel])
         if rels and not self.unfinished(everything=False):
-            base.undoom(base.doomed())
+            base.drop_pending_deletes(base.pending_deletes())
         return skipped
 
     def _finish(self, rel: str) -> None:
         note = read_note(self._context.store, self._context.names, rel)
         if note is None:
-            self._context.base.undoom([rel])
+            self._context.base.drop_pending_deletes([rel])
         elif not self._remover.finish(note, self._context.index).failures:
             # What could not be told now is for whoever comes across the note.
             self._forget(note)
 
     def _forget(self, note: Note) -> None:
-        self._context.base.undoom([note.rel, *(one.rel for one in note.objects)])
+        self._context.base.drop_pending_deletes([note.rel, *(one.rel for one in note.objects)])
 
 
 def remove_from_remote(

@@ -382,7 +382,7 @@ class SyncService:
     def _has_nothing_to_push(self) -> bool:
         """Whether nothing is marked, and the remote is not an empty one that needs everything."""
         context = self._context
-        if not context.tracker.peek().is_empty or context.base.doomed():
+        if not context.tracker.peek().is_empty or context.base.pending_deletes():
             return False
         return context.index.is_unchanged() or not start_over_if_made_anew(self._context)
 
