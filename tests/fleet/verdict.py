@@ -17,7 +17,7 @@ from swampstore.pipeline.planning import listed, pieces
 from swampstore.pipeline.source.objects import content_of
 from swampstore.pipeline.verify.examination import of_documents, readable_shards, stale_in
 from swampstore.pipeline.verify.kinds import KINDS
-from swampstore.pipeline.verify.rules import Found, examined
+from swampstore.pipeline.verify.rules import Problem, examined
 from swampstore.stores.memory import MemoryConfig
 from tests.fleet.bucket import Bucket, FleetStore
 
@@ -26,7 +26,7 @@ _GRACE = timedelta(0)
 _items = msgspec.msgpack.Decoder(list[Item])
 
 
-def findings(bucket: Bucket, namespace: str) -> list[Found]:
+def findings(bucket: Bucket, namespace: str) -> list[Problem]:
     """Return everything that is wrong with what a bucket holds, by the rules for whole stores."""
     place = Place(MemoryConfig(bucket.name), f"memory://{bucket.name}", "", namespace)
     with FleetStore(bucket) as store:
@@ -40,7 +40,7 @@ def findings(bucket: Bucket, namespace: str) -> list[Found]:
     return [*_of_units(paths, state), *of_documents(state, _GRACE, _stale(paths, state))]
 
 
-def severity(found: Found) -> str:
+def severity(found: Problem) -> str:
     return KINDS[found.kind].severity
 
 
@@ -57,7 +57,7 @@ def _claims(place: Place, store: FleetStore) -> tuple[dict[str, Path], list[Summ
     return paths, sums
 
 
-def _of_units(paths: dict[str, Path], state: IndexState) -> Iterator[Found]:
+def _of_units(paths: dict[str, Path], state: IndexState) -> Iterator[Problem]:
     units: dict[str, list[Path]] = {}
     for rel, path in sorted(paths.items()):
         units.setdefault(unit_of(rel), []).append(path)

@@ -30,7 +30,7 @@ from swampstore.pipeline import places_of
 from swampstore.pipeline.catalog_export import export
 from swampstore.pipeline.engines import SparkOnDemand
 from swampstore.pipeline.errors import FilesNotSeenError
-from swampstore.pipeline.running import Unseen, run_waves
+from swampstore.pipeline.running import NoSharedDir, run_waves
 from swampstore.pipeline.settings import SparkSettings
 from tests.catalog.test_catalog import assert_equals_disk, rows
 from tests.support.machines import Machine
@@ -300,7 +300,7 @@ def test_executors_that_do_not_see_the_files_are_an_error_that_names_them(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(repo)
-    monkeypatch.setattr(bulk, "unseen", lambda _: Unseen("far-away"))
+    monkeypatch.setattr(bulk, "missing_shared_dir", lambda _: NoSharedDir("far-away"))
     with pytest.raises(FilesNotSeenError, match="far-away"):
         bulk.rebuild(repo, engine="spark")
 
@@ -311,7 +311,7 @@ def test_if_nobody_insists_on_spark_names_that_it_cannot_see_are_read_here(
 ) -> None:
     fill(repo)
     repo.catalog.clear()
-    monkeypatch.setattr(bulk, "unseen", lambda _: Unseen("far-away"))
+    monkeypatch.setattr(bulk, "missing_shared_dir", lambda _: NoSharedDir("far-away"))
     monkeypatch.setattr(bulk, "break_even", lambda *_: 5)
     bulk.rebuild(repo, engine="auto")
     assert_equals_disk(repo)

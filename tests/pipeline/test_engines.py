@@ -39,12 +39,12 @@ from swampstore.pipeline.engines import (
     BREAK_EVEN,
     NEVER,
     BreakEven,
-    EngineCarrier,
+    EngineTransport,
     SparkOnDemand,
     choose,
 )
 from swampstore.pipeline.errors import FilesNotSeenError, SparkMissingError
-from swampstore.pipeline.running import Unseen, run_tasks
+from swampstore.pipeline.running import NoSharedDir, run_tasks
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.transfers import Cargo, Left, Site, SparkTasks, ending
 from swampstore.runs.errors import CommandError, CommandTimeoutError, MethodFailedError
@@ -80,7 +80,7 @@ def directory_config(path: Path) -> StoreConfig:
     return DirectoryConfig(str(path))
 
 
-def carrier_of(spark: SparkSession, config: StoreConfig) -> SparkTasks:
+def transport_of(spark: SparkSession, config: StoreConfig) -> SparkTasks:
     return SparkTasks(spark, config, strict=True, progress=no_progress, count=lambda _: None)
 
 
@@ -226,14 +226,14 @@ def test_progress_is_told_in_files_and_never_goes_back(
     steps: list[Step] = []
     on_demand: Any = SimpleNamespace(session=lambda **_: without_spark)
     repo: Any = None
-    carrier = EngineCarrier(repo, "spark", SparkSettings(), on_demand, steps.append)
+    transport = EngineTransport(repo, "spark", SparkSettings(), on_demand, steps.append)
     tasks = SparkTasks(
-        without_spark, config, strict=True, progress=carrier.progress, count=lambda _: None
+        without_spark, config, strict=True, progress=transport.progress, count=lambda _: None
     )
     with Machine(tmp_path / "a", RetryingStore(config.open())) as machine:
         for number in range(20):
             machine.write(f"files/{number}", b"12345")
-        machine.service.push(progress=carrier.progress, carrier=tasks)
+        machine.service.push(progress=transport.progress, transport=tasks)
     assert [step.phase for step in steps] == ["push"] * len(steps)
     assert {(step.total_files, step.total_bytes) for step in steps} == {(20, 100)}
     done = [step.files for step in steps]
@@ -355,14 +355,14 @@ def test_a_task_that_does_not_see_the_cache_touches_nothing(site: Site) -> None:
 
 
 def blinded(machine: Machine, config: StoreConfig, spark: SparkSession, *, strict: bool) -> object:
-    carrier = SparkTasks(spark, config, strict=strict, progress=no_progress, count=lambda _: None)
-    return machine.service.push(carrier=carrier)
+    transport = SparkTasks(spark, config, strict=strict, progress=no_progress, count=lambda _: None)
+    return machine.service.push(transport=transport)
 
 
 def test_executors_that_do_not_see_the_cache_are_an_error_that_names_them(
     tmp_path: Path, without_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transfers, "unseen", lambda _: Unseen("far-away"))
+    monkeypatch.setattr(transfers, "missing_shared_dir", lambda _: NoSharedDir("far-away"))
     config = directory_config(tmp_path / "bucket")
     with Machine(tmp_path / "a", RetryingStore(config.open())) as machine:
         machine.write("files/x", b"1")
@@ -379,8 +379,8 @@ def test_if_nobody_insists_on_spark_threads_do_what_executors_cannot_see(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    hosts = itertools.cycle([None, Unseen("far-away")])
-    monkeypatch.setattr(transfers, "unseen", lambda _: next(hosts))
+    hosts = itertools.cycle([None, NoSharedDir("far-away")])
+    monkeypatch.setattr(transfers, "missing_shared_dir", lambda _: next(hosts))
     config = directory_config(tmp_path / "bucket")
     with Machine(tmp_path / "a", RetryingStore(config.open())) as machine:
         for number in range(40):
@@ -400,7 +400,7 @@ def test_files_count_as_recorded_before_the_tasks_began_whatever_their_clock_say
     monkeypatch.setattr("swampstore.sync.uploads.time", SimpleNamespace(time_ns=lambda: ahead))
     with Machine(tmp_path / "a", RetryingStore(site.config.open())) as machine:
         machine.write("files/x", b"1")
-        machine.service.push(carrier=carrier_of(without_spark, site.config))
+        machine.service.push(transport=transport_of(without_spark, site.config))
         known = machine.base.get("files/x")
     assert known is not None
     assert began <= known.recorded_ns < ahead
@@ -415,10 +415,12 @@ PLAIN = ("files/notes", "outputs/aws/ec2/start/run.yaml", "audit/day", "definiti
 class Story:
     """What two machines do, the same every time for a seed, and a third one that comes later."""
 
-    def __init__(self, directory: Path, config: StoreConfig, carrier: Transport, seed: int) -> None:
+    def __init__(
+        self, directory: Path, config: StoreConfig, transport: Transport, seed: int
+    ) -> None:
         self._directory = directory
         self._config = config
-        self._carrier = carrier
+        self._transport = transport
         self._chance = random.Random(seed)
         self._numbers = itertools.count()
 
@@ -427,20 +429,20 @@ class Story:
         with self._machine("a") as a, self._machine("b") as b, self._machine("c") as c:
             for _ in range(25):
                 self._save(a)
-            a.service.push(full=True, carrier=self._carrier)
+            a.service.push(full=True, transport=self._transport)
             if index == 2:
                 a.service.migrate_index()
-            b.service.pull(carrier=self._carrier)
+            b.service.pull(transport=self._transport)
             for machine in (a, b):
                 for _ in range(10):
                     self._save(machine)
                 self._delete(machine)
-            first = b.service.push(carrier=self._carrier)
-            second = a.service.push(full=True, carrier=self._carrier)
+            first = b.service.push(transport=self._transport)
+            second = a.service.push(full=True, transport=self._transport)
             assert first.deleted
             assert second.conflicts
-            b.service.pull(carrier=self._carrier)
-            c.service.pull(carrier=self._carrier)
+            b.service.pull(transport=self._transport)
+            c.service.pull(transport=self._transport)
             assert_sound(c.store)
             return {one.cache.name: one.files() for one in (a, b, c)}
 
@@ -523,9 +525,9 @@ def test_both_engines_make_the_same_store_and_the_same_caches_byte_for_byte(
     for engine in ("local", "spark"):
         members = {"bucket": BUCKET, "prefix": uuid.uuid4().hex, "endpoint": s3_server.url}
         config = store_config("s3", members | S3_KEY, environ={})
-        carrier = THREADS if engine == "local" else carrier_of(spark, config)
+        transport = THREADS if engine == "local" else transport_of(spark, config)
         same_every_time()
-        caches = Story(tmp_path / engine, config, carrier, seed).play(index=index)
+        caches = Story(tmp_path / engine, config, transport, seed).play(index=index)
         ends.append((caches, everything(config)))
     (caches, objects), (other_caches, other_objects) = ends
     assert other_caches == caches
@@ -666,7 +668,7 @@ def test_a_push_that_executors_cannot_do_says_that_the_data_is_safe(
     ana: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save(ana, 1)
-    monkeypatch.setattr(transfers, "unseen", lambda _: Unseen("far-away"))
+    monkeypatch.setattr(transfers, "missing_shared_dir", lambda _: NoSharedDir("far-away"))
     failed = ana("pipeline", "push", "--engine", "spark")
     assert failed.status == 74
     assert "the data is safe here" in failed.err

@@ -21,7 +21,7 @@ from swampstore.layout import DEFERRED
 from swampstore.marker import update_marker
 from swampstore.pipeline.evidence import reading
 from swampstore.pipeline.evidence.gathering import Budget, everything
-from swampstore.pipeline.evidence.reading import Look, Reading
+from swampstore.pipeline.evidence.reading import Evidence, Reading
 from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.objects import Content
@@ -434,7 +434,7 @@ def test_what_looks_wrong_only_because_others_commit_is_not_told(
     bucket.put(damaged, b"x" * len(bucket.get(damaged)))
     looks = []
 
-    def look(self: Reading, *args: Any) -> Look:
+    def look(self: Reading, *args: Any) -> Evidence:
         # The entries have been read; now somebody deletes a name, and its objects go.
         looks.append(1)
         if len(looks) == 1:

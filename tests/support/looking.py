@@ -16,7 +16,7 @@ from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import of_documents, readable_shards, stale_in
-from swampstore.pipeline.verify.rules import File, Found, examined
+from swampstore.pipeline.verify.rules import File, Problem, examined
 
 AT_ONCE = timedelta(0)
 LOOK = 1
@@ -29,7 +29,7 @@ class Looked(NamedTuple):
     units: dict[str, dict[str, Evidence]]
     state: IndexState
 
-    def examined(self) -> Iterator[tuple[str, list[File], list[Found]]]:
+    def examined(self) -> Iterator[tuple[str, list[File], list[Problem]]]:
         for unit, paths in self.units.items():
             yield unit, *examined(unit, paths.values(), self.state.trust_rules(AT_ONCE))
 

@@ -192,10 +192,10 @@ class ArtifactStore:
 
         Others may have versions that were removed from this disk by hand.
         """
-        going = [ref.version_rel(version) for version in sorted(chosen)]
+        removed_rels = [ref.version_rel(version) for version in sorted(chosen)]
         if on_disk.read_marker(self.tree, ref) in chosen:
-            going.append(ref.latest_rel)
-        change.remove_tree(ref.rel, only=going)
+            removed_rels.append(ref.latest_rel)
+        change.remove_tree(ref.rel, only=removed_rels)
         self.mutations.record_gone(ref)
 
     def _repoint_without(self, change: Change, ref: DataRef, chosen: set[int]) -> int:

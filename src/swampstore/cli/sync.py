@@ -12,7 +12,7 @@ from swampstore.cli.options import complete_model, engine_option, timeout_option
 from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
 from swampstore.cli.session import Session
 from swampstore.index.errors import NotPushedError
-from swampstore.pipeline.engines import carrying
+from swampstore.pipeline.engines import engine_transport
 from swampstore.sync.run import SyncRun
 
 if TYPE_CHECKING:
@@ -70,16 +70,19 @@ def sync(
             found = SyncRun(repo, scope, full=full, metadata_only=lazy).preview()
             _show_preview(session, found, pull=pull, push=push)
             return
-        with progress_shown() as progress, carrying(repo, engine, progress=progress) as carrier:
+        with (
+            progress_shown() as progress,
+            engine_transport(repo, engine, progress=progress) as transport,
+        ):
             run = SyncRun(
                 repo,
                 scope,
                 full=full,
                 metadata_only=lazy,
                 timeout=timeout,
-                progress=carrier.progress,
-                carrier=carrier,
-                carrier_errors=carrier.errors,
+                progress=transport.progress,
+                transport=transport,
+                transport_errors=transport.errors,
             )
             done = _run(session, repo, run, pull=not push, push=not pull)
         session.show(done.to_json(), lambda: _text(done))

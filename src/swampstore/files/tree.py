@@ -133,14 +133,14 @@ class Tree:
             path = f"{place}{rel.removeprefix(above)}"
             if not os.path.isdir(path):
                 continue
-            doomed = temp_beside(path)
+            aside = temp_beside(path)
             try:
-                os.rename(path, doomed)
+                os.rename(path, aside)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             if self.durable:
                 sync_dir(os.path.dirname(path))
-            remove_all(doomed)
+            remove_all(aside)
 
     def announce_removal(self, rel: str) -> None:
         """Announce that something announced is about to be removed, not just written."""
@@ -334,8 +334,8 @@ class Change:
 
         Whatever is missing there counts as deleted; with `only`, nothing but those paths.
         """
-        for going in [rel] if only is None else only:
-            self._tree.announce_removal(going)
+        for removed in [rel] if only is None else only:
+            self._tree.announce_removal(removed)
         self._tree.drop_dir(self._rel, rel)
 
     def move_dir(self, old: str, new: str) -> None:

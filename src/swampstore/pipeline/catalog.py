@@ -25,7 +25,7 @@ from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
 from swampstore.pipeline.planning import parallelism
-from swampstore.pipeline.running import Unseen, run_waves, unseen
+from swampstore.pipeline.running import NoSharedDir, missing_shared_dir, run_waves
 from swampstore.pipeline.settings import settings_of
 from swampstore.sync.downloads import Staging
 
@@ -86,7 +86,7 @@ class Shelf:
     def read(self, refs: Sequence[DataRef]) -> Iterator[list[_Packed] | _Left]:
         """Read some names: a task."""
         for path in self.staging:
-            if where := unseen(path):
+            if where := missing_shared_dir(path):
                 yield _Left(tuple(refs), where)
                 return
         tree = Tree.only_read(self.base, self.local, self.routing)
@@ -100,7 +100,7 @@ class _Left:
     """Names that a task could not see, and where that was."""
 
     refs: tuple[DataRef, ...]
-    where: Unseen
+    where: NoSharedDir
 
 
 def _packed(reading: Reading) -> _Packed:

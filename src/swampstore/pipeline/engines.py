@@ -117,8 +117,8 @@ class SparkOnDemand:
         self._stack.__exit__(kind, error, trace)
 
 
-class EngineCarrier:
-    """A carrier that chooses, knowing how much there is to be carried, who carries it.
+class EngineTransport:
+    """A transport that chooses, knowing how much there is to be carried, who carries it.
 
     `used` says who it was, so far. Give the push or the pull its `progress` as well:
     tasks are told of before their files are. `errors` are those of Spark that end a push or a pull.
@@ -157,8 +157,8 @@ class EngineCarrier:
         deadline: Deadline,
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
-        carrier = self._carrier("push", len(uploads))
-        return carrier.upload(context, uploads, sizes, deadline)
+        transport = self._transport("push", len(uploads))
+        return transport.upload(context, uploads, sizes, deadline)
 
     def download(
         self,
@@ -168,10 +168,10 @@ class EngineCarrier:
         deadline: Deadline,
     ) -> Iterator[Done[Download, Brought]]:
         """Fetch objects into files below the staging directory."""
-        carrier = self._carrier("pull", len(downloads))
-        return carrier.download(context, downloads, staging, deadline)
+        transport = self._transport("pull", len(downloads))
+        return transport.download(context, downloads, staging, deadline)
 
-    def _carrier(self, job: Job, files: int) -> Transport:
+    def _transport(self, job: Job, files: int) -> Transport:
         if choose(self._engine, files=files, settings=self._settings, job=job) == "local":
             return THREADS
         strict = self._engine == "spark"
@@ -191,18 +191,18 @@ class EngineCarrier:
 
 
 @contextmanager
-def carrying(
+def engine_transport(
     repo: Repo,
     engine: Engine | None,
     *,
     settings: SparkSettings | None = None,
     progress: Progress = no_progress,
-) -> Iterator[EngineCarrier]:
-    """Yield a carrier for pushes and pulls of a repository.
+) -> Iterator[EngineTransport]:
+    """Yield the transport for pushes and pulls of a repository.
 
     `engine` and `settings` are what the repository says if they are None. If Spark is started for
     this, it is stopped at the end.
     """
     settings = settings or settings_of(repo.config)
     with SparkOnDemand(settings) as spark:
-        yield EngineCarrier(repo, engine or settings.engine, settings, spark, progress)
+        yield EngineTransport(repo, engine or settings.engine, settings, spark, progress)

@@ -292,7 +292,7 @@ def _cause(error: Any) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-class Unseen(NamedTuple):
+class NoSharedDir(NamedTuple):
     """What a task answers where the files cannot be seen."""
 
     host: str
@@ -305,6 +305,6 @@ class Unseen(NamedTuple):
         )
 
 
-def unseen(staging_path: str) -> Unseen | None:
+def missing_shared_dir(staging_path: str) -> NoSharedDir | None:
     """Return the answer of a task on this machine, None if it sees the staging directory."""
-    return None if os.path.isdir(staging_path) else Unseen(socket.gethostname())
+    return None if os.path.isdir(staging_path) else NoSharedDir(socket.gethostname())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from swampstore.index.results import Conflict, Skipped, no_progress
-from swampstore.pipeline.engines import Chosen, carrying, choose
+from swampstore.pipeline.engines import Chosen, choose, engine_transport
 from swampstore.pipeline.settings import settings_of
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def push(
         )
         return _would(repo, "push", chosen, found, began)
     repo.export_catalog()
-    with carrying(repo, engine, settings=settings, progress=progress) as carrier:
+    with engine_transport(repo, engine, settings=settings, progress=progress) as transport:
         pushed = service.push(
-            full=True, deadline=deadline, progress=carrier.progress, carrier=carrier
+            full=True, deadline=deadline, progress=transport.progress, transport=transport
         )
-        return _did(repo, "push", carrier.used, pushed, began)
+        return _did(repo, "push", transport.used, pushed, began)
 
 
 def pull(
@@ -110,15 +110,15 @@ def pull(
             engine or settings.engine, files=len(found.pull), settings=settings, job="pull"
         )
         return _would(repo, "pull", chosen, found, began)
-    with carrying(repo, engine, settings=settings, progress=progress) as carrier:
+    with engine_transport(repo, engine, settings=settings, progress=progress) as transport:
         pulled = service.pull(
             metadata_only=metadata_only,
             full=True,
             deadline=deadline,
-            progress=carrier.progress,
-            carrier=carrier,
+            progress=transport.progress,
+            transport=transport,
         )
-        return _did(repo, "pull", carrier.used, pulled, began)
+        return _did(repo, "pull", transport.used, pulled, began)
 
 
 def _did(repo: Repo, job: Direction, engine: Chosen, done: Pushed | Pulled, began: float) -> Synced:

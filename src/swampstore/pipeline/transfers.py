@@ -24,7 +24,7 @@ from swampstore.index.workers import Deadline, Done
 from swampstore.notices import notice
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.planning import bins, parallelism, tasks_for
-from swampstore.pipeline.running import Unseen, run_tasks, stoppable, unseen
+from swampstore.pipeline.running import NoSharedDir, missing_shared_dir, run_tasks, stoppable
 from swampstore.stores.config import StoreConfig
 from swampstore.stores.protocol import Store
 from swampstore.stores.retry import RetryingStore
@@ -49,7 +49,7 @@ class Left(NamedTuple):
     """Files that a task could not see, and where that was."""
 
     files: Sequence[Any]
-    where: Unseen
+    where: NoSharedDir
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Site:
 
     def upload(self, uploads: Sequence[Upload]) -> Iterator[Done[Upload, Placed] | Left | Tally]:
         """Put the files of some shards into the store: a task. At last, tell what it cost."""
-        if where := unseen(self.staging):
+        if where := missing_shared_dir(self.staging):
             yield Left(uploads, where)
             return
         with self._opened() as (store, counting):
@@ -76,7 +76,7 @@ class Site:
         self, downloads: Sequence[Download]
     ) -> Iterator[Done[Download, Brought] | Left | Tally]:
         """Fetch the objects of some shards into files: a task. At last, tell what it cost."""
-        if where := unseen(self.staging):
+        if where := missing_shared_dir(self.staging):
             yield Left(downloads, where)
             return
         with self._opened() as (store, counting):
@@ -92,7 +92,7 @@ class Site:
 
 
 class SparkTasks:
-    """A carrier that has Spark do the work.
+    """A transport that has Spark do the work.
 
     `count` is told what the tasks asked of the store. Files that executors do not see are an error
     if that is `strict`; else threads of this process carry them.
@@ -112,7 +112,7 @@ class SparkTasks:
         self._strict = strict
         self._progress = progress
         self._count = count
-        self._blind: set[Unseen] = set()
+        self._blind: set[NoSharedDir] = set()
 
     def upload(
         self,

@@ -136,15 +136,15 @@ class Eviction:
     def plan(self, target: int) -> Evicted:
         """Say what would be evicted; nothing is changed."""
         held = self._context.base.content_bytes()
-        going: list[Known] = []
+        candidates: list[Known] = []
         for known in self._least_recently_used():
             if held <= target:
                 break
             if self._may_go(known.rel) and self._looks_unchanged(known):
-                going.append(known)
+                candidates.append(known)
                 held -= known.size
-        size = sum(known.size for known in going)
-        return Evicted(len(going), size, held, tuple(known.rel for known in going))
+        size = sum(known.size for known in candidates)
+        return Evicted(len(candidates), size, held, tuple(known.rel for known in candidates))
 
     def run(self, target: int) -> Evicted:
         """Evict until no more than `target` bytes are held, or nothing else can go."""
@@ -235,9 +235,9 @@ class Eviction:
                 self._unproven.append(task.known.rel)
             else:
                 found[task.known.rel] = proven
-        going = [(one, found[one.known.rel]) for one in candidates if one.known.rel in found]
-        self._context.base.apply(known=[now.known for one, now in going if now != one])
-        return [now for _, now in going]
+        checked = [(one, found[one.known.rel]) for one in candidates if one.known.rel in found]
+        self._context.base.apply(known=[now.known for one, now in checked if now != one])
+        return [now for _, now in checked]
 
     def _with_proof(self, candidate: _Candidate) -> _Candidate | None:
         """Return a candidate, with the object's token, if the object surely holds its content."""
@@ -297,7 +297,7 @@ class Eviction:
         context = self._context
         rels = [one.known.rel for one in candidates]
         known, unfinished = context.base.get_many(rels), context.base.noted_uploads(rels)
-        going = {
+        unchanged = {
             one.known.rel: one
             for one in candidates
             if known.get(one.known.rel) == one.known
@@ -305,17 +305,17 @@ class Eviction:
             and self._may_go(one.known.rel)
             and signature(context.names.local(one.known.rel)) == one.now
         }
-        if not going:
+        if not unchanged:
             return []
         self._announce_absences()
-        marks = [context.names.mark(rel) for rel in going]
+        marks = [context.names.mark(rel) for rel in unchanged]
         self._uses.begin_leaving(marks)
-        context.base.apply(known=[replace(one.known, held=None) for one in going.values()])
+        context.base.apply(known=[replace(one.known, held=None) for one in unchanged.values()])
         context.landing.make_durable()
-        gone = self._move_out(going)
-        context.base.apply(known=[one.known for rel, one in going.items() if rel not in gone])
+        gone = self._move_out(unchanged)
+        context.base.apply(known=[one.known for rel, one in unchanged.items() if rel not in gone])
         self._uses.end_leaving(marks)
-        return [going[rel] for rel in gone]
+        return [unchanged[rel] for rel in gone]
 
     def _announce_absences(self) -> None:
         """Tell other clients on this cache, before it is so, that absence is no deletion here."""
@@ -324,11 +324,11 @@ class Eviction:
             last = self._context.base.fact("verified_at") or ""
             tracker.verified(fingerprint=None, commit_seq=None, lazy=True, at=last)
 
-    def _move_out(self, going: Mapping[str, _Candidate]) -> list[str]:
+    def _move_out(self, unchanged: Mapping[str, _Candidate]) -> list[str]:
         with Staging(self._context.names.cache_dir) as staging:
             return [
                 rel
-                for rel, (_, now) in going.items()
+                for rel, (_, now) in unchanged.items()
                 if now is None or self._is_moved_out(rel, now, staging.new_path())
             ]
 

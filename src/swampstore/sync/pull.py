@@ -33,14 +33,14 @@ class Pull:
         *,
         deadline: Deadline,
         progress: Progress,
-        carrier: Transport,
+        transport: Transport,
     ) -> None:
         self.content_bytes = 0
         self._context = context
         self._planner = planner
         self._deadline = deadline
         self._progress = progress
-        self._carrier = carrier
+        self._transport = transport
 
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
@@ -57,7 +57,7 @@ class Pull:
             phase="pull",
             deadline=self._deadline,
             progress=self._progress,
-            carrier=self._carrier,
+            transport=self._transport,
         )
         transfer.run()
         self._rescue(work)

@@ -96,7 +96,7 @@ class Push:
         full: bool,
         deadline: Deadline,
         progress: Progress,
-        carrier: Transport,
+        transport: Transport,
     ) -> None:
         self._context = context
         self._scope = scope
@@ -105,7 +105,7 @@ class Push:
         self._progress = progress
         self._began_ns = time.time_ns()
         self._local = LocalScan(context.names, context.base)
-        self._carrier = carrier
+        self._transport = transport
         self._deletions = Deletions(context, deadline)
         self._conflicts = Conflicts(context, self._local, scope)
 
@@ -279,7 +279,7 @@ class Push:
         unnoted: dict[str, tuple[str, str]] = {}
         todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
         try:
-            for task, done, error in self._carrier.upload(
+            for task, done, error in self._transport.upload(
                 self._context, todo, plan.sizes, self._deadline
             ):
                 files += 1

@@ -23,8 +23,8 @@ class SyncRun:
     """One sync of a repository, or of some of its models, with its remote.
 
     `metadata_only` leaves content on the remote, `timeout` is in seconds for each direction; both
-    are what the settings say if they are None. `carrier_errors` are those that `carrier` raises.
-    `pulled` and `pushed` are what was done so far.
+    are what the settings say if they are None. `transport_errors` are those that `transport`
+    raises. `pulled` and `pushed` are what was done so far.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class SyncRun:
         metadata_only: bool | None = None,
         timeout: float | None = None,
         progress: Progress = no_progress,
-        carrier: Transport = THREADS,
-        carrier_errors: tuple[type[SwampstoreError], ...] = (),
+        transport: Transport = THREADS,
+        transport_errors: tuple[type[SwampstoreError], ...] = (),
     ) -> None:
         self.pulled: Pulled | None = None
         self.pushed: Pushed | None = None
@@ -50,8 +50,8 @@ class SyncRun:
         self._models = models
         self._full = full
         self._progress = progress
-        self._carrier = carrier
-        self._carrier_errors = carrier_errors
+        self._transport = transport
+        self._transport_errors = transport_errors
 
     def run(self, *, pull: bool = True, push: bool = True) -> None:
         """Pull, push, and pull again if the push made room for something of others.
@@ -81,7 +81,7 @@ class SyncRun:
             full=self._full,
             deadline=self._deadline,
             progress=self._progress,
-            carrier=self._carrier,
+            transport=self._transport,
         )
         self.pulled = pulled if self.pulled is None else _added(self.pulled, pulled)
         return pulled
@@ -94,7 +94,7 @@ class SyncRun:
         self._progress(Step("push", 0, 0, 0, 0))
         self._repo.export_catalog()
         self._repo.seal_audit(everything=all_models or self._models is None)
-        with raised_as_not_pushed(*self._carrier_errors):
+        with raised_as_not_pushed(*self._transport_errors):
             self.pushed = self._push(None if all_models else self._models)
         return self.pushed
 
@@ -121,7 +121,7 @@ class SyncRun:
             full=self._full,
             deadline=self._deadline,
             progress=self._progress,
-            carrier=self._carrier,
+            transport=self._transport,
         )
 
 

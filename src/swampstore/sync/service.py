@@ -109,12 +109,12 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
-        carrier: Transport = THREADS,
+        transport: Transport = THREADS,
     ) -> Pushed:
         """Bring what changed here to the remote: what was marked, or with `full` everything.
 
         `models` limits it to those models; the other marks stay. `deadline` is in seconds, and
-        `carrier` is who takes the files there. Raises IncompleteSyncError if some files could not
+        `transport` is who takes the files there. Raises IncompleteSyncError if some files could not
         be sent, StoreError if nothing could; what is not on the remote stays marked.
         """
         with self._alone(deadline):
@@ -123,7 +123,7 @@ class SyncService:
                 return Pushed()
             self._check_migrated()
             start_over_if_made_anew(self._context)
-            push = self._push(scope, full=full, progress=progress, carrier=carrier)
+            push = self._push(scope, full=full, progress=progress, transport=transport)
             return self._commit(push, push.prepare())
 
     def prepare_push(
@@ -177,13 +177,13 @@ class SyncService:
         full: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
-        carrier: Transport = THREADS,
+        transport: Transport = THREADS,
     ) -> Pulled:
         """Bring what changed elsewhere into the cache; local work is never overwritten.
 
         `models` limits it to everything of those models. `metadata_only` leaves content on the
         remote until it is read, None: if the cache is `lazy`. `full` compares every file instead
-        of what changed, and so restores what was removed from the cache. `carrier` is who brings
+        of what changed, and so restores what was removed from the cache. `transport` is who brings
         the files. Raises IncompleteSyncError if some could not be had; the others are here.
         """
         metadata_only = self._leaves_content(metadata_only)
@@ -203,7 +203,7 @@ class SyncService:
                 planner,
                 deadline=self._store.deadline,
                 progress=progress,
-                carrier=carrier,
+                transport=transport,
             )
             pulled = pull.run()
             self._bound.grew(pull.content_bytes)
@@ -355,7 +355,7 @@ class SyncService:
         *,
         full: bool,
         progress: Progress,
-        carrier: Transport = THREADS,
+        transport: Transport = THREADS,
     ) -> Push:
         return Push(
             self._context,
@@ -363,7 +363,7 @@ class SyncService:
             full=full,
             deadline=self._store.deadline,
             progress=progress,
-            carrier=carrier,
+            transport=transport,
         )
 
     def _planner(self, scope: Scope | None, *, metadata_only: bool, full: bool) -> PullPlanner:

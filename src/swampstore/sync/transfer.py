@@ -111,7 +111,7 @@ class Transfer:
         deadline: Deadline,
         progress: Progress,
         give_up_after: int | None = None,
-        carrier: Transport = THREADS,
+        transport: Transport = THREADS,
     ) -> None:
         self.files = self.bytes = self.content_bytes = 0
         self._context = context
@@ -120,7 +120,7 @@ class Transfer:
         self._deadline = deadline
         self._progress = progress
         self._give_up_after = give_up_after
-        self._carrier = carrier
+        self._transport = transport
         self._unreached = 0
 
     def run(self) -> None:
@@ -167,7 +167,7 @@ class Transfer:
         size = 0
         tasks = sorted(self._work.downloads.values(), key=lambda one: unit_of(one.rel))
         total = sum(one.entry.size for one in tasks)
-        transfers = self._carrier.download(self._context, tasks, staging, self._deadline)
+        transfers = self._transport.download(self._context, tasks, staging, self._deadline)
         for files, (task, done, error) in enumerate(transfers, 1):
             size += task.entry.size
             self._progress(Step(self._phase, files, len(tasks), size, total))

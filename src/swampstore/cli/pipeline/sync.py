@@ -12,7 +12,7 @@ from swampstore.cli.pipeline import dry_run_option, findings_option, master_opti
 from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
 from swampstore.cli.session import Session
 from swampstore.pipeline import syncing
-from swampstore.pipeline.engines import EngineCarrier
+from swampstore.pipeline.engines import EngineTransport
 from swampstore.pipeline.schemas import write_few_findings
 from swampstore.pipeline.syncing import findings
 from swampstore.sync.run import raised_as_not_pushed
@@ -53,7 +53,7 @@ def push(
     timeout: int | None,
 ) -> None:
     """Compare every file of the cache, and bring to the remote what it does not have."""
-    not_pushed = raised_as_not_pushed(*EngineCarrier.errors)
+    not_pushed = raised_as_not_pushed(*EngineTransport.errors)
     with session.open_repo() as repo, progress_shown() as progress, not_pushed:
         synced = syncing.push(
             repo,

@@ -67,7 +67,7 @@ class Copy(NamedTuple):
     etag: str
 
 
-class Look(NamedTuple):
+class Evidence(NamedTuple):
     """What was there when we looked: evidence of this look, and of all before it."""
 
     number: int
@@ -108,7 +108,7 @@ class Reading:
         if kind is None and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def look(self, places: Places, expected: Total, chosen: Chosen, reads: Chosen) -> Look:
+    def look(self, places: Places, expected: Total, chosen: Chosen, reads: Chosen) -> Evidence:
         """List the chosen objects of places, and read content that was not read before.
 
         `expected` is how much there should be, as far as anybody can tell.
@@ -127,7 +127,7 @@ class Reading:
         total = sum(totals.values(), Total())
         if total.unread:
             self._read_rest(table, self._known(places), total, is_first=is_first)
-        return Look(table.look, self._known(places), totals)
+        return Evidence(table.look, self._known(places), totals)
 
     def having(self, hashes: Iterable[str], store: str) -> Iterator[tuple[str, Copy]]:
         """Yield objects of a store that had content of these hashes when they were read.

@@ -44,7 +44,7 @@ from swampstore.pipeline.evidence.gathering import (
     sums_in,
     survey,
 )
-from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
+from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.places import Place
@@ -230,7 +230,7 @@ class Rebuilding:
             return everything
         return Assumed(state.trust_rules(self._grace))
 
-    def _rebuilt(self, state: IndexState, look: Look, evidence: DataFrame) -> Reindexed:
+    def _rebuilt(self, state: IndexState, look: Evidence, evidence: DataFrame) -> Reindexed:
         tasks = tasks_of(self._spark, look.total)
         plan = self._plan(state, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from swampstore.pipeline.evidence.reading import Copy
     from swampstore.pipeline.index_writer import IndexWriter
-    from swampstore.pipeline.verify.examination import Examined
+    from swampstore.pipeline.verify.examination import Examination
     from swampstore.pipeline.verify.repair import Mended
 
 _NAMED = 50
@@ -222,11 +222,11 @@ class _Job:
         self._selection = selection
         self._progress = progress
 
-    def examine(self, places: Mapping[int, Place]) -> Examined:
+    def examine(self, places: Mapping[int, Place]) -> Examination:
         """Look at places."""
         return examine(self._spark, places, self._reading, self._selection, self._progress)
 
-    def confirmed(self, seen: Examined) -> _Outcome:
+    def confirmed(self, seen: Examination) -> _Outcome:
         """Return what is found in two looks, if others committed or deleted during the first."""
         found = _with_repaired(seen.found)
         if not any(map(_is_wrong, seen.counts)) or is_settled(seen):
@@ -237,7 +237,7 @@ class _Job:
         again.forget()
         return outcome
 
-    def repair(self, seen: Examined, *, dry_run: bool) -> _Outcome:
+    def repair(self, seen: Examination, *, dry_run: bool) -> _Outcome:
         """Mend what was seen, and look whether that helped."""
         chosen = {number: seen.states[number].place for number in seen.damaged()}
         actions: Counter[str] = Counter()
@@ -265,11 +265,11 @@ class _Job:
         again.forget()
         return outcome._replace(actions=actions, quarantine=tuple(kept))
 
-    def _repair(self, number: int, place: Place, seen: Examined, *, dry_run: bool) -> Mended:
+    def _repair(self, number: int, place: Place, seen: Examination, *, dry_run: bool) -> Mended:
         def having(hashes: Iterable[str]) -> Iterable[tuple[str, Copy]]:
             return self._reading.having(hashes, place.identity)
 
-        def run(looked: Examined, writer: IndexWriter | None) -> Mended:
+        def run(looked: Examination, writer: IndexWriter | None) -> Mended:
             units = looked.units(place)
             return Repair(place, units, having, writer, gives_up=self._selection.is_all).run()
 
@@ -285,7 +285,7 @@ class _Job:
             notice("%s was left as it is: %s", rel, why)
         return mended
 
-    def _rebuild(self, place: Place, seen: Examined, writer: IndexWriter) -> int:
+    def _rebuild(self, place: Place, seen: Examination, writer: IndexWriter) -> int:
         """Make the index whole, if it is not; return how many documents were written."""
         if seen.of(place).where(f"kind IN ({_quoted(kinds.OF_DOCUMENTS)})").isEmpty():
             return 0
@@ -305,7 +305,7 @@ def _quoted(texts: Iterable[str]) -> str:
     return ", ".join(f"'{text}'" for text in sorted(texts))
 
 
-def _verified(seen: Examined, outcome: _Outcome, *, dry_run: bool) -> Verified:
+def _verified(seen: Examination, outcome: _Outcome, *, dry_run: bool) -> Verified:
     totals: Counter[str] = Counter()
     wrong: Counter[bool] = Counter()
     for (kind, is_repaired), count in outcome.counts.items():

@@ -30,7 +30,7 @@ from swampstore.pipeline.evidence.gathering import (
     sums_in,
     survey,
 )
-from swampstore.pipeline.evidence.reading import Look, Reading, tasks_of
+from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
 from swampstore.pipeline.evidence.rows import Path, Total, TrustRules, paths_in, why_forbidden
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
@@ -38,7 +38,7 @@ from swampstore.pipeline.running import watched
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.pipeline.source.scan import batches
 from swampstore.pipeline.verify import kinds
-from swampstore.pipeline.verify.rules import File, Found, examined
+from swampstore.pipeline.verify.rules import File, Problem, examined
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 
@@ -49,7 +49,9 @@ if TYPE_CHECKING:
 _STALE = "place int, partition string, count bigint"
 
 
-def of_documents(state: IndexState, grace: timedelta, stale: Mapping[str, int]) -> Iterator[Found]:
+def of_documents(
+    state: IndexState, grace: timedelta, stale: Mapping[str, int]
+) -> Iterator[Problem]:
     """Yield what is wrong; `stale` counts the entries by which shards differ from the monolith."""
     if state.documents is None:
         return
@@ -57,11 +59,11 @@ def of_documents(state: IndexState, grace: timedelta, stale: Mapping[str, int]) 
     for fault in rules.faults(state.documents):
         # What is stale is told of as such.
         if fault.written is None or fault.partition not in stale:
-            found = Found(fault.kind, fault.rel, fault.detail)
+            found = Problem(fault.kind, fault.rel, fault.detail)
             yield found if rules.is_settled(fault.written, since) else _young(found)
     times = {partition: info.last_modified for partition, info in state.shards}
     for partition, count in sorted(stale.items()):
-        found = Found(kinds.STALE_SHARD, shard_key(partition), f"{count} entries differ")
+        found = Problem(kinds.STALE_SHARD, shard_key(partition), f"{count} entries differ")
         # The shard is written after the monolith, so both are looked at.
         written = _latest(state, times[partition])
         yield found if rules.is_settled(written, since) else _young(found)
@@ -71,8 +73,8 @@ def _latest(state: IndexState, moment: datetime) -> datetime:
     return max(moment, state.monolith.last_modified) if state.monolith else moment
 
 
-def _young(found: Found) -> Found:
-    return Found(kinds.IN_FLIGHT, found.rel, found.detail)
+def _young(found: Problem) -> Problem:
+    return Problem(kinds.IN_FLIGHT, found.rel, found.detail)
 
 
 def stale_shards(entries: DataFrame, states: Mapping[int, IndexState]) -> dict[int, dict[str, int]]:
@@ -182,7 +184,7 @@ _NOT_MENDED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Examination:
     """What was found, and in what; Spark keeps it until `forget`."""
 
     states: Mapping[int, IndexState]
@@ -219,7 +221,7 @@ class Examined:
 
 def examine(
     spark: SparkSession, places: Places, reading: Reading, selection: Selection, progress: Progress
-) -> Examined:
+) -> Examination:
     """Apply every rule to some places."""
     table = Claims(selection.has)
     shares = shares_of(table, places, tasks_for(spark))
@@ -241,7 +243,7 @@ def examine(
         found = found.unionByName(spark.createDataFrame(told, FOUND))
         counts.update(row[_KIND] for row in told)
     claims.unpersist()
-    return Examined(states, look.total, counts, found, judged)
+    return Examination(states, look.total, counts, found, judged)
 
 
 def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
@@ -260,7 +262,7 @@ def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
 
 
 def _rows(
-    place: Place, unit: str, files: list[File], found: list[Found]
+    place: Place, unit: str, files: list[File], found: list[Problem]
 ) -> Iterator[tuple[Any, ...]]:
     wants_mending = any(one.kind not in _NOT_MENDED for one in found)
     encoded = msgspec.msgpack.encode(files) if wants_mending else None
@@ -269,14 +271,14 @@ def _rows(
         encoded = None
 
 
-def finding_of(place: Place, found: Found) -> tuple[Any, ...]:
+def finding_of(place: Place, found: Problem) -> tuple[Any, ...]:
     """Return the row of a finding."""
     key = place.names().remote(found.rel) if found.is_there else None
     return (place.identity, place.namespace, found.kind, found.rel, key, found.detail)
 
 
 def _of_documents(
-    entries: DataFrame, states: Mapping[int, IndexState], look: Look, selection: Selection
+    entries: DataFrame, states: Mapping[int, IndexState], look: Evidence, selection: Selection
 ) -> Iterator[tuple[Any, ...]]:
     stale = stale_shards(entries, states)
     for number, one in states.items():
@@ -293,7 +295,7 @@ def is_of(place: Place) -> Column:
     return (f.col("store") == place.identity) & (f.col("namespace") == place.namespace)
 
 
-def is_settled(seen: Examined) -> bool:
+def is_settled(seen: Examination) -> bool:
     """Whether nobody has committed since the places were looked at, and nothing was removed.
 
     Objects that leave a store do so after their entries: one that was removed meanwhile looked

@@ -168,7 +168,7 @@ _MARKER_KINDS: dict[MarkerProblem, str] = {
 }
 
 
-class Found(NamedTuple):
+class Problem(NamedTuple):
     """A finding about one place, without the place. `is_there`: the path is that of an object."""
 
     kind: str
@@ -177,10 +177,12 @@ class Found(NamedTuple):
     is_there: bool = True
 
 
-def examined(unit: str, paths: Iterable[Path], trust: TrustRules) -> tuple[list[File], list[Found]]:
+def examined(
+    unit: str, paths: Iterable[Path], trust: TrustRules
+) -> tuple[list[File], list[Problem]]:
     """Return the files of a data name, or a single other file, and all that is wrong with them."""
     files: list[File] = []
-    found: list[Found] = []
+    found: list[Problem] = []
     for path in paths:
         found += of_forbidden(path, trust)
         file = file_of(path, trust)
@@ -224,26 +226,26 @@ def _is_of_push(latest: File, versions: Mapping[int, Mapping[str, File]]) -> boo
     return latest.is_young and any(file.kind == kinds.IN_FLIGHT for file in files)
 
 
-def of_forbidden(path: Path, trust: TrustRules) -> Iterator[Found]:
+def of_forbidden(path: Path, trust: TrustRules) -> Iterator[Problem]:
     """Yield entries that no index may have."""
     why = why_forbidden(path.rel)
     if why is not None:
         for _ in trust.truth(path.claims):
-            yield Found(kinds.FORBIDDEN_ENTRY, path.rel, why, is_there=False)
+            yield Problem(kinds.FORBIDDEN_ENTRY, path.rel, why, is_there=False)
 
 
-def of_file(file: File) -> Iterator[Found]:
+def of_file(file: File) -> Iterator[Problem]:
     """Yield what is wrong with an entry and its object, and with the place of the entry."""
     is_there = file.there is not None
     if file.kind is not None:
-        yield Found(file.kind, file.rel, detail_of(file), is_there)
+        yield Problem(file.kind, file.rel, detail_of(file), is_there)
     if file.strays:
         kind = kinds.MISPLACED_ENTRY if file.is_misplaced else kinds.DUPLICATE_ENTRY
         detail = f"there is an entry in {', '.join(file.strays)}"
-        yield Found(kind, file.rel, detail, is_there)
+        yield Problem(kind, file.rel, detail, is_there)
 
 
-def of_name(name: str, files: Iterable[File]) -> Iterator[Found]:
+def of_name(name: str, files: Iterable[File]) -> Iterator[Problem]:
     """Yield what is wrong with versions whose files are what the index says, and with `latest`."""
     versions, latest, _ = sorted_out(name, files)
     for version, parts in versions.items():
@@ -256,7 +258,7 @@ def of_name(name: str, files: Iterable[File]) -> Iterator[Found]:
     yield from _of_marker(name, named, latest)
 
 
-def _of_version(name: str, version: int, parts: Mapping[str, File]) -> Iterator[Found]:
+def _of_version(name: str, version: int, parts: Mapping[str, File]) -> Iterator[Problem]:
     if any(file.kind is not None for file in parts.values()):
         return
     metadata, raw = parts.get(METADATA), parts.get(RAW)
@@ -268,7 +270,7 @@ def _of_version(name: str, version: int, parts: Mapping[str, File]) -> Iterator[
     assert about is not None
     if kind in _HALF and any(file.is_young and file.is_assumed for file in parts.values()):
         kind = kinds.IN_FLIGHT
-    yield Found(kind, about.rel, _detail_of_version(kind, metadata), about.there is not None)
+    yield Problem(kind, about.rel, _detail_of_version(kind, metadata), about.there is not None)
 
 
 def _kind_of_version(
@@ -306,7 +308,7 @@ def _detail_of_version(kind: str, metadata: File | None) -> str:
 
 def _of_marker(
     name: str, versions: Mapping[int, Mapping[str, File]], latest: File | None
-) -> Iterator[Found]:
+) -> Iterator[Problem]:
     """Yield what is wrong with a marker that is what the index says, or that is not there.
 
     One that nobody names yet is told of already, as an object.
@@ -322,7 +324,7 @@ def _of_marker(
     if is_young and kind != kinds.BEHIND_LATEST:
         kind = kinds.IN_FLIGHT
     is_there = latest is not None and latest.there is not None
-    yield Found(kind, f"{name}/{LATEST}", _detail_of_marker(versions, newest, latest), is_there)
+    yield Problem(kind, f"{name}/{LATEST}", _detail_of_marker(versions, newest, latest), is_there)
 
 
 def _is_described(parts: Mapping[str, File]) -> bool:
