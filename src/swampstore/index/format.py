@@ -67,6 +67,18 @@ class Document:
         """Whether this monolith is what a migration to version 2 left of it."""
         return self.extra.get(_FROZEN) == _TRUE
 
+    @property
+    def origin(self) -> str | None:
+        """The origin of the remote, as far as a monolith tells it; see `Meta`."""
+        return _decode_if_sound(_text, self.extra.get(_ORIGIN))
+
+    def of_origin(self, origin: str | None) -> Document:
+        """Return the monolith with that origin."""
+        extra = _without(self.extra, frozenset({_ORIGIN}))
+        if origin is not None:
+            extra[_ORIGIN] = msgspec.Raw(_encode(origin))
+        return Document(self.entries, extra)
+
     def written_by(self, commit_seq: int, removed: RawEntries | None = None) -> Document:
         """Return the shard as this commit writes it, after it took some entries out."""
         extra = self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)}
@@ -94,7 +106,8 @@ class Meta:
     Version 1: the monolith is the truth and shards are advisory. Version 2: the shards are the
     truth and `commit_seq` counts the commits. `shards` and `monolith` are the ETags that our last
     commit left behind; they are gone as soon as another client commits. `origin` is the same for
-    as long as a remote is: one that was emptied and filled again has another.
+    as long as a remote is: one that was emptied and filled again has another. On version 1 the
+    monolith has it, too, for whoever comes when `_meta.json` is lost.
     """
 
     version: int
@@ -140,6 +153,7 @@ _VERSION = msgspec.Raw(b"1")
 _TRUE = msgspec.Raw(b"true")
 _COMMIT_SEQ = "commitSeq"
 _REMOVED = "removed"
+_ORIGIN = "origin"
 _OWN = "swampstore"
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
@@ -154,6 +168,7 @@ _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _entry_members = msgspec.json.Decoder(_EntryMembers)
 _meta_members = msgspec.json.Decoder(_MetaMembers)
 _own_members = msgspec.json.Decoder(_OwnMembers)
+_text = msgspec.json.Decoder(str)
 _commit_seq: msgspec.json.Decoder[int] = msgspec.json.Decoder(_CommitSeq)
 _anything: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode

@@ -98,7 +98,7 @@ class Recovery:
         """
         files = self._payload(listed)
         if not self._unnamed(_versions(files), document(monolith)):
-            return snapshot
+            return replace(snapshot, origin=document(monolith).origin)
         entries = self._entries(files, self._told(files, listed, shards, monolith))
         return replace(snapshot, discovered=_made_of(entries, monolith))
 
@@ -272,7 +272,8 @@ class Recovery:
             for directory, _, rest in [rel.partition("/")]
             if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
         }
-        ours = self._base.noted_uploads(listed)
+        noted = self._base.noted_uploads(listed)
+        ours = {rel for rel, (_, token) in noted.items() if token}
         half = self._half_uploaded(listed, ours)
         return {
             rel: info

@@ -23,6 +23,8 @@ class State(NamedTuple):
 
     `exists` is False for a remote that holds nothing at all. `discovered` says that there are
     files and no index: entries come from a listing of them, and no deletion follows from it.
+    `is_guess` says that an index was lost, and nobody knows whether what is left is all of it.
+    `origin` is that of `_meta.json`, or where that is lost of the monolith.
     """
 
     version: int
@@ -30,10 +32,17 @@ class State(NamedTuple):
     commit_seq: int | None
     exists: bool
     discovered: bool = False
+    is_guess: bool = False
+    origin: str | None = None
 
     def is_another(self, version: str | None, commit_seq: str | None, origin: str | None) -> bool:
-        """Whether this is not the index that it was: another origin, or numbers that went back."""
-        if self.meta and self.meta.origin and origin and self.meta.origin != origin:
+        """Whether this is not the index that it was: another origin, or numbers that went back.
+
+        One that is lost, too: whoever writes it again gives it another origin.
+        """
+        if self.is_guess and origin:
+            return True
+        if self.origin and origin and self.origin != origin:
             return True
         if version is not None and self.version < int(version):
             return True
@@ -174,9 +183,14 @@ def meta_facts(
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
-    if meta.origin is not None and (base.fact(ORIGIN) is None or not base.count()):
-        facts[ORIGIN] = meta.origin
-    return facts | dict.fromkeys(stale)
+    return facts | origin_fact(base, meta.origin) | dict.fromkeys(stale)
+
+
+def origin_fact(base: Base, origin: str | None) -> dict[str, str | None]:
+    """Return the fact that remembers an origin, unless the base holds something of another one."""
+    if origin is not None and (base.fact(ORIGIN) is None or not base.count()):
+        return {ORIGIN: origin}
+    return {}
 
 
 def _name(scope: Scope | None) -> str:
@@ -193,6 +207,7 @@ class MetaSnapshot:
     was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
     the files of those that are stored, by partition: what no shard names was not deleted.
     `discovered` is a monolith made from a listing of the files, where none can be believed.
+    `origin` is what the monolith says of it, where there is no `meta`.
     """
 
     version: int
@@ -205,12 +220,22 @@ class MetaSnapshot:
     discovered: StoredDocument | None = None
     is_exact: bool = False
     versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
+    origin: str | None = None
 
     @property
     def state(self) -> State:
         """What callers are told."""
         seq = self.meta.commit_seq if self.meta else None
-        return State(self.version, self.meta, seq, self.exists, self.discovered is not None)
+        is_made_of_files = self.discovered is not None and self.discovered.is_guess
+        return State(
+            self.version,
+            self.meta,
+            seq,
+            self.exists,
+            discovered=self.discovered is not None,
+            is_guess=is_made_of_files or (self.is_healed and not self.is_exact),
+            origin=self.meta.origin if self.meta else self.origin,
+        )
 
     @property
     def is_sound(self) -> bool:

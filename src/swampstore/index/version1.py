@@ -246,7 +246,8 @@ class Version1(IndexVersion):
 
     def rebuild(self, work: Rebuild) -> int:
         """Write the monolith, then the shards, then `_meta.json`."""
-        etag, is_written = _rebuild_monolith(work)
+        origin = (work.meta and work.meta.origin) or new_write_id()
+        etag, is_written = _rebuild_monolith(work, origin)
         etags, written = work.write_shards(None)
         leftovers = sorted(work.shards.keys() - etags.keys())
         for partition in leftovers:
@@ -263,7 +264,7 @@ class Version1(IndexVersion):
             shards={one: etags[one] for one in partitions},
             monolith=etag,
             extra=meta.extra if meta else {},
-            origin=(meta and meta.origin) or new_write_id(),
+            origin=origin,
         )
         try:
             work.documents.put_meta(encode_meta(made, new_write_id()), work.token, commits=False)
@@ -308,10 +309,11 @@ def _create_index(context: IndexContext) -> None:
     `_meta.json` comes first: by its new origin, caches that knew another index here see that
     this is not the same one with everything deleted.
     """
-    meta = Meta(version=Version1.number, partitions=(), origin=new_write_id())
+    origin = new_write_id()
+    meta = Meta(version=Version1.number, partitions=(), origin=origin)
     context.documents.put_meta(encode_meta(meta, new_write_id()), None, commits=False)
     found = context.recovery.discover(MetaSnapshot(Version1.number)).discovered
-    _put_monolith(context, document(found or StoredDocument()), None)
+    _put_monolith(context, document(found or StoredDocument()).of_origin(origin), None)
 
 
 def _put_monolith(context: IndexContext, doc: Document, token: str | None) -> str:
@@ -319,7 +321,7 @@ def _put_monolith(context: IndexContext, doc: Document, token: str | None) -> st
     return context.documents.put_monolith(data, token).etag
 
 
-def _rebuild_monolith(work: Rebuild) -> tuple[str, bool]:
+def _rebuild_monolith(work: Rebuild, origin: str) -> tuple[str, bool]:
     """Make the monolith hold the entries; return its ETag, and whether it had to be written."""
     fetched = work.documents.monolith()
     token = fetched.info.token if fetched else None
@@ -328,7 +330,7 @@ def _rebuild_monolith(work: Rebuild) -> tuple[str, bool]:
     if fetched is not None and current is not None and current.entries == wanted:
         return fetched.info.etag, False
     before = current or Document({})
-    doc = Document(merged(before.entries, wanted), before.extra)
+    doc = Document(merged(before.entries, wanted), before.extra).of_origin(origin)
     data = encode_monolith(doc, to_iso(work.clock()), new_write_id())
     try:
         return work.documents.put_monolith(data, token).etag, True

@@ -81,6 +81,7 @@ class _Written:
     doc: Document
     etag: str
     onto: MetaSnapshot
+    origin: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,8 @@ class MonolithCommit:
         self, onto: MetaSnapshot, found: StoredDocument, change: Change
     ) -> _Written:
         for _ in attempts(change.rels):
-            merged = change.onto(document(found))
+            origin = self._origin(onto, found)
+            merged = change.onto(document(found)).of_origin(origin)
             data = encode_monolith(merged, to_iso(self._clock()), new_write_id())
             try:
                 written = self._documents.put_monolith(data, found.token)
@@ -154,7 +156,7 @@ class MonolithCommit:
             self._copy.save(data, written.etag, written.token)
             if found.is_guess:
                 found = replace(found, etag=None)  # nobody has agreed with these entries
-            return _Written(found, merged, written.etag, onto)
+            return _Written(found, merged, written.etag, onto, origin)
         raise AssertionError  # attempts() ends with an error
 
     def _is_latest(self, mono: _Written) -> bool:
@@ -234,7 +236,7 @@ class MonolithCommit:
             shards=shards.etags,
             monolith=mono.etag if shards.is_whole else None,
             extra=onto.meta.extra if onto.meta else {},
-            origin=self._origin(onto, mono),
+            origin=(onto.meta and onto.meta.origin) or mono.origin,
         )
         data = encode_meta(meta, new_write_id())
         try:
@@ -245,8 +247,8 @@ class MonolithCommit:
             self._copy.agrees(mono.etag, data.decode())
         return MetaSnapshot(1, meta, data.decode(), written.etag, written.token)
 
-    def _origin(self, onto: MetaSnapshot, mono: _Written) -> str | None:
-        if mono.before.is_guess and onto.meta is None:
+    def _origin(self, onto: MetaSnapshot, found: StoredDocument) -> str | None:
+        if found.is_guess and onto.meta is None:
             return new_write_id()  # nobody may take what is missing for deleted
         return self._watch.origin(onto.meta)
 

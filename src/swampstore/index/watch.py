@@ -32,6 +32,7 @@ from swampstore.index.state import (
     Fingerprint,
     MetaSnapshot,
     meta_facts,
+    origin_fact,
     same,
 )
 from swampstore.index.versions import version_of
@@ -174,29 +175,32 @@ class Watch:
 
     def _interpret(self, answer: _Answer) -> MetaSnapshot:
         if answer.fetched is None:
-            self._forget()
-            return self._known_version(self._recovery.without_meta(None, None))
+            return self._without_meta(None, None)
         info, data = answer.fetched
         meta = _decode(data)
         if meta is None:
-            self._forget()
-            return self._known_version(self._recovery.without_meta(info.etag, info.token))
+            return self._without_meta(info.etag, info.token)
         text = data.decode()
-        known = self._base.fact(ORIGIN)
-        self.is_another = None not in (meta.origin, known) and meta.origin != known
+        self._compare_origin(meta.origin)
         stale = version_of(meta.version).stale_facts
         self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token, stale))
         return MetaSnapshot(meta.version, meta, text, info.etag, info.token)
 
-    def _forget(self) -> None:
-        """Forget that the last `_meta.json` is there, but not what it said."""
+    def _without_meta(self, etag: str | None, token: str | None) -> MetaSnapshot:
+        """Forget that the last `_meta.json` is there, but not what it said; see what else is."""
         if self._base.fact(META_ETAG) is not None:
             self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
-
-    def _known_version(self, snapshot: MetaSnapshot) -> MetaSnapshot:
+        snapshot = self._recovery.without_meta(etag, token)
         if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
             self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
+        if snapshot.origin is not None:
+            self._compare_origin(snapshot.origin)
+            self._base.apply(facts=origin_fact(self._base, snapshot.origin))
         return snapshot
+
+    def _compare_origin(self, origin: str | None) -> None:
+        known = self._base.fact(ORIGIN)
+        self.is_another = None not in (origin, known) and origin != known
 
 
 def _decode(data: bytes) -> Meta | None:

@@ -110,11 +110,16 @@ class Pull:
         return deleted
 
     def _rescue(self, work: PullWork) -> None:
-        """Let the next push take what nobody deleted for something new that it has to tell of."""
+        """Let the next push take what nobody deleted for uploads that it has to tell of.
+
+        So they keep their numbers, whatever others have saved since.
+        """
         rescued = work.rescued - work.failures.keys()
         for rel in sorted(rescued):
             self._context.tracker.mark_written(self._context.names.mark(rel))
         self._context.base.apply(forgotten=rescued)
+        known = [work.vanished[rel] for rel in sorted(rescued)]
+        self._context.base.note_uploads({one.rel: (one.sha256, "") for one in known if one.sha256})
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.

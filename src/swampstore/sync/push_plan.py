@@ -81,7 +81,7 @@ class Planner:
                 self._change(change, noted.get(rel))
             except SyncError as error:
                 self._plan.stuck[rel] = error.message
-        self._number_past_others(changed)
+        self._number_past_others(changed, noted)
         self._withhold_incomplete()
         return self._plan
 
@@ -208,19 +208,35 @@ class Planner:
             return True
         return merge.describe_one_artifact(self._context, rel)
 
-    def _number_past_others(self, changed: Mapping[str, Changed]) -> None:
+    def _number_past_others(
+        self, changed: Mapping[str, Changed], noted: Mapping[str, tuple[str, str]]
+    ) -> None:
         """Let new versions that are numbered below one of the remote clash as well.
 
-        They are the newest ones; as they are, they would never become the latest.
+        They are the newest ones; as they are, they would never become the latest. One that is
+        noted as known to others is not new: whoever tells of it again uses its number.
         """
+        shared = {
+            rel.rpartition("/")[0]
+            for rel, (sha256, token) in noted.items()
+            if rel.endswith(f"/{METADATA}") and not token and self._has_hash(changed[rel], sha256)
+        }
         fresh = merge.taken_versions(
-            rel for rel in self._plan.uploads if self._is_new(changed[rel])
+            rel
+            for rel in self._plan.uploads
+            if rel.rpartition("/")[0] not in shared and self._is_new(changed[rel])
         )
         for name_rel, versions in fresh.items():
             highest = max(self._versions_to_stay(name_rel), default=0)
             low = {version for version in versions if version < highest}
             if low:
                 self._plan.clashes.setdefault(name_rel, set()).update(low)
+
+    def _has_hash(self, change: Changed, sha256: str) -> bool:
+        try:
+            return hashed(self._context, change).sha256 == sha256
+        except SyncError:
+            return False  # it does not hold still: whatever it is, it is new
 
     def _is_new(self, change: Changed) -> bool:
         """Whether a file is of a version that the remote never had."""

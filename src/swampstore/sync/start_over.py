@@ -147,8 +147,10 @@ def _start_over(context: SyncContext) -> None:
     context.tracker.mark(None)
     deleted = _deleted_here(context)
     _rescue_content(context, {known.rel for known in deleted})
+    shared = _shared_versions(context, {known.rel for known in deleted})
     # In one step: whoever is stopped in between would never hear of the deletions again.
     context.base.clear(keep=list(_as_named(context, deleted)))
+    context.base.note_uploads(shared)
     context.index.refresh()
 
 
@@ -162,6 +164,18 @@ def _deleted_here(context: SyncContext) -> list[Known]:
     if not removals:
         return []
     return LocalScan(context.names, context.base).paths(rels, removals=removals).deleted
+
+
+def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Return the metadata of versions that others had, too: each of them keeps its number.
+
+    Else two machines that tell of one again would each give it another one.
+    """
+    return {
+        known.rel: (known.sha256, "")
+        for known in context.base.below("data")
+        if known.sha256 and known.rel.endswith(f"/{METADATA}") and known.rel not in deleted
+    }
 
 
 def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:

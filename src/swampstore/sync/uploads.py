@@ -41,7 +41,7 @@ class Upload(NamedTuple):
     """A file to be put in place of an object, or where there should be none.
 
     `replaces` is the content that the object may have, None if there should be no object. `noted`
-    is the hash and the token of an upload of ours that no index names yet.
+    is the hash of what is there and in no index yet, and its token if it is an upload of ours.
     """
 
     rel: str
@@ -136,9 +136,10 @@ class Uploader:
     def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied:
         """Write the object, unless it is there with this very content."""
         key = self._names.remote(upload.rel)
-        if upload.noted and upload.noted[0] == body.sha256 and self._is(key, upload.noted[1]):
+        sha256, token = upload.noted or ("", "")
+        if token and sha256 == body.sha256 and self._is(key, token):
             # An earlier push of ours put it there, and others may have removed it since.
-            return Written("", upload.noted[1], is_met=True)
+            return Written("", token, is_met=True)
         with _opened(path, body) as data:
             return self._place_data(upload, key, body.sha256, data)
 
