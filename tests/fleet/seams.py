@@ -300,7 +300,7 @@ def _patch_sqlite() -> None:
 
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
-    from swampstore.artifacts import mutation
+    from swampstore.artifacts import name_lock as mutation
     from swampstore.index import workers
     from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs

@@ -165,7 +165,7 @@ def test_what_defines_a_model_in_git_stays_and_is_named(repo: Repo) -> None:
 
 DELETING = sources(
     *("retention/model_deletion.py", "retention/apply.py", "files/tree.py", "repo/models.py"),
-    *("artifacts/mutation.py", "retention/runs.py"),
+    *("artifacts/name_lock.py", "retention/runs.py"),
 )
 
 

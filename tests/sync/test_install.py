@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swampstore import Draft, Repo, init_repo, open_repo
-from swampstore.artifacts.mutation import Outcome
+from swampstore.artifacts.name_lock import Outcome
 from swampstore.artifacts.recovery import sweep
 from swampstore.errors import CatalogError, DiskError, NotStreamingError, SwampstoreError
 from swampstore.files import Reception, sync_filesystem

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swampstore.artifacts.content import MemoryContent
 from swampstore.artifacts.metadata import Draft, Metadata
-from swampstore.artifacts.mutation import Ledger, Outcome
+from swampstore.artifacts.name_lock import Ledger, Outcome
 from swampstore.artifacts.publish import owner_for
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso

@@ -11,7 +11,7 @@ from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import wins
 from swampstore.artifacts.metadata import Draft, Metadata
-from swampstore.artifacts.mutation import Outcome
+from swampstore.artifacts.name_lock import Outcome
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.save import ArtifactStore
 from swampstore.artifacts.streaming import VersionWriter

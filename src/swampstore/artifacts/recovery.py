@@ -21,7 +21,7 @@ from swampstore.files import Change, Tree, remove_old_temps
 from swampstore.layout import DEFERRED, RAW, DataRef, is_temp, parse_version, ref_of
 
 if TYPE_CHECKING:
-    from swampstore.artifacts.mutation import Ledger
+    from swampstore.artifacts.name_lock import Ledger
     from swampstore.artifacts.save import ArtifactStore
 
 # What may leave a name without versions because somebody wanted that. Whoever deletes some versions

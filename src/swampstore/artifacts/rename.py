@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts.content import damaged
 from swampstore.artifacts.metadata import Draft, Metadata
-from swampstore.artifacts.mutation import Outcome
+from swampstore.artifacts.name_lock import Outcome
 from swampstore.artifacts.publish import claim_version, current, publish
 from swampstore.artifacts.save import ArtifactStore, to_json_bytes, tombstone_draft
 from swampstore.artifacts.versions import StoredVersion

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Metadata, decode, encode
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.errors import MetadataError, ValidationError

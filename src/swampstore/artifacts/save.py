@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode, is_json
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.publish import (
     claim_version,
     current,

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from swampstore.artifacts.metadata import Draft, Metadata, Owner
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.publish import claim_version, current, owner_for, publish
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso

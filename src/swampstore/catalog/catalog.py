@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
-from swampstore.artifacts.mutation import Ledger
+from swampstore.artifacts.name_lock import Ledger
 from swampstore.catalog.database import Rows
 from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
 from swampstore.clock import to_iso
@@ -23,7 +23,7 @@ from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from swampstore.artifacts.mutation import Outcome
+    from swampstore.artifacts.name_lock import Outcome
     from swampstore.artifacts.versions import StoredVersion
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.disk_rows import Problem, Reading, is_current, moment, read_early, read_name

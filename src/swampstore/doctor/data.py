@@ -15,7 +15,7 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.content import vouch
 from swampstore.artifacts.latest import latest_of, marker_problem
 from swampstore.artifacts.metadata import Metadata
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.recovery import leftover_at
 from swampstore.doctor import checks

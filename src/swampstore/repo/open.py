@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from swampstore.artifact import Artifact
 from swampstore.artifacts.content import ContentSource, DiskContent, There
-from swampstore.artifacts.mutation import Mutations, NameLocks
+from swampstore.artifacts.name_lock import Mutations, NameLocks
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database, MemoryDatabase
 from swampstore.catalog.foreign import FOREIGN_CATALOG

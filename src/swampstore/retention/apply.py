@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.config import Config
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files import Change, Tree, disk_errors

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from swampstore.artifacts import claims
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.claims import Way, make_way, tidy
-from swampstore.artifacts.mutation import Mutations, Outcome
+from swampstore.artifacts.name_lock import Mutations, Outcome
 from swampstore.artifacts.recovery import repoint
 from swampstore.artifacts.renumber import claim_numbers, move_versions, renumber
 from swampstore.artifacts.versions import StoredVersion

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from swampstore.artifacts.mutation import Mutations
+from swampstore.artifacts.name_lock import Mutations
 from swampstore.catalog.catalog import Catalog
 from swampstore.clock import Clock, system_clock
 from swampstore.config import Config

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from swampstore.artifacts.mutation import NameLocks
+from swampstore.artifacts.name_lock import NameLocks
 from swampstore.clock import to_iso
 from swampstore.errors import AlreadyExistsError
 from swampstore.files import disk_errors

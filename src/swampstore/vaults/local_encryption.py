@@ -19,7 +19,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from swampstore.artifacts.mutation import NameLocks
+from swampstore.artifacts.name_lock import NameLocks
 from swampstore.clock import to_iso
 from swampstore.config import expand
 from swampstore.errors import ConfigError, MissingExtraError

@@ -1,8 +1,9 @@
-"""Mutual exclusion between the processes and threads of one machine, per data name.
+"""Who may change a data name: the holder of its lock, after an intent says what is about to happen.
 
 Names share a fixed number of lock files, so nothing accumulates and a lock needs no directory
 of its data. Whoever holds a name's lock is the only one on this machine that changes it; a lock
-nobody holds proves that whatever was left unfinished under it was left by the dead.
+nobody holds proves that whatever was left unfinished under it was left by the dead. What that was
+tells the intent, which `recovery` finishes or undoes.
 """
 
 from __future__ import annotations
