@@ -76,7 +76,7 @@ ON_THE_WAY = {
 }
 # Elsewhere: which room may wait with which module, and why.
 EXCEPTIONS = {
-    ("doctor", "swampstore.doctor.shared"),  # without a remote nothing of sync is loaded
+    ("doctor", "swampstore.doctor.remote"),  # without a remote nothing of sync is loaded
     ("doctor", "swampstore.runs.tracker"),  # only where there were runs
     ("doctor", "swampstore.sync.unmigrated"),  # without a remote, as above
     ("locks", "swampstore.stores.probe"),  # it has a pool of threads, and is asked once a process

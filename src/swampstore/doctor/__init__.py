@@ -117,11 +117,11 @@ class _Examination:
         config = self._repo.config
         findings: list[Finding] = []
         if self._has_remote:
-            from swampstore.doctor.shared import examine_shared
+            from swampstore.doctor.remote import examine_remote
 
-            findings += examine_shared(self._repo, repair=self._repair, deep=deep)
+            findings += examine_remote(self._repo, repair=self._repair, deep=deep)
         elif config.base != config.local_dir and os.path.isdir(config.base):
-            from swampstore.doctor.shared import examine_in_place
+            from swampstore.doctor.remote import examine_in_place
 
             findings += examine_in_place(self._repo, repair=self._repair)
         if config.namespace:
