@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Draft, Metadata, Owner
     from swampstore.layout import DataRef, ModelRef
     from swampstore.repo import Repo, init_repo, open_repo
-    from swampstore.repo.results import Results
+    from swampstore.repo.querying import Results
     from swampstore.runs.context import MethodContext
     from swampstore.runs.method_request import MethodResult
     from swampstore.runs.method_run import run
@@ -60,7 +60,7 @@ _HOMES = {
     "Owner": "artifacts.metadata",
     "Repo": "repo",
     "Resource": "runs.models",
-    "Results": "repo.results",
+    "Results": "repo.querying",
     "check": "runs.models",
     "init_repo": "repo",
     "method": "runs.models",

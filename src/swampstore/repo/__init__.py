@@ -1,7 +1,7 @@
 """An open repository: what programs and commands work with.
 
 Start reading here. `open` builds all parts and connects them, `lookups` is `Repo` itself, `saving`
-is `repo.artifacts`, `querying` and `results` answer `repo.query`, and `session` is working on what
+is `repo.artifacts`, `querying` answers `repo.query`, and `session` is working on what
 others work on too: lock, pull, work, push. Everything below is imported, nothing above.
 """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from swampstore.index.results import Progress
     from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.namespaces.other import ForeignNamespace
-    from swampstore.repo.results import Results
+    from swampstore.repo.querying import Results
     from swampstore.repo.saving import Artifacts
     from swampstore.repo.session import Session
     from swampstore.sync.hydrate import Hydrated
