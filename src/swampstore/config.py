@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from swampstore.datastore_address import FILESYSTEM, Address, prefix_of, scheme_of, wrong_setting
 from swampstore.errors import (
@@ -27,7 +27,6 @@ from swampstore.layout import (
     check_namespace,
     check_segment,
 )
-from swampstore.locks.settings import LockSettings, lock_settings, positive_number
 from swampstore.marker import read_marker
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
@@ -43,6 +42,13 @@ Hydration = Literal["full", "lazy"]
 _HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
 _OF_THE_CACHE = frozenset({"hydrationStrategy", "syncTimeoutMs"})
 _GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
+
+
+class LockSettings(NamedTuple):
+    """How many seconds to wait for the locks of others, and how long a lock lives unrefreshed."""
+
+    timeout: float = 60.0
+    ttl: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,3 +361,25 @@ def _budget(environ: Mapping[str, str]) -> int:
             f"SWAMP_EPHEMERAL_BUDGET is {text!r}", hint="Write for example 256mb or 1g."
         )
     return budget
+
+
+def lock_settings(environ: Mapping[str, str]) -> LockSettings:
+    """Return what the environment says about locks, of a repository or of a store by its URL."""
+    default = LockSettings()
+    return LockSettings(
+        timeout=_seconds(environ, "SWAMP_LOCK_TIMEOUT_MS", default.timeout),
+        ttl=_seconds(environ, "SWAMPSTORE_LOCK_TTL_MS", default.ttl),
+    )
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float) -> float:
+    """Return the seconds that a variable holds as milliseconds."""
+    return positive_number(environ.get(name, "")) / 1000 or default
+
+
+def positive_number(text: str) -> int:
+    """Return the number that a variable holds, 0 if it holds none.
+
+    Other clients ignore a value that is no positive number, so it must not be an error here.
+    """
+    return int(text) if text.isascii() and text.isdigit() else 0

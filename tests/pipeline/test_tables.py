@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore import init_repo, open_repo
+from swampstore.config import LockSettings
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.results import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
-from swampstore.locks.settings import LockSettings
 from swampstore.pipeline import load, places_of
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.index_writer import committer, editing

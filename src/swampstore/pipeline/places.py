@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from swampstore import config as configuration
 from swampstore import marker
+from swampstore.config import Config, LockSettings, lock_settings
 from swampstore.datastore_address import Address, is_url
 from swampstore.errors import ConfigError, NotFoundError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.path_map import Names
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
-from swampstore.locks.settings import LockSettings, lock_settings
 from swampstore.namespaces.manifests import Registry
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig
@@ -27,7 +27,6 @@ from swampstore.stores.protocol import Store, level
 from swampstore.stores.retry import RetryingStore
 
 if TYPE_CHECKING:
-    from swampstore.config import Config
     from swampstore.repo import Repo
 
 # `filesystem:/path`, or a type with its members.
