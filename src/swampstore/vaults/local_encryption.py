@@ -34,8 +34,8 @@ from swampstore.vaults.errors import (
     VaultUnsupportedError,
 )
 from swampstore.vaults.keys import PRIVATE, create_key, make_private_dir, read_key, ssh_key
-from swampstore.vaults.migration import is_due, new_value
 from swampstore.vaults.provider import LOCAL, Details, Place, Provider
+from swampstore.vaults.refresh import is_due, new_value
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

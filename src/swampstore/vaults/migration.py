@@ -1,65 +1,17 @@
-"""Secrets that grow old, and vaults that change their type.
-
-A refresh hook has the command that gives a new value, and says when that is due. A migration copies
-the secrets of a vault to another type, which the vault has from then on.
-"""
+"""Giving a vault another type: its secrets are copied there, and it has that type from then on."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Mapping
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.clock import from_iso, to_iso
 from swampstore.errors import AlreadyExistsError, ValidationError
-from swampstore.retention.lifetimes import parse_duration
 from swampstore.vaults.errors import SecretNotFoundError, VaultProviderError, VaultUnsupportedError
 
 if TYPE_CHECKING:
     from swampstore.vaults import Vaults
     from swampstore.vaults.provider import Provider
     from swampstore.vaults.vault import Vault
-
-
-_SECONDS = 60
-
-
-def new_hook(command: str, ttl: str, now: datetime) -> dict[str, Any]:
-    """Return the hook that has a command run once a value is older than `ttl`, such as 1h."""
-    milliseconds = round(parse_duration(ttl).total_seconds() * 1000)
-    return {"command": command, "ttlMs": milliseconds, "ttl": ttl, "lastRefreshedAt": to_iso(now)}
-
-
-def is_due(hook: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Whether the value is older than its hook allows; what cannot be told is due."""
-    if hook is None:
-        return False
-    try:
-        age = now - from_iso(hook["lastRefreshedAt"])
-        return age >= timedelta(milliseconds=hook["ttlMs"])
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return True
-
-
-def new_value(hook: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    """Return what the command of a hook prints, None if it fails or prints nothing."""
-    command = hook.get("command")
-    if not isinstance(command, str):
-        return None
-    try:
-        done = subprocess.run(  # noqa: S603 - that is what the secret is configured to do
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=dict(environ),
-            timeout=_SECONDS,
-            check=False,
-        )
-        return done.stdout.decode().rstrip() or None if done.returncode == 0 else None
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
 
 
 class Migration(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Any
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import ValidationError
 from swampstore.vaults.config import VaultConfig, check_secret_key
-from swampstore.vaults.migration import new_hook
 from swampstore.vaults.provider import Details, Provider
+from swampstore.vaults.refresh import new_hook
 
 
 class Vault:
