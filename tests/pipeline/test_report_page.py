@@ -20,8 +20,7 @@ from swampstore.pipeline.report.charts import (
     byte_ticks,
     day_ticks,
     growth_chart,
-    growth_of,
-    spans_of,
+    history_of,
     treemap,
     treemap_chart,
 )
@@ -320,37 +319,40 @@ additions = st.lists(
 )
 
 
-@given(additions, st.sampled_from([10, 500]))
-def test_growth_ends_with_everything_and_never_falls(
-    added: Sequence[Addition], at_most: int
-) -> None:
-    growth = growth_of(added, TODAY, at_most)
-    assert growth.days[-1] == TODAY
-    assert 1 <= len(growth.days) <= at_most
-    assert growth.totals[-1] == sum(row.bytes for row in added)
-    for totals in growth.layers.values():
+@given(additions)
+def test_growth_ends_with_everything_and_never_falls(added: Sequence[Addition]) -> None:
+    history = history_of(added, TODAY)
+    assert history.days[-1] == TODAY
+    assert 1 <= len(history.days) <= 120
+    assert history.totals[-1] == sum(row.bytes for row in added)
+    for totals in history.layers.values():
         assert list(totals) == sorted(totals)
-    for day, total in zip(growth.days, growth.totals, strict=True):
+    for day, total in zip(history.days, history.totals, strict=True):
         due = sum(row.bytes for row in added if min(row.day or date.min, TODAY) <= day)
         assert total == due
 
 
-@given(additions, st.integers(1, 40))
-def test_spans_hold_what_was_written_since_the_first_of_them(
-    added: Sequence[Addition], length: int
+@given(additions)
+def test_spans_follow_each_other_and_hold_what_was_written_in_them(
+    added: Sequence[Addition],
 ) -> None:
-    first = TODAY - timedelta(days=100)
-    spans = spans_of(added, first, TODAY, length)
+    spans = history_of(added, TODAY).spans
     assert spans[-1].last == TODAY
-    assert spans[0].first <= first <= spans[0].last
+    assert {(span.last - span.first).days for span in spans} == {
+        (spans[0].last - spans[0].first).days
+    }
+    assert all((two.first - one.last).days == 1 for one, two in pairwise(spans))
     for span in spans:
-        due = [
-            row
-            for row in added
-            if row.day and max(first, span.first) <= min(row.day, TODAY) <= span.last
-        ]
+        due = [row for row in added if row.day and span.first <= min(row.day, TODAY) <= span.last]
         assert span.bytes == sum(row.bytes for row in due)
         assert span.versions == sum(row.versions for row in due)
+
+
+@pytest.mark.parametrize(("days", "length"), [(3, 1), (120, 1), (121, 7), (900, 30), (9000, 75)])
+def test_the_longer_a_history_is_the_longer_are_its_spans(days: int, length: int) -> None:
+    added = [Addition(None, TODAY - timedelta(days=days - 1), 1, 5)]
+    first = history_of(added, TODAY).spans[0]
+    assert (first.last - first.first).days + 1 == length
 
 
 def test_a_clock_that_was_wrong_does_not_squeeze_the_picture() -> None:
@@ -358,7 +360,7 @@ def test_a_clock_that_was_wrong_does_not_squeeze_the_picture() -> None:
         Addition(None, date(1970, 1, 1), 1, 10),
         Addition(None, TODAY - timedelta(days=40), 1, 10**6),
     ]
-    assert growth_of(added, TODAY, 500).days[0] == TODAY - timedelta(days=40)
+    assert history_of(added, TODAY).days[0] == TODAY - timedelta(days=40)
 
 
 # Pictures -------------------------------------------------------------------------------------
@@ -379,6 +381,14 @@ def test_boxes_share_the_room_by_their_weights_and_stay_inside(weights: list[int
         assert box.y + box.height <= room.height + 1e-3
 
 
+@pytest.mark.parametrize("room", [Box(0, 0, 1040, 420), Box(0, 0, 380, 480)])
+def test_tiles_are_nearly_square(room: Box) -> None:
+    weights = [int(10**6 / (rank + 1) ** 0.8) for rank in range(40)]
+    longer = sorted(max(box[2:]) / min(box[2:]) for box in treemap(weights, room))
+    assert longer[len(longer) // 2] < 1.25
+    assert longer[-1] < 3
+
+
 def test_a_tile_names_what_it_stands_for_and_cuts_what_is_long() -> None:
     tiles = [Tile("m" * 300, "m" * 300, 100, "c1"), Tile("<b>", "<b>", 1, "c2")]
     drawn = treemap_chart(tiles, Size("wide", 400, 200))
@@ -389,9 +399,9 @@ def test_a_tile_names_what_it_stands_for_and_cuts_what_is_long() -> None:
 
 
 def test_layers_of_growth_have_their_colours() -> None:
-    growth = growth_of(
-        [Addition(Source(STORE, "a"), TODAY, 1, 5), Addition(None, TODAY, 1, 9)], TODAY, 100
+    history = history_of(
+        [Addition(Source(STORE, "a"), TODAY, 1, 5), Addition(None, TODAY, 1, 9)], TODAY
     )
-    drawn = growth_chart(growth, ["c1", "c0"], Size("wide", 600, 200))
+    drawn = growth_chart(history, ["c1", "c0"], Size("wide", 600, 200))
     assert drawn.index("area c1") < drawn.index("area c0")
     assert "to 14\u00a0B on 14\u00a0May\u00a02026" in drawn

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from typing import NamedTuple
 
 from swampstore.pipeline.report.summary import Addition, Source
@@ -30,6 +30,8 @@ _NARROWEST = 44
 _DAYS = (1, 2, 7, 14)
 _MONTHS = (1, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000)
 _SHORTEST = timedelta(days=6)
+_SPANS = (1, 7, 30)
+_MOST_SPANS = 120
 # A clock that was reset to 1970 must not squeeze the rest of the story into the last pixels.
 _NEGLIGIBLE = 0.001
 
@@ -60,58 +62,62 @@ class Box(NamedTuple):
     height: float
 
 
-class Growth(NamedTuple):
-    """The bytes of each namespace on each of some days: the largest first, None (the rest) last."""
-
-    days: Sequence[date]
-    layers: dict[Source | None, Sequence[int]]
-
-    @property
-    def totals(self) -> list[int]:
-        """The bytes of all layers on each day."""
-        return [sum(day) for day in zip(*self.layers.values(), strict=True)]
-
-
 class Span(NamedTuple):
     """What was written from one day to another, both included."""
 
     first: date
     last: date
-    versions: int
-    bytes: int
+    versions: int = 0
+    bytes: int = 0
 
 
-# What was there when ---------------------------------------------------------------------------
+class History(NamedTuple):
+    """What was written when: in `spans` that end today, and how much there was after each of them.
+
+    `layers` are the namespaces with the most bytes first, None (the rest) last.
+    """
+
+    spans: Sequence[Span]
+    layers: dict[Source | None, Sequence[int]]
+
+    @property
+    def days(self) -> list[date]:
+        """The last day of each span."""
+        return [span.last for span in self.spans]
+
+    @property
+    def totals(self) -> list[int]:
+        """The bytes of all layers after each span."""
+        return [sum(day) for day in zip(*self.layers.values(), strict=True)]
 
 
-def growth_of(additions: Sequence[Addition], today: date, at_most: int) -> Growth:
-    """Return the story up to today, with `at_most` days in it.
+def history_of(additions: Sequence[Addition], today: date) -> History:
+    """Return the story up to today in days, weeks, months of 30 days or more, at most 120 of them.
 
-    What has no day was there from the start, what is dated in the future came today.
+    What has no day was there before the first span, what is dated in the future came today.
     """
     added = sorted((_shown_day(one, today), one.bytes) for one in additions)
     reached = accumulate(size for _, size in added)
     enough = _NEGLIGIBLE * sum(size for _, size in added)
     told = (day for (day, _), total in zip(added, reached, strict=True) if total >= enough)
     first = min(next((day for day in told if day > date.min), today), today - _SHORTEST)
-    days = _days_back(first, today, -(-((today - first).days + 1) // at_most))
-    written: dict[Source | None, list[int]] = defaultdict(lambda: [0] * len(days))
+    number = (today - first).days + 1
+    length = next((one for one in _SPANS if number <= one * _MOST_SPANS), -(-number // _MOST_SPANS))
+    ends = _days_back(first, today, length)
+    spans = [Span(end - timedelta(days=length - 1), end) for end in ends]
+    written: dict[Source | None, list[int]] = defaultdict(lambda: [0] * len(ends))
     for one in additions:
-        written[one.source][bisect_left(days, _shown_day(one, today))] += one.bytes
+        day = _shown_day(one, today)
+        at = bisect_left(ends, day)
+        written[one.source][at] += one.bytes
+        if day >= spans[0].first:
+            span = spans[at]
+            spans[at] = span._replace(
+                versions=span.versions + one.versions, bytes=span.bytes + one.bytes
+            )
     layers = [(source, list(accumulate(sizes))) for source, sizes in written.items()]
     layers.sort(key=lambda layer: (layer[0] is None, -layer[1][-1], layer[0] or ()))
-    return Growth(days, dict(layers))
-
-
-def spans_of(additions: Sequence[Addition], first: date, today: date, length: int) -> list[Span]:
-    """Return what was written in spans of `length` days, the last of which ends today."""
-    ends = _days_back(first, today, length)
-    found = [Span(end - timedelta(days=length - 1), end, 0, 0) for end in ends]
-    for one in additions:
-        if (day := _shown_day(one, today)) >= first:
-            start, end, versions, size = found[at := bisect_left(ends, day)]
-            found[at] = Span(start, end, versions + one.versions, size + one.bytes)
-    return found
+    return History(spans, dict(layers))
 
 
 def _shown_day(addition: Addition, today: date) -> date:
@@ -168,13 +174,13 @@ class _Plot:
             )
 
 
-def growth_chart(growth: Growth, colours: Sequence[str], size: Size) -> Html:
+def growth_chart(history: History, colours: Sequence[str], size: Size) -> Html:
     """Draw the layers on top of each other; `colours` has a class of the style sheet for each."""
-    days, totals = growth.days, growth.totals
+    days, totals = history.days, history.totals
     plot = _Plot(size, days[0], days[-1], max(totals))
     drawn = [*plot.axes()]
     below = [0] * len(days)
-    for layer, colour in zip(growth.layers.values(), colours, strict=True):
+    for layer, colour in zip(history.layers.values(), colours, strict=True):
         above = [low + high for low, high in zip(below, layer, strict=True)]
         edge = "L".join([*plot.points(days, above), *reversed(plot.points(days, below))])
         drawn.append(html('<path class="area {}" d="M{}Z"></path>', colour, edge))
@@ -279,20 +285,39 @@ def day_ticks(first: date, last: date, at_most: int) -> list[tuple[date, str]]:
 
 
 def treemap(weights: Sequence[int], room: Box) -> list[Box]:
-    """Divide a room by weights above zero; return a box for each.
+    """Divide a room by weights above zero, the heaviest first; return a nearly square box for each.
 
-    The longer side is cut where both parts weigh about the same, and each part is divided again.
+    Tiles are laid in a row along the shorter side for as long as that makes none of them longer;
+    what is left of the room is divided in the same way (squarified treemaps: Bruls, Huizing and
+    van Wijk).
     """
-    if len(weights) == 1:
-        return [room]
-    sums = list(accumulate(weights))
-    cut = min(range(1, len(weights)), key=lambda at: abs(2 * sums[at - 1] - sums[-1]))
-    part = sums[cut - 1] / sums[-1]
+    boxes: list[Box] = []
+    while rest := weights[len(boxes) :]:
+        is_wide = room.width >= room.height
+        # The weight of a square on the shorter side; what is left may be too thin for any number.
+        short, long = sorted(room[2:])
+        square = sum(rest) * short / long if short else 1.0
+        number = 1
+        while number < len(rest) and _longest(rest, number + 1, square) <= _longest(
+            rest, number, square
+        ):
+            number += 1
+        row, others = rest[:number], rest[number:]
+        strip, room = _slices(room, [sum(row), sum(others)], is_wide=is_wide)
+        boxes += _slices(strip, row, is_wide=not is_wide)
+    return boxes
+
+
+def _longest(weights: Sequence[int], number: int, square: float) -> float:
+    """Return how many times longer than wide a tile is, at most, in a row of the first weights."""
+    total = sum(weights[:number]) ** 2
+    return max(total / (square * weights[number - 1]), square * weights[0] / total)
+
+
+def _slices(room: Box, weights: Sequence[int], *, is_wide: bool) -> list[Box]:
+    """Cut a room into slices beside each other, or below each other if it is not wide."""
     x, y, width, height = room
-    if width >= height:
-        one = Box(x, y, width * part, height)
-        other = Box(x + one.width, y, width * (1 - part), height)
-    else:
-        one = Box(x, y, width, height * part)
-        other = Box(x, y + one.height, width, height * (1 - part))
-    return treemap(weights[:cut], one) + treemap(weights[cut:], other)
+    parts = [total / sum(weights) for total in accumulate(weights, initial=0)]
+    if is_wide:
+        return [Box(x + width * a, y, width * (b - a), height) for a, b in pairwise(parts)]
+    return [Box(x, y + height * a, width, height * (b - a)) for a, b in pairwise(parts)]

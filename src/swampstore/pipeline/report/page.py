@@ -41,42 +41,30 @@ _RULES = {
     "job-deleted": "Job run is gone",
     "old-versions": "Beyond the version policy",
 }
-_BAR_WIDTHS = Html(
-    '<colgroup><col class="label"><col class="bar"><col class="bytes"><col class="share minor">'
-    '<col class="versions minor"></colgroup>'
+_BAR = (
+    '<td class="bar"><svg aria-hidden="true"><rect width="{:.2f}%" height="100%" rx="2"'
+    ' class="{}"></rect></svg></td>'
 )
 _NOTHING = Html(
     '<section class="nothing"><h2>Nothing is stored here yet</h2><p>Everything was read, and'
     " there is not a single version. Save the first one:"
     " <code>swampstore data put MODEL NAME FILE</code></p></section>"
 )
-# Only our own style and script may do anything: names in the datastore are not ours.
-_PAGE = (
-    '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-    '<meta http-equiv="Content-Security-Policy" content="'
-    "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'\">"
-    '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    '<meta name="color-scheme" content="light dark"><title>Datastore report: {subject}</title>'
-    "<style>{style}</style></head><body><header><h1>Datastore report</h1>"
-    '<p class="about"><bdi class="subject">{subject}</bdi> as of '
-    '<time datetime="{now}">{moment}</time></p>{totals}</header><main>{sections}</main>'
-    "<footer><p>Bytes are those of content, as its metadata states them; metadata and indexes"
-    " come on top. Days are days in UTC.</p>"
-    "<details><summary>What was read: {number}</summary><ul>{read}</ul></details>"
-    "<p>swampstore {version}</p></footer><script>{script}</script></body></html>\n"
-)
 
 
 def page(summary: Summary) -> str:
     """Return the page of a summary."""
     files = resources.files(__package__)
-    style, script = (Html((files / one).read_text("utf-8")) for one in ("page.css", "sorting.js"))
+    frame, style, script = (
+        Html((files / one).read_text("utf-8")) for one in ("page.html", "page.css", "sorting.js")
+    )
+    # Only our own style and script may do anything: names in the datastore are not ours.
     hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()) for one in (style, script)]
     drawn, now, is_empty = _Page(summary), summary.generated_at, not summary.totals.versions
     several = counted(len(drawn.stores), "store")
     read = [html("<li><bdi>{}</bdi></li>", drawn.source(*source)) for source in summary.sources]
     return html(
-        _PAGE,
+        frame,
         *(one.decode() for one in hashes),
         style=style,
         script=script,
@@ -113,7 +101,7 @@ class _Page(Formatter):
             "age": self.age,
             "bytes": bytes_text,
             "count": "{:,}".format,
-            "seconds": lambda number: f"{number / 1000:.1f}",
+            "seconds": lambda number: f"{number / 1000:,.1f}\u00a0s",
             "share": lambda size: share_text(size, self.totals.bytes),
         }
         # The lines that name a row of a list; other rows are named by their keys.
@@ -211,20 +199,18 @@ class _Page(Formatter):
 
     def growth(self) -> Iterator[Html]:
         added, today = self.told.additions, self.told.generated_at.astimezone(UTC).date()
-        growth = charts.growth_of(added, today, at_most=500)
-        colours = [self.colours.get(("namespaces", one or ()), _OTHERS) for one in growth.layers]
-        names = [self.source(*source) if source else "all others" for source in growth.layers]
-        yield from (charts.growth_chart(growth, colours, size) for size in _sizes(300, 240))
+        history = charts.history_of(added, today)
+        colours = [self.colours.get(("namespaces", one or ()), _OTHERS) for one in history.layers]
+        names = [self.source(*source) if source else "all others" for source in history.layers]
+        yield from (charts.growth_chart(history, colours, size) for size in _sizes(300, 240))
         if len(names) > 1:
             entry = '<li><span class="swatch {}"></span><bdi>{}</bdi></li>'
             entries = [html(entry, *one) for one in zip(colours, names, strict=True)]
             yield html('<ul class="legend">{}</ul>', entries)
-        days = (today - growth.days[0]).days + 1
-        units = {1: "day", 7: "week", 30: "30 days"}
-        length = next((length for length in units if days / length <= 120), days)
-        spans = charts.spans_of(added, growth.days[0], today, length)
-        yield html("<h3>Written per {}</h3>", units.get(length, "period"))
-        yield from (charts.spans_chart(spans, size) for size in _sizes(150, 140))
+        length = (history.spans[0].last - history.spans[0].first).days + 1
+        unit = {1: "day", 7: "week"}.get(length, f"{length} days")
+        yield html("<h3>Written per {}</h3>", unit)
+        yield from (charts.spans_chart(history.spans, size) for size in _sizes(150, 140))
         odd = {
             "Without a date, and counted as there from the start": self.totals.undated_versions,
             "With a date in the future, and counted as written today": self.totals.future_versions,
@@ -285,46 +271,33 @@ class _Page(Formatter):
         self, rows: Sequence[tuple[Any, Sequence[str], str]], caption: str, what: str, columns: str
     ) -> Html:
         """Return a table; a script can sort it, unless its rows have bars."""
-        has_bars = columns == BAR
-        longest = max(row.bytes for row, *_ in rows) or 1 if has_bars else 1
-        bar = (
-            '<td class="bar-cell"><svg class="bar" aria-hidden="true">'
-            '<rect width="{:.2f}%" height="100%" rx="2" class="{}"></rect></svg></td>'
-        )
+        longest = max(getattr(row, "bytes", 0) for row, *_ in rows) or 1
         head = [html('<th scope="col">{}</th>', what)]
+        name = '<th scope="row" data-value="{}">{}</th>'
         body = [
-            [
-                html(
-                    '<th scope="row" data-value="{}">{}</th>',
-                    str(getattr(row, "day", lines[0])),
-                    _label(*lines),
-                ),
-                html(bar, 100 * row.bytes / longest, colour) if has_bars else "",
-            ]
-            for row, lines, colour in rows
+            [html(name, str(getattr(row, "day", lines[0])), _label(*lines))]
+            for row, lines, _ in rows
         ]
         for column in columns.split():
             key = column.strip("()")
             title, spec = COLUMNS[key]
-            kind = " ".join(["number"] * bool(spec) + ["minor"] * (key != column))
-            span = Html(' colspan="2"' if has_bars and key == "bytes" else "")
-            head.append(html('<th scope="col"{} class="{}">{}</th>', span, kind, title))
-            for cells, (row, *_) in zip(body, rows, strict=True):
+            kind = " ".join([key] + ["number"] * bool(spec) + ["minor"] * (key != column))
+            cell = '<th scope="col" class="{}">{}</th>' if title else '<td class="{}">{}</td>'
+            head.append(html(cell, kind, title))
+            for cells, (row, _, colour) in zip(body, rows, strict=True):
+                if key == "bar":
+                    cells.append(html(_BAR, 100 * row.bytes / longest, colour))
+                    continue
                 value = getattr(row, "bytes" if key == "share" else key)
                 shown = self.format_field(value, spec) if spec else _label(value)
-                order = (
-                    int(value.timestamp())
-                    if isinstance(value, datetime)
-                    else 0
-                    if value is None
-                    else value
-                )
+                order = int(value.timestamp()) if isinstance(value, datetime) else value
+                order = 0 if order is None else order
                 cells.append(html('<td class="{}" data-value="{}">{}</td>', kind, order, shown))
         # Who uses a keyboard must be able to scroll what is wider than the screen.
         return html(
             '<div class="scroll" tabindex="0" role="region" aria-label="{0}"><table class="{1}">'
-            "<caption>{0}</caption>{2}<thead><tr>{3}</tr></thead><tbody>{4}</tbody></table></div>",
-            *(caption, "bars" if has_bars else "sortable", _BAR_WIDTHS if has_bars else "", head),
+            "<caption>{0}</caption><thead><tr>{2}</tr></thead><tbody>{3}</tbody></table></div>",
+            *(caption, "bars" if columns == BAR else "sortable", head),
             [html("<tr>{}</tr>", cells) for cells in body],
         )
 

@@ -14,6 +14,7 @@ from swampstore.pipeline.report.text import Html
 
 # What columns are called, and how they show the member of a row that they are named after.
 COLUMNS = {
+    "bar": ("", ""),
     "bytes": ("Bytes", "bytes"),
     "content_type": ("Content type", ""),
     "copies": ("Copies", "count"),
@@ -21,7 +22,7 @@ COLUMNS = {
     "failed": ("Failed", "count"),
     "latest_bytes": ("Latest", "bytes"),
     "longest_ms": ("Longest", "seconds"),
-    "mean_ms": ("Mean seconds", "seconds"),
+    "mean_ms": ("Mean", "seconds"),
     "names": ("Names", "count"),
     "runs": ("Runs", "count"),
     "share": ("Share", "share"),
@@ -31,7 +32,7 @@ COLUMNS = {
     "wasted_bytes": ("Could be saved", "bytes"),
 }
 # Columns of tables; those in parentheses are left out on small screens.
-BAR = "bytes (share) (versions)"
+BAR = "bar bytes (share) (versions)"
 _VERSION = "(content_type) (version) size created_at"
 
 
