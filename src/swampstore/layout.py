@@ -37,6 +37,9 @@ LANDING = "_catalog.db-landing"
 # as long as only our own writes follow one another.
 SIDECAR = ".datastore-sync-state.json"
 SIDECAR_CHAIN = "swampstoreChain"
+# In the local directory of a repository, while its settings may name another remote than the one
+# whose cache is in its place.
+EXCHANGE = "swampstore.exchange"
 
 DATASTORE_SUBDIRS = (
     "auto-definitions",

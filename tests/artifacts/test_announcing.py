@@ -502,6 +502,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
+        "os.unlink": "says that two caches change places, of one checkout",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/copy/tasks.py": {

@@ -19,7 +19,13 @@ import pytest
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.datastore_address import Address
-from swampstore.errors import AlreadyExistsError, DiskError, SwampstoreError, ValidationError
+from swampstore.errors import (
+    AlreadyExistsError,
+    DiskError,
+    LockTimeoutError,
+    SwampstoreError,
+    ValidationError,
+)
 from swampstore.layout import SIDECAR
 from swampstore.marker import read_marker, update_marker
 from swampstore.relocate import moving as relocation
@@ -30,6 +36,7 @@ from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreMissingError
 from swampstore.stores.probe import ProbeReport
+from swampstore.sync import staged_cache
 from swampstore.sync.staged_cache import StagedCache
 from tests.support.gcs_server import GcsServer
 from tests.support.machines import contents
@@ -536,36 +543,45 @@ def test_a_move_that_was_stopped_leaves_the_old_remote_as_it_was(
     assert ana.texts("state") == ["of bob", "one", "two"]
 
 
-@pytest.mark.parametrize("synced", [False, True])
-def test_a_move_that_was_stopped_before_the_caches_changed_places_goes_on(
+@pytest.mark.parametrize("again", [False, True])
+def test_a_move_that_was_stopped_before_the_caches_changed_places_is_finished_by_any_command(
     ana: Desk,
     bob: Desk,
     between: tuple[Address, Address],
     monkeypatch: pytest.MonkeyPatch,
-    synced: bool,
+    again: bool,
 ) -> None:
     _, second = between
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(StagedCache, "put_in_place", stop)
         ana.move(second)
     assert ana.settings["url"] == second.target
-    assert ana.texts("state") == ["one", "two"]
+    assert ana.texts("state") == ["of bob", "one", "two"]
     ana.save("meanwhile", "saved")
-    if not synced:
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+        repo.sync.push()
+        repo.sync.pull()
+    if again:
         ana.move(second)
-        assert ana.texts("state") == ["of bob", "one", "two"]
-    else:
-        # Without the setup being finished, some of it is there twice; nothing is lost.
-        with ana.open() as repo:
-            repo.sync.push()
-            repo.sync.pull()
-        ana.move(second)
-        assert set(ana.texts("state")) == {"of bob", "one", "two"}
+    assert ana.texts("state") == ["one", "two"], "each once, and what was deleted is not back"
     assert ana.texts("meanwhile") == ["saved"]
     assert not list(ana.cache.parent.glob("*.setup"))
+    assert not (ana.repo_dir / ".swamp" / "swampstore.exchange").exists()
     with bob.open() as repo:
         repo.sync.pull()
         assert contents(repo, MODEL, "meanwhile") == ["saved"]
+        assert contents(repo, MODEL, "state") == ["one", "two"]
+
+
+def test_two_setups_of_one_repository_do_not_run_at_once(
+    ana: Desk, between: tuple[Address, Address]
+) -> None:
+    _, second = between
+    before = ana.settings["url"]
+    with staged_cache.setting_up(str(ana.repo_dir / ".swamp")), pytest.raises(LockTimeoutError):
+        ana.move(second)
+    assert ana.settings["url"] == before
 
 
 def test_an_old_remote_with_broken_settings_says_so(

@@ -250,6 +250,12 @@ class RemoteIndex:
             return None
         return version_of(snapshot.version).lost_partitions(snapshot, stored)
 
+    def is_first_commit_unfinished(self) -> bool:
+        """Whether whoever made the index was stopped before it could write `_meta.json`."""
+        snapshot = self._look()
+        self._snapshot = snapshot
+        return snapshot.is_told_by_monolith
+
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
         """Call `guard` before each write that makes a commit count; it raises to prevent it."""

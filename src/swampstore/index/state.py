@@ -243,6 +243,11 @@ class MetaSnapshot:
         is_damaged = self.etag is not None and self.text is None
         return self.exists and not is_damaged and not self.is_healed and self.discovered is None
 
+    @property
+    def is_told_by_monolith(self) -> bool:
+        """Whether there is a monolith that can be believed, and no `_meta.json`."""
+        return self.exists and self.is_sound and self.etag is None
+
     def tells_of(self, partition: str, found: StoredDocument) -> bool:
         """Whether, on version 2, the commit that wrote a shard came to its end."""
         if self.meta is None or self.is_healed:

@@ -20,11 +20,12 @@ from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
     DiskError,
+    LockTimeoutError,
     SwampstoreError,
     ValidationError,
 )
 from swampstore.index.path_map import ways_out
-from swampstore.index.results import Conflict, Progress, Pushed, Step, no_progress
+from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, no_progress
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
@@ -44,7 +45,7 @@ from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.sync.run import fetch_everything
-from swampstore.sync.staged_cache import StagedCache
+from swampstore.sync.staged_cache import StagedCache, setting_up
 
 IndexKind = Literal["v1", "sharded"]
 _NAMED = 20
@@ -86,7 +87,7 @@ class Setup:
 
     As long as the old settings hold, their catalog must not hear of the new place: `there` has
     one of its own, which is the same whenever the setup is run again. `left_behind` is a directory
-    of data that an earlier setup was stopped at.
+    of data that an earlier setup was stopped at, `staged` the cache that is being made.
     """
 
     def __init__(
@@ -96,10 +97,12 @@ class Setup:
         address: Address,
         *,
         left_behind: str | None = None,
+        staged: StagedCache | None = None,
         timeout: float | None = None,
         progress: Progress = no_progress,
     ) -> None:
         self._here = here
+        self._staged = staged
         self._there = there
         self._address = address
         self._left_behind = left_behind
@@ -147,6 +150,8 @@ class Setup:
         self._verify(moves, destination)
         # From here on, rows are read from where the settings say, whenever we are stopped.
         self._here.catalog.clear()
+        if self._staged is not None:
+            self._staged.announce()
         self._report.warnings += write_settings(self._there.config, self._address)
         return self._report
 
@@ -221,8 +226,7 @@ class Setup:
         if isinstance(destination, Cache):
             self._there.dirty.mark()
             if moves and os.path.isdir(self._there.config.datastore_dir):
-                # What an earlier setup left in the cache: compare it with the remote first.
-                self._pull_from(self._there, full=True)
+                self._settle_earlier_copies()
         self._begin("copy")
         for move in moves.values():
             copied = move.copy(self._progress, durable=self._there.config.durable)
@@ -234,6 +238,16 @@ class Setup:
             self._warn("a link, and stays where it is", copied.links)
             self._warn("no regular file, and stays where it is", copied.special)
             self._warn("its content is not here, so it stays where it is", copied.hollow)
+
+    def _settle_earlier_copies(self) -> None:
+        """Compare what an earlier setup left in the cache with the remote.
+
+        Where that took the place of something else, the remote has that still. Once ours has
+        another number, each of our versions is recognised wherever it is, and copied once.
+        """
+        if self._pull_from(self._there, full=True).conflicts:
+            self._warn_about(self._push_to(self._there).conflicts)
+            self._pull_from(self._there, full=True)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
         service = self._there.connection.service
@@ -257,7 +271,7 @@ class Setup:
             full=full, deadline=self._deadline(repo.config), progress=self._progress
         )
 
-    def _pull_from(self, repo: Repo, *, full: bool = False) -> None:
+    def _pull_from(self, repo: Repo, *, full: bool = False) -> Pulled:
         """Pull, content only if the settings say so."""
         remote = repo.config.remote
         assert remote is not None
@@ -269,6 +283,7 @@ class Setup:
             progress=self._progress,
         )
         self._report.files_pulled += pulled.files
+        return pulled
 
     def _verify(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
         """Read everything back: what is not there as it was sent must not be given up here."""
@@ -365,33 +380,59 @@ def set_up_datastore(
     environ = os.environ if environ is None else environ
     _refuse_newer(repo)
     config = configured(repo.config, address, environ, namespace, hydration)
-    cache = StagedCache(repo.config, config) if config.remote else None
-    left_behind = cache.finish() if cache else None
-    new = cache.config() if cache else config
-    is_elsewhere = new.datastore_dir != repo.config.datastore_dir
-    catalog = _STAGING if is_elsewhere else CATALOG
-    with Repo(new, clock=repo.clock, catalog=catalog) as there, contextlib.ExitStack() as stack:
-        setup = Setup(
-            *(repo, there, address), left_behind=left_behind, timeout=timeout, progress=progress
-        )
-        setup.check()
-        if migrate:
-            stack.enter_context(_alone(repo, there))
-        # Before anything is put there: it must not be somebody else's.
-        register_namespace(there)
-        others = _warn_of_others(there)
-        report = setup.run(migrate=migrate, index=index)
-    report.warnings += others
-    report.location = config.base
-    if cache and (old := cache.put_in_place()):
-        report.warnings.append(f"the cache that was in use until now is {old}")
-    _discard_staging(config.local_dir)
-    carry_over(repo.config, config)
-    with Repo(config, clock=repo.clock) as moved:
-        if migrate:
-            setup.remove_moved(moved)
-        moved.rebuild_catalog()
-    return report
+    with setting_up(config.local_dir) as is_alone:
+        if not is_alone:
+            raise LockTimeoutError(
+                "another setup of this repository is running",
+                hint="Wait for it, then see with `swampstore datastore status` where the data is.",
+            )
+        setup = _SettingUp(repo, config, address, timeout, progress)
+        return setup.run(migrate=migrate, index=index)
+
+
+@dataclass(frozen=True, slots=True)
+class _SettingUp:
+    """All of a setup, with the caches that change places."""
+
+    repo: Repo
+    config: Config
+    address: Address
+    timeout: float | None
+    progress: Progress
+
+    def run(self, *, migrate: bool, index: IndexKind | None) -> SetupReport:
+        repo, config = self.repo, self.config
+        cache = StagedCache(repo.config, config) if config.remote else None
+        left_behind = cache.finish() if cache else None
+        new = cache.config() if cache else config
+        is_elsewhere = new.datastore_dir != repo.config.datastore_dir
+        catalog = _STAGING if is_elsewhere else CATALOG
+        with Repo(new, clock=repo.clock, catalog=catalog) as there, contextlib.ExitStack() as stack:
+            setup = Setup(
+                *(repo, there, self.address),
+                left_behind=left_behind,
+                staged=cache,
+                timeout=self.timeout,
+                progress=self.progress,
+            )
+            setup.check()
+            if migrate:
+                stack.enter_context(_alone(repo, there))
+            # Before anything is put there: it must not be somebody else's.
+            register_namespace(there)
+            others = _warn_of_others(there)
+            report = setup.run(migrate=migrate, index=index)
+        report.warnings += others
+        report.location = config.base
+        if cache and (old := cache.put_in_place()):
+            report.warnings.append(f"the cache that was in use until now is {old}")
+        _discard_staging(config.local_dir)
+        carry_over(repo.config, config)
+        with Repo(config, clock=repo.clock) as moved:
+            if migrate:
+                setup.remove_moved(moved)
+            moved.rebuild_catalog()
+        return report
 
 
 def _refuse_newer(repo: Repo) -> None:

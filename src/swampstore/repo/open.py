@@ -26,7 +26,7 @@ from swampstore.config import Config
 from swampstore.errors import SwampstoreError, SyncNotSupportedError
 from swampstore.files import Announce, Tree, disk_errors, read_file
 from swampstore.files.signature import Signature, signature_of
-from swampstore.layout import SIDECAR, SIDECAR_CHAIN, DataRef
+from swampstore.layout import EXCHANGE, SIDECAR, SIDECAR_CHAIN, DataRef
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class OpenDatastore:
     ) -> None:
         self.config = config
         self.clock = clock
-        if config.remote and not os.path.lexists(config.base):
+        if config.remote and self._is_exchange_due():
             from swampstore.sync.staged_cache import finish_exchange
 
             finish_exchange(config)
@@ -138,6 +138,12 @@ class OpenDatastore:
             self.clock,
             prune_on_write=self.config.auto_gc,
             key_prefix=self.config.key_prefix,
+        )
+
+    def _is_exchange_due(self) -> bool:
+        """Whether a setup may have been stopped between the settings and the cache they mean."""
+        return not os.path.lexists(self.config.base) or os.path.lexists(
+            f"{self.config.local_dir}/{EXCHANGE}"
         )
 
     def _was_whole(self, version_rel: str) -> bool:

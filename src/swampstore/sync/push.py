@@ -223,7 +223,11 @@ class Push:
             lost = files_without_object(self._context, stored, self._scope)
             changed = {one.rel: one for one in lost} | changed
             shards = self._context.index.lost_partitions(stored)
-        if not changed and not deleted and not prepared.unfinished and shards is None:
+        has_work = bool(changed or deleted or prepared.unfinished) or shards is not None
+        # What is marked and needs nothing more may be that of a push which was stopped.
+        if not has_work and not (
+            prepared.settled and self._context.index.is_first_commit_unfinished()
+        ):
             prepared.plan, prepared.view = Plan(), None
             prepared.failures = dict(prepared.stuck)
             return

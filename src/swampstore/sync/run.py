@@ -23,8 +23,9 @@ class SyncRun:
     """One sync of a repository, or of some of its models, with its remote.
 
     `metadata_only` leaves content on the remote, `timeout` is in seconds for each direction; both
-    are what the settings say if they are None. `transport_errors` are those that `transport`
-    raises. `pulled` and `pushed` are what was done so far.
+    are what the settings say if they are None. `certain` is what a pull means by it.
+    `transport_errors` are those that `transport` raises.
+    `pulled` and `pushed` are what was done so far.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class SyncRun:
         models: Collection[ModelRef] | None = None,
         *,
         full: bool = False,
+        certain: bool = False,
         metadata_only: bool | None = None,
         timeout: float | None = None,
         progress: Progress = no_progress,
@@ -49,6 +51,7 @@ class SyncRun:
         self._deadline = remote.deadline(timeout)
         self._models = models
         self._full = full
+        self._certain = certain
         self._progress = progress
         self._transport = transport
         self._transport_errors = transport_errors
@@ -79,6 +82,7 @@ class SyncRun:
             self._models,
             metadata_only=self._metadata_only,
             full=self._full,
+            certain=self._certain,
             deadline=self._deadline,
             progress=self._progress,
             transport=self._transport,
@@ -147,7 +151,7 @@ def fetch_everything(
     remote = repo.config.remote
     assert remote is not None
     repo.connection.service.limit_cache(None)
-    run = SyncRun(repo, metadata_only=False, timeout=timeout, progress=progress)
+    run = SyncRun(repo, certain=True, metadata_only=False, timeout=timeout, progress=progress)
     pulled = run.pull()
     if pulled.conflicts:
         progress(Step("push", 0, 0, 0, 0))

@@ -175,6 +175,7 @@ class SyncService:
         *,
         metadata_only: bool | None = False,
         full: bool = False,
+        certain: bool = False,
         deadline: float | None = None,
         progress: Progress = no_progress,
         transport: Transport = THREADS,
@@ -183,14 +184,16 @@ class SyncService:
 
         `models` limits it to everything of those models. `metadata_only` leaves content on the
         remote until it is read, None: if the cache is `lazy`. `full` compares every file instead
-        of what changed, and so restores what was removed from the cache. `transport` is who brings
-        the files. Raises IncompleteSyncError if some could not be had; the others are here.
+        of what changed, and so restores what was removed from the cache. `certain` also asks for
+        the documents that others rarely write alone, and that are else asked for once in a while.
+        `transport` is who brings the files. Raises IncompleteSyncError if some could not be had;
+        the others are here.
         """
         metadata_only = self._leaves_content(metadata_only)
         with self._alone(deadline):
             scope = _scope(models)
             full = full or is_wiped(self._context)
-            if not full and self._is_current(scope, metadata_only):
+            if not (full or certain) and self._is_current(scope, metadata_only):
                 return Pulled()
             if start_over_if_made_anew(self._context):
                 return Pulled()

@@ -9,19 +9,22 @@ the settings do.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, SwampstoreError
-from swampstore.files import disk_errors, read_file
+from swampstore.files import disk_errors, open_shared, read_file
 from swampstore.index.base_view import owner_of
-from swampstore.layout import SIDECAR, is_internal
+from swampstore.layout import EXCHANGE, SIDECAR, is_internal
 from swampstore.stores.config import store_config
 from swampstore.sync.sidecar import decode
 
+_LOCK = "swampstore.setup-lock"
 _STAGED = ".setup"
 _OLD = ".old"
 _NAMED = 3
@@ -37,13 +40,37 @@ def staged_caches(cache_dir: str) -> list[str]:
     )
 
 
+@contextlib.contextmanager
+def setting_up(local_dir: str) -> Iterator[bool]:
+    """Let nobody else exchange the cache of this repository; say whether nobody is about to."""
+    with disk_errors(local_dir):
+        fd = open_shared(f"{local_dir}/{_LOCK}")
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+    else:
+        yield True
+    finally:
+        os.close(fd)
+
+
 def finish_exchange(config: Config) -> None:
-    """Put a new cache in its place, if a setup was stopped when only the old one was gone."""
-    with contextlib.suppress(SwampstoreError, FileNotFoundError):
+    """Put a new cache in its place, if a setup was stopped when the settings named it already.
+
+    What is done with these settings belongs into no other cache: there, a deletion would be one of
+    the remote that was left.
+    """
+    with contextlib.suppress(SwampstoreError, OSError), setting_up(config.local_dir) as is_alone:
+        if not is_alone:
+            return  # the setup itself does it
+        owner = _owner_of_remote(config)
         for staged in staged_caches(config.base):
-            if owner_of(staged) == _owner_of_remote(config):
-                os.rename(staged, config.base)
-                return
+            if owner_of(staged) == owner and owner_of(config.base) != owner:
+                _exchange(staged, config.base)
+                break
+        # If nothing was to be done, the setup was stopped before the settings were written.
+        _withdraw(config)
 
 
 class StagedCache:
@@ -71,7 +98,7 @@ class StagedCache:
             shutil.rmtree(self._path)  # all of it is on the remote, and in the cache since
             return None
         owner = owner_of(self._there.base) or ""
-        old = self._exchange()
+        old = _exchange(self._path, self._there.base)
         namespace = owner.rpartition("#")[2]
         return f"{old}/{namespace}" if old and namespace else old
 
@@ -123,18 +150,35 @@ class StagedCache:
         ours, _, wanted = self._owner.rpartition("#")
         return identity == ours and (bool(namespace) or not wanted)
 
+    def announce(self) -> None:
+        """Say, before the settings are written, that the caches have to change places next."""
+        if self._is_beside:
+            with disk_errors(self._there.local_dir):
+                os.close(open_shared(f"{self._there.local_dir}/{EXCHANGE}"))
+
     def put_in_place(self) -> str | None:
         """Let the new cache take its place; return where the one that was in use is now."""
-        return self._exchange() if self._is_beside else None
-
-    def _exchange(self) -> str | None:
-        cache, moved = self._there.base, None
-        with disk_errors(cache):
-            if os.path.lexists(cache):
-                moved = _free_path(f"{cache}{_OLD}")
-                os.rename(cache, moved)
-            os.rename(self._path, cache)
+        if not self._is_beside:
+            return None
+        moved = _exchange(self._path, self._there.base)
+        _withdraw(self._there)
         return moved
+
+
+def _withdraw(config: Config) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{config.local_dir}/{EXCHANGE}")
+
+
+def _exchange(staged: str, cache: str) -> str | None:
+    """Put a cache in the place of another one; return where that is now."""
+    moved = None
+    with disk_errors(cache):
+        if os.path.lexists(cache):
+            moved = _free_path(f"{cache}{_OLD}")
+            os.rename(cache, moved)
+        os.rename(staged, cache)
+    return moved
 
 
 def _owner_of_remote(config: Config) -> str:
