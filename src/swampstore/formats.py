@@ -31,7 +31,7 @@ NEWEST = {
     "base": 1,
     "uses": 1,
     # Files of a repository.
-    "catalog": 1,
+    "catalog": 2,
     "secret": 2,
     "run tracker": 4,
     "outputs": 1,

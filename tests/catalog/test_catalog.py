@@ -189,7 +189,7 @@ def test_every_point_lookup_uses_an_index(repo: Repo) -> None:
 @pytest.mark.parametrize(
     ("predicate", "order", "access"),
     [
-        ('tags.env == "prod"', None, "SEARCH tag USING PRIMARY KEY (key=? AND value=?)"),
+        ('tags.env == "prod"', None, "SEARCH t USING PRIMARY KEY (key=? AND value=?)"),
         ('"prod" == tags["env"]', "createdAt", "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"),
         ('modelName == "web" && version > 1', None, "USING INDEX model_names"),
         ('modelType == "aws/ec2"', None, "USING INDEX latest_address"),
@@ -223,7 +223,7 @@ def test_a_tag_that_many_have_does_not_lead_the_way(
     query = Query('tags.env == "prod" && tags.only == "b"')
     sql, params = repo.catalog.rows.read(query.statement)
     assert sql.count("FROM tag") == 1
-    assert params[-2:] == ("only", "b")
+    assert params[:2] == ("only", "b")
     assert [found.name for found in repo.query('tags.env == "prod"', order="name desc")] == [
         *"dcba"
     ]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from swampstore.errors import ConfigError
 from swampstore.redaction import without_credentials
 from swampstore.stores import open_store, store_config
 from swampstore.stores.azure import AzureConfig
-from swampstore.stores.config import Limits
+from swampstore.stores.config import BUILT_IN, GROUP, Limits
 from swampstore.stores.directory import DirectoryConfig
 from swampstore.stores.errors import StoreCredentialsError
 from swampstore.stores.gcs import GcsConfig
@@ -286,3 +287,17 @@ def test_a_store_of_somebody_else_is_found_in_the_same_way(
     with open_store("theirs://somewhere", environ={}) as store:
         assert store.identity == "memory://somewhere"
     assert store_config("theirs", {"name": "x"}, environ={}).limits == Limits()
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_our_own_stores_are_found_without_a_search_of_what_is_installed(name: str) -> None:
+    program = (
+        "import sys; from swampstore.stores.config import _store_type\n"
+        f"print(_store_type({name!r}).__qualname__, 'importlib.metadata' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    (declared,) = entry_points(group=GROUP, name=name)
+    assert declared.value == BUILT_IN[name]
+    assert done.stdout.split() == [declared.value.partition(":")[2], "False"]

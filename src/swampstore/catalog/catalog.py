@@ -440,8 +440,15 @@ class Catalog(Ledger):
         def work(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM catalog_meta WHERE key = ?", (_POPULATED,))
             db.execute("DELETE FROM catalog")
+            db.execute("DELETE FROM word")
 
         self.change(work)
+
+    def forget_unused_words(self) -> None:
+        """Forget what could be searched for and has no latest version any more."""
+        from swampstore.catalog.words import forget_unused
+
+        self.rows.write(forget_unused)
 
     def counts(self) -> dict[str, int]:
         """Return how many rows, latest rows and unfinished changes there are."""

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from typing import NamedTuple, Protocol, TypeVar
 
-from swampstore.catalog.schema import DDL, SCHEMA_VERSION
+from swampstore.catalog.schema import DDL, SCHEMA_VERSION, UPGRADE_FROM_1
 from swampstore.errors import CatalogError, DiskError
 from swampstore.files.sqlite_file import (
     LOG,
@@ -218,8 +218,11 @@ class Database(SqliteFile):
         version = self._checked_version(connection)
         if version == SCHEMA_VERSION:
             return
+        if version == 1 and _has_tables(connection):
+            _upgrade(connection)
+            return
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            # An older schema: keep it out of the way, start afresh.
+            # An unknown schema: keep it out of the way, start afresh.
             self._set_aside(f"schema-{version}")
             raise ReplacedError
         # Switching the journal mode takes an exclusive lock, so it happens once per file.
@@ -234,6 +237,20 @@ def _is_writable(path: str) -> bool:
 def _is_populated(connection: sqlite3.Connection) -> bool:
     sql = "SELECT 1 FROM catalog_meta WHERE key = 'populated'"
     return connection.execute(sql).fetchone() is not None
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    """Whether this is a catalog of schema 1, and not something else that says so."""
+    found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    return {"catalog", "tag", "tag_added", "tag_gained", "tag_lost", "tag_removed"} <= found
+
+
+def _upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a catalog of schema 1 to ours: its rows, and what is being changed, stay."""
+    with transaction(connection):
+        for statement in UPGRADE_FROM_1:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def create_schema(connection: sqlite3.Connection) -> None:

@@ -87,6 +87,7 @@ def rebuild(
         if progress:
             progress(names, versions)
     removed = 0 if walk.unreadable else _remove_orphans(catalog, mutations, note)
+    catalog.forget_unused_words()
     if not walk.unreadable:
         catalog.mark_populated()
     return Rebuilt(names, versions, removed, walk.unreadable)

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from swampstore.catalog.database import MemoryDatabase, Rows
+from swampstore.catalog.database import Rows
 from swampstore.catalog.query import matcher, order_by
 from swampstore.catalog.query import plan as plan_query
-from swampstore.catalog.schema import COLUMNS, INSERT, Row, record_of, sql_limit
+from swampstore.catalog.schema import COLUMNS, DDL, INSERT, Row, record_of, sql_limit
+from swampstore.catalog.words import mentions, rows_mentioning
 from swampstore.errors import QueryError
 
-_TAGGED = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
+_COLUMNS = ", ".join(f"c.{name}" for name in Row._fields)
+_BY_NUMBER = "c.rowid IN (SELECT value FROM json_each(?))"
+_BY_TAG = "t.key = ? AND t.value = ?"
+_IN_TAG = "c.rowid IN (SELECT row FROM tag WHERE key = ? AND value = ?)"
+_TAGGED = (
+    "EXISTS (SELECT 1 FROM tag"
+    " WHERE key = ? AND value = ? AND created_at = c.created_at AND row = c.rowid)"
+)
+_HAVING_TAG = "SELECT 1 FROM tag WHERE key = ? AND value = ?"
+# Columns that an index of the latest versions begins with.
+_INDEXED = frozenset(
+    {"data_name", "data_type", "model_id", "model_name", "spec_name", "type_normalized"}
+    | {"workflow_name", "workflow_run_id"}
+)
 _FEW = 10_000
+_FEW_MENTIONS = 5_000
+# A tag leads unless something else leads to far fewer: its rows come in the order of time, and
+# rarely are all of them looked at.
+_RATHER = 4
 # Returns (attributes, content) of a row; both None if the content is not on this machine.
 LoadContent = Callable[[Row], tuple[Any, Any]]
 
 
 class Query:
-    """A checked predicate, ordering and limit, ready to run on any catalog."""
+    """A checked predicate, ordering and limit, ready to run on any catalog.
+
+    With a `word`, only rows are meant that mention it in a name or in a tag.
+    """
 
     def __init__(
-        self, predicate: str | None = None, *, order: str | None = None, limit: int | None = None
+        self,
+        predicate: str | None = None,
+        *,
+        order: str | None = None,
+        limit: int | None = None,
+        word: str | None = None,
     ) -> None:
         if limit is not None and limit < 0:
             raise QueryError(f"the limit is {limit}", hint="Give a limit of 0 or more.")
@@ -30,22 +58,60 @@ class Query:
         self.limit = limit
         self._plan = plan_query(predicate)
         self._order = order_by(order) if order else ""
+        self._word = word
 
     def statement(self, db: sqlite3.Connection) -> tuple[str, tuple[Any, ...]]:
         """Return the SQL, without its limit, and the parameters that suit this catalog.
 
-        A tag that few artifacts have leads straight to them; one that many have would lead to a
-        long list first, so it is only checked on the rows that something else leads to.
+        What leads to the rows is a word that few of them mention; or a tag, in the order of time,
+        unless another condition leads to fewer; or whatever SQLite finds best. A word that is
+        mentioned everywhere, and other tags, are checked on the rows that are led to.
         """
-        rare = [tag for tag in self._plan.tags if _is_rare(db, tag)]
-        columns = ", ".join(f"c.{name}" for name in Row._fields)
-        where = " AND ".join([self._plan.where, *[_TAGGED] * len(rare)])
-        order = self._order
-        if rare:
-            order = order.replace("c.", "+c.")  # sort the few, whatever index has that order
-        sql = f"SELECT {columns} FROM catalog c WHERE {where}"
-        params = (*self._plan.params, *(text for tag in rare for text in tag))
-        return f"{sql} ORDER BY {order}" if order else sql, params
+        if self._word and self._plan.implicit_latest:
+            numbers = rows_mentioning(db, self._word, _FEW_MENTIONS)
+            if numbers is not None:
+                # Sort the few, whatever index has that order.
+                order = self._order.replace("c.", "+c.")
+                return self._sql("catalog c", [_BY_NUMBER], [json.dumps(numbers)], order)
+        tags = self._leading_tags(db)
+        if tags and not self._order and self._indexed:
+            # The entries of an index are compared with those of the tag; rows are not read for it.
+            return self._sql("catalog c", [_IN_TAG], [*tags[0]], "")
+        if tags:
+            conditions = [_BY_TAG, *[_TAGGED] * (len(tags) - 1)]
+            order = self._order.replace("c.created_at", "t.created_at").replace("c.rowid", "t.row")
+            source = "tag t CROSS JOIN catalog c ON c.rowid = t.row"
+            return self._sql(source, conditions, [text for tag in tags for text in tag], order)
+        return self._sql("catalog c", [], [], self._order)
+
+    @property
+    def _indexed(self) -> list[tuple[str, str]]:
+        """The columns with an index that must have a value."""
+        return [(name, value) for name, value in self._plan.equal if name in _INDEXED and value]
+
+    def _sql(
+        self, source: str, leading: list[str], params: list[str], order: str
+    ) -> tuple[str, tuple[Any, ...]]:
+        where = " AND ".join([*leading, self._plan.where])
+        sql = f"SELECT {_COLUMNS} FROM {source} WHERE {where}"
+        return f"{sql} ORDER BY {order}" if order else sql, (*params, *self._plan.params)
+
+    def _leading_tags(self, db: sqlite3.Connection) -> list[tuple[str, str]]:
+        """Return the tags that lead to the rows, the rarest first; none if others lead better."""
+        counted = sorted((_count(db, _HAVING_TAG, tag, _FEW), tag) for tag in self._plan.tags)
+        if not counted:
+            return []
+        fewest = counted[0][0]
+        by_time = self._order.startswith("c.created_at") or not self._order
+        if fewest >= _FEW and not (self._plan.only_tags and by_time):
+            return []
+        for column, value in self._indexed:
+            # The second time as the indexes say it that leave empty texts out.
+            rows = f"SELECT 1 FROM catalog WHERE is_latest = 1 AND {column} = ?1"
+            rows += f" AND {column} != ''"
+            if _count(db, rows, (value,), fewest // _RATHER) < fewest // _RATHER:
+                return []
+        return [counted[0][1], *(tag for count, tag in counted[1:] if count < _FEW)]
 
     @property
     def namespace(self) -> str | None:
@@ -63,16 +129,17 @@ class Query:
 
         def answer_by_row(db: sqlite3.Connection) -> list[Row]:
             found: list[Row] = []
-            assert matches is not None
             for values in db.execute(*self.statement(db)):
                 if self.limit is not None and len(found) >= self.limit:
                     break
                 row = Row._make(values)
-                if matches(self._record(row, load)):
+                if self._word and not mentions(row, self._word):
+                    continue
+                if matches is None or matches(self._record(row, load)):
                     found.append(row)
             return found
 
-        return rows.read(answer if matches is None else answer_by_row)
+        return rows.read(answer if matches is None and not self._word else answer_by_row)
 
     @property
     def needs_content(self) -> bool:
@@ -109,18 +176,15 @@ class Query:
         return (_sorted(rows, self._order) if self._order else rows)[: self.limit]
 
 
-def _is_rare(db: sqlite3.Connection, tag: tuple[str, str]) -> bool:
-    """Whether few artifacts have a tag; counts no further than that takes."""
-    sql = "SELECT count(*) FROM (SELECT 1 FROM tag WHERE key = ? AND value = ? LIMIT ?)"
-    count: int = db.execute(sql, (*tag, _FEW)).fetchone()[0]
-    return count < _FEW
+def _count(db: sqlite3.Connection, rows: str, params: tuple[str, ...], most: int) -> int:
+    """Return how many rows there are, counting no further than `most`."""
+    found: int = db.execute(f"SELECT count(*) FROM ({rows} LIMIT {most})", params).fetchone()[0]
+    return found
 
 
 def _sorted(rows: Sequence[Row], order: str) -> list[Row]:
-    memory = MemoryDatabase()
-    try:
-        memory.write(lambda db: db.executemany(INSERT, rows))
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.execute(DDL[0])
+        db.executemany(INSERT, rows)
         sql = f"SELECT {COLUMNS} FROM catalog c ORDER BY {order}"
-        return memory.read(lambda db: [Row._make(found) for found in db.execute(sql)])
-    finally:
-        memory.close()
+        return [Row._make(found) for found in db.execute(sql)]

@@ -135,9 +135,13 @@ def run_query(
     limit: int | None = None,
     order: str | None = None,
     hydrate: bool = False,
+    word: str | None = None,
 ) -> Results[Any]:
-    """Return artifacts, or projected values with `select`; see `Repo.query`."""
-    query = Query(predicate, order=order, limit=limit)
+    """Return artifacts, or projected values with `select`; see `Repo.query`.
+
+    With a `word`, only what mentions it in a name or in a tag, in any case.
+    """
+    query = Query(predicate, order=order, limit=limit, word=word)
     project = projection(select) if select is not None else None
     unhydrated: set[tuple[object, ...]] = set()
 

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 GROUP = "swampstore.stores"
+# Known without a search through everything that is installed, which takes as long as a request.
+# So they cannot be replaced either; other packages bring other kinds, by entry points.
+BUILT_IN = {
+    "az": "swampstore.stores.azure:AzureConfig",
+    "file": "swampstore.stores.directory:DirectoryConfig",
+    "gs": "swampstore.stores.gcs:GcsConfig",
+    "memory": "swampstore.stores.memory:MemoryConfig",
+    "s3": "swampstore.stores.s3:S3Config",
+}
 # What configurations of other clients call them.
 ALIASES = {
     "@swamp/s3-datastore": "s3",
@@ -240,6 +249,12 @@ def open_store(
 
 
 def _store_type(name: str) -> type[StoreConfig]:
+    if name in BUILT_IN:
+        from importlib import import_module
+
+        module, _, attribute = BUILT_IN[name].partition(":")
+        built_in: type[StoreConfig] = getattr(import_module(module), attribute)
+        return built_in
     from importlib.metadata import entry_points
 
     found = entry_points(group=GROUP)

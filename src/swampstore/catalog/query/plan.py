@@ -42,7 +42,8 @@ class Plan(NamedTuple):
     pass it match if `residual`, a CEL expression, is None or true of their record;
     `needs_content` says whether the predicate reads the content of artifacts.
     `implicit_latest` says that only latest versions were meant, as the predicate names no other.
-    `tags` are the tags that every match must have, as far as the tag table knows them, and
+    `tags` are the tags that every match must have, as far as the tag table knows them, `equal`
+    the columns that must have a value, `only_tags` says that nothing else is asked, and
     `namespace` is the namespace that every match must be in, None if none is named.
     """
 
@@ -53,6 +54,8 @@ class Plan(NamedTuple):
     implicit_latest: bool
     tags: tuple[tuple[str, str], ...] = ()
     namespace: str | None = None
+    equal: tuple[tuple[str, str], ...] = ()
+    only_tags: bool = False
 
 
 def plan(predicate: str | None) -> Plan:
@@ -91,6 +94,8 @@ def matcher(plan: Plan) -> Callable[[Record], bool] | None:
 
 def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], asked: frozenset[str]) -> Plan:
     implicit_latest = not asked & _VERSION_FIELDS
+    # The tag table knows the tags of latest versions only.
+    tags = tuple(tag for part, _ in answered for tag in _tag(part)) if implicit_latest else ()
     # What waits for the commit of its group is there for those who know its number.
     conditions = [Sql("c.is_latest = 1" if implicit_latest else "c.deferred = 0", (), "bool")]
     conditions.append(Sql("c.lifecycle = 'active'", (), "bool"))
@@ -102,9 +107,10 @@ def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], asked: frozense
         residual=render(_conjunction(left)) if left else None,
         needs_content=bool(asked & CONTENT_FIELDS),
         implicit_latest=implicit_latest,
-        # The tag table knows the tags of latest versions only.
-        tags=tuple(tag for part, _ in answered for tag in _tag(part)) if implicit_latest else (),
+        tags=tags,
         namespace=next((found for part, _ in answered for found in _namespace(part)), None),
+        equal=tuple(found for part, _ in answered for found in _column(part)),
+        only_tags=bool(tags) and len(tags) == len(answered) and not left,
     )
 
 
@@ -128,6 +134,13 @@ def _shortcut(part: Expr) -> list[Sql]:
         case (Ident(name), str(value)) if value:
             # Fields that are mostly empty have indexes of the rows where they are not.
             return [Sql(f"c.{FIELDS[name].column} != ''", (), "bool")]
+    return []
+
+
+def _column(part: Expr) -> list[tuple[str, str]]:
+    match _equality(part):
+        case (Ident(name), value) if column := FIELDS[name].column:
+            return [(column, value)]
     return []
 
 

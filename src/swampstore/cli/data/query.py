@@ -16,7 +16,7 @@ from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import split_namespace
-from swampstore.repo.querying import fetch_content, read_ahead
+from swampstore.repo.querying import fetch_content, read_ahead, run_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -168,20 +168,17 @@ def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> No
     """Find artifacts by a word and by filters."""
     with session.open_repo() as repo:
         predicate = _predicate(repo, filters)
-        results = repo.query(predicate, order="createdAt desc", limit=None if q else limit)
+        results = run_query(repo, predicate, order="createdAt desc", limit=limit, word=q)
         found = list(results)
-        if q:
-            found = [artifact for artifact in found if _mentions(artifact, q.casefold())][:limit]
-    limited = len(found) >= limit
     document = {
         "query": q or "",
         "predicate": predicate or "",
         "results": [artifact.record() for artifact in found],
         "total": len(found),
-        "limited": limited,
+        "limited": results.limited,
         "unhydrated": results.unhydrated,
     }
-    footer = footer_text(len(found), limited=limited)
+    footer = footer_text(len(found), limited=results.limited)
     is_namespaced = bool(repo.config.namespace) or repo.knows_others
     session.show(document, lambda: records_text(found, footer, is_namespaced))
 
@@ -226,14 +223,3 @@ def _of_model(repo: Repo, model: str) -> str:
     namespace, ref = repo.locate(model)
     address = f"modelType == {_literal(ref.type)} && modelId == {_literal(ref.id)}"
     return f"ns == {_literal(namespace)} && {address}" if prefix else address
-
-
-def _mentions(artifact: Artifact, word: str) -> bool:
-    """Whether a case-folded word is part of a name or a tag."""
-    row = artifact.row
-    if any(word in text.casefold() for text in (row.data_name, row.model_name, row.spec_name)):
-        return True
-    # Most rows are done with here: what no key and no value holds, their JSON does not hold.
-    if word.isalnum() and word not in row.tags.casefold():
-        return False
-    return any(word in f"{key}={value}".casefold() for key, value in artifact.tags.items())
