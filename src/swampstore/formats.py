@@ -23,6 +23,7 @@ NEWEST = {
     "gc marks": 1,
     "gc doomed": 1,
     "removals": 1,
+    "snapshot": 1,
     # Documents of a place for backups.
     "backup": 1,
     # Files of a cache.

@@ -260,6 +260,9 @@ def _everything(place: Place) -> list[tuple[Any, ...]]:
 # Few requests ------------------------------------------------------------------------------
 
 
+PLANNING = 2  # _meta.json, and a look whether there is a snapshot
+
+
 class Counted:
     """Reads a place and counts what that costs, planning apart from reading."""
 
@@ -302,16 +305,20 @@ def test_a_model_costs_its_own_shard_only(bucket: Place) -> None:
     markers_shard = 1  # aws/ec2 could be the model ec2 of type aws, too
     versions = 2 * 4
 
-    assert read() == (40, 1, 5 + markers_shard + 5 * (versions + 2))
-    assert read(Condition("model_id", "=", "i-3")) == (8, 1, 1 + versions + 2)
+    assert read() == (40, PLANNING, 5 + markers_shard + 5 * (versions + 2))
+    assert read(Condition("model_id", "=", "i-3")) == (8, PLANNING, 1 + versions + 2)
     both = (
         Condition("type_normalized", "=", "aws/ec2"),
         Condition("model_id", "in", ("i-1", "i-2")),
     )
-    assert read(*both) == (16, 1, 2 * (1 + versions + 2))
-    assert read(Condition("type_normalized", "=", "aws")) == (0, 1, 5 + markers_shard)
-    assert read(Condition("type_normalized", "starts with", "gcp")) == (0, 1, 0)
-    assert read(Condition("model_id", "=", "i-1"), Condition("model_id", "=", "i-2")) == (0, 1, 0)
+    assert read(*both) == (16, PLANNING, 2 * (1 + versions + 2))
+    assert read(Condition("type_normalized", "=", "aws")) == (0, PLANNING, 5 + markers_shard)
+    assert read(Condition("type_normalized", "starts with", "gcp")) == (0, PLANNING, 0)
+    assert read(Condition("model_id", "=", "i-1"), Condition("model_id", "=", "i-2")) == (
+        0,
+        PLANNING,
+        0,
+    )
 
 
 def test_a_name_costs_its_own_metadata_only(bucket: Place) -> None:
@@ -319,8 +326,8 @@ def test_a_name_costs_its_own_metadata_only(bucket: Place) -> None:
     read = Counted(bucket)
     model = Condition("model_id", "=", "i-3")
 
-    assert read(model, Condition("data_name", "=", "log")) == (4, 1, shard + 1 + 4)
-    assert read(model, Condition("data_name", "=", "nothing")) == (0, 1, shard)
+    assert read(model, Condition("data_name", "=", "log")) == (4, PLANNING, shard + 1 + 4)
+    assert read(model, Condition("data_name", "=", "nothing")) == (0, PLANNING, shard)
 
 
 def test_a_version_costs_itself_the_marker_and_what_tells_whether_it_is_latest(
@@ -330,10 +337,10 @@ def test_a_version_costs_itself_the_marker_and_what_tells_whether_it_is_latest(
     read = Counted(bucket)
     model = Condition("model_id", "=", "i-3")
 
-    assert read(model, Condition("version", "=", 4)) == (2, 1, shard + names * (1 + 1))
-    assert read(model, Condition("version", "=", 2)) == (2, 1, shard + names * (1 + 2))
-    assert read(model, Condition("version", ">", 2)) == (4, 1, shard + names * (1 + 2))
-    assert read(model, Condition("version", ">", 9)) == (0, 1, shard)
+    assert read(model, Condition("version", "=", 4)) == (2, PLANNING, shard + names * (1 + 1))
+    assert read(model, Condition("version", "=", 2)) == (2, PLANNING, shard + names * (1 + 2))
+    assert read(model, Condition("version", ">", 2)) == (4, PLANNING, shard + names * (1 + 2))
+    assert read(model, Condition("version", ">", 9)) == (0, PLANNING, shard)
 
 
 def test_content_costs_the_wanted_rows_only(bucket: Place) -> None:
@@ -342,8 +349,8 @@ def test_content_costs_the_wanted_rows_only(bucket: Place) -> None:
     latest = Condition("is_latest", "=", operand=True)
     _, _, without = read(model)
 
-    assert read(model, latest, content=True) == (2, 1, without + 2)
-    assert read(model, Condition("size", ">", 1), content=True) == (0, 1, without)
+    assert read(model, latest, content=True) == (2, PLANNING, without + 2)
+    assert read(model, Condition("size", ">", 1), content=True) == (0, PLANNING, without)
 
 
 def test_a_directory_in_place_is_listed_no_further_than_needed(tmp_path: Path) -> None:

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from swampstore.sync.downloads import Brought, Download, Staging
     from swampstore.sync.uploads import Placed, Upload
 
-Job = Literal["push", "pull", "catalog"]
+Job = Literal["push", "pull", "catalog", "snapshot"]
 Chosen = Literal["local", "spark"]
 NEVER = sys.maxsize
 
 
 class BreakEven(NamedTuple):
-    """From how many files (of a catalog: names) on Spark is faster than threads."""
+    """From how many files on (names of a catalog, shards of a snapshot) Spark is faster."""
 
     one_machine: int
     cluster: int
@@ -57,6 +57,7 @@ BREAK_EVEN: Mapping[Job, BreakEven] = {
     "push": BreakEven(NEVER, 50_000),
     "pull": BreakEven(NEVER, 50_000),
     "catalog": BreakEven(NEVER, 100_000),
+    "snapshot": BreakEven(2_000, 1_000),
 }
 
 

@@ -69,3 +69,9 @@ class RepairStoppedError(SwampstoreError):
     """A repair could not go on. All that was there is at its place, or in quarantine."""
 
     code = "repair_stopped"
+
+
+class SnapshotBusyError(SwampstoreError, RuntimeError):
+    """Others commit snapshots of a place faster than this process can."""
+
+    code = "snapshot_busy"

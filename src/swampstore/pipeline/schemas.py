@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.files import disk_errors, replacing, temp_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
 _PLACE = "store string, namespace string"
@@ -66,6 +67,21 @@ FINDINGS = (
     f"{_PLACE}, kind string, rel string, key string, detail string, severity string,"
     " repaired boolean"
 )
+
+
+def arrow_schema_of_artifacts() -> pa.Schema:
+    """Return the columns that tell of a version, and not of its place, as Arrow has them."""
+    import pyarrow as pa
+
+    kinds = {
+        "string": pa.string(),
+        "bigint": pa.int64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "map<string,string>": pa.map_(pa.string(), pa.string()),
+    }
+    columns = (column.split() for column in _ARTIFACT.split(", "))
+    return pa.schema([(name, kinds[kind]) for name, kind in columns])
 
 
 # A file of a version (the name, the number), and the marker of a name.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from swampstore.pipeline.catalog import Rebuilt
     from swampstore.pipeline.catalog_export import Exported
     from swampstore.pipeline.settings import Engine
+    from swampstore.pipeline.snapshots.refresh import Refreshed
 
 
 @command(
@@ -30,15 +33,29 @@ if TYPE_CHECKING:
     swampstore pipeline catalog --findings left-out.json
     swampstore pipeline catalog --namespace '*' --output catalogs
     swampstore pipeline catalog s3://bucket/prefix --output catalogs --json
+    swampstore pipeline catalog s3://bucket/prefix --refresh
     """
 )
 @pipeline_options
 @click.option("--output", metavar="DIR", help="Write the catalogs there, as one Parquet table.")
 @click.option(
+    "--refresh",
+    is_flag=True,
+    help="Make the snapshot, which tables are read from, what the index is now.",
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(0, 3650),
+    default=7,
+    show_default=True,
+    metavar="DAYS",
+    help="How long a snapshot can be read that was replaced.",
+)
+@click.option(
     "--sqlite/--no-sqlite",
     default=None,
     help="Rebuild the local catalog from the files."
-    "  [default: if neither a target nor a namespace is given]",
+    "  [default: if neither a target, a namespace nor --refresh is given]",
 )
 @engine_option
 @pass_session
@@ -47,16 +64,19 @@ def catalog(
     *,
     bulk: Bulk,
     output: str | None,
+    refresh: bool,
+    keep: int,
     sqlite: bool | None,
     engine: Engine | None,
 ) -> None:
-    """Make catalogs anew: of any namespaces as Parquet, and the local one."""
-    is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces)
-    if not is_local and output is None:
-        raise click.UsageError("say where the catalogs should go: --output DIR")
+    """Make catalogs anew: of any namespaces as Parquet, as snapshots, and the local one."""
+    is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces or refresh)
+    if not is_local and output is None and not refresh:
+        raise click.UsageError("say where the catalogs should go, --output DIR, or --refresh")
     if bulk.target is not None and is_local:
         raise click.UsageError("--sqlite is about the repository here, not about a target")
     with ExitStack() as stack:
+        refreshed = _refreshed(session, bulk, engine, keep) if refresh else []
         exported = None
         found: list[dict[str, Any]] = []
         if output is not None:
@@ -83,8 +103,23 @@ def catalog(
         "dryRun": bulk.dry_run,
         "parquet": exported and exported.to_json(),
         "sqlite": rebuilt and rebuilt.to_json(),
+        "snapshots": [one.to_json() for one in refreshed],
     }
-    session.show(document, lambda: _text(exported, rebuilt, dry_run=bulk.dry_run))
+    session.show(document, lambda: _text(refreshed, exported, rebuilt, dry_run=bulk.dry_run))
+
+
+def _refreshed(session: Session, bulk: Bulk, engine: Engine | None, keep: int) -> list[Refreshed]:
+    from swampstore.pipeline.snapshots.refresh import refresh
+
+    with progress_shown() as progress:
+        return refresh(
+            bulk.places(session),
+            engine=engine,
+            settings=bulk.settings(session),
+            retention=timedelta(days=keep),
+            dry_run=bulk.dry_run,
+            progress=progress,
+        )
 
 
 def _rebuilt(
@@ -108,8 +143,14 @@ def _rebuilt(
         )
 
 
-def _text(exported: Exported | None, rebuilt: Rebuilt | None, *, dry_run: bool) -> str:
-    lines: list[str] = []
+def _text(
+    refreshed: Sequence[Refreshed],
+    exported: Exported | None,
+    rebuilt: Rebuilt | None,
+    *,
+    dry_run: bool,
+) -> str:
+    lines = [_snapshot_text(one) for one in refreshed]
     if exported:
         amount = counted(sum(exported.rows.values()), "version")
         of = counted(len(exported.rows), "namespace")
@@ -120,3 +161,15 @@ def _text(exported: Exported | None, rebuilt: Rebuilt | None, *, dry_run: bool) 
         by = "by Spark" if rebuilt.engine == "spark" else "by this process"
         lines.append(f"{verb} the files {by}: {rebuilt_text(rebuilt)}")
     return "\n".join(lines)
+
+
+def _snapshot_text(one: Refreshed) -> str:
+    where = printable(f"{one.store}#{one.namespace}" if one.namespace else one.store)
+    changed = counted(one.changed, "shard")
+    if one.dry_run:
+        return f"Would read {changed} for the snapshot of {where}."
+    if not one.written and not one.read:
+        return f"Snapshot {one.number} of {where}: nothing changed since."
+    left = f"; {counted(one.left, 'shard')} left out, read live" if one.left else ""
+    amount = counted(one.rows, "version")
+    return f"Snapshot {one.number} of {where}: {amount}, {changed} changed{left}."

@@ -32,6 +32,7 @@ from swampstore.index.partitions import (
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import MetaSnapshot, document, with_uncommitted
 from swampstore.index.versions import FIRST, version_of
+from swampstore.layout import METADATA, RAW
 from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.index_writer import version_without_meta
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from swampstore.pipeline.source.commits import Brought
 
 _NOTHING = (None,) * 8
+_DATA = "data/"
 
 
 @dataclass(frozen=True)
@@ -264,13 +266,15 @@ def files_of(
             if not one.internal and is_wanted(one.rel) and names.why_not(one.rel) is None
         ]
     elif isinstance(piece, Portion):
-        yield _named(place, _portion(place, store, piece), is_wanted)
+        yield named(place, _portion(place, store, piece), is_wanted)
     else:
         for _, entries in each(place, lambda one: _shard(place, store, one), piece.partitions):
-            yield _named(place, entries, is_wanted)
+            yield named(place, entries, is_wanted)
 
 
-def _named(place: Place, entries: RawEntries, is_wanted: Callable[[str], bool]) -> list[File]:
+def named(place: Place, entries: RawEntries, is_wanted: Callable[[str], bool]) -> list[File]:
+    """Return the wanted files among entries; what is damaged is only reported."""
+    """Return the wanted files among entries; damaged ones are only reported."""
     names = place.names()
     found: list[File] = []
     for rel, raw in entries.items():
@@ -283,6 +287,17 @@ def _named(place: Place, entries: RawEntries, is_wanted: Callable[[str], bool]) 
             continue
         found.append(File(rel, entry.size, entry.sha256))
     return found
+
+
+def shard_files(place: Place, store: Store, partitions: Iterable[str]) -> Iterator[File]:
+    """Yield the files of versions that shards name; raises as `files_of` does."""
+    for group in files_of(place, Shards(tuple(partitions)), store, is_of_version):
+        yield from group
+
+
+def is_of_version(rel: str) -> bool:
+    """Whether a path is the metadata or the content of a version, as far as its ends tell."""
+    return rel.startswith(_DATA) and rel.endswith((f"/{METADATA}", f"/{RAW}"))
 
 
 def _portion(place: Place, store: Store, portion: Portion) -> RawEntries:

@@ -18,7 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+    runtime_checkable,
+)
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -262,6 +271,16 @@ class Table(Protocol[P]):
         """Yield the rows of a piece, in the order of the columns. Runs in a task."""
 
 
+@runtime_checkable
+class Columnar(Protocol):
+    """A table whose rows may come as columns already."""
+
+    def batches(
+        self, place: Place, piece: Any, store: Store, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield what `rows` yields, as batches with the columns of a schema."""
+
+
 class Whole:
     """A table that is always read as a whole."""
 
@@ -307,9 +326,12 @@ class Scan(DataSourceReader, Generic[P]):  # type: ignore[misc]  # pyspark is no
         share: Share[P] | None = partition.value
         if share is None:
             return
+        table, schema = self._table, self._schema
         with share.place.open() as store:
-            rows = self._table.rows(share.place, share.piece, store)
-            yield from batches(rows, self._schema)
+            if isinstance(table, Columnar):
+                yield from table.batches(share.place, share.piece, store, schema)
+            else:
+                yield from batches(table.rows(share.place, share.piece, store), schema)
 
 
 class PushingScan(Scan[P]):
