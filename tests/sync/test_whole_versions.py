@@ -175,3 +175,25 @@ def test_an_index_that_is_made_from_objects_leaves_half_a_version_out(
         host.write("files/notes", b"x")
         host.push()
         assert f"{HOME}/2/metadata.yaml" not in remote_index(store).entries
+
+
+@pytest.mark.parametrize("is_appended_to_before", [False, True])
+def test_content_that_grew_after_its_metadata_was_written_is_the_latest_all_the_same(
+    ana: Machine, bob: Machine, bucket: Path, *, is_appended_to_before: bool
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "state", "old")
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "one\n", streaming=True)
+        if is_appended_to_before:
+            repo.artifacts.append(MODEL, "state", "two\n")
+        # Whoever appends writes content first, and metadata afterwards: a push may be in between.
+        repo.sync.mark_dirty(f"{HOME}/2/raw")
+        with open(repo.tree.path(f"{HOME}/2/raw"), "ab") as file:
+            file.write(b"more\n")
+    synced(ana)
+    synced(bob)
+    bob.put(MODEL, "other", "x")
+    synced(bob)
+    assert (bucket / HOME / "latest").read_bytes() == b"2"
+    assert bob.get(MODEL, "state").endswith("more\n")

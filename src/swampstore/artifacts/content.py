@@ -115,8 +115,8 @@ def vouch(tree: Tree, ref: DataRef, version: int, digest: str, size: int, there:
         metadata = read_metadata(tree, ref, version)
     except MetadataError:
         return False
-    if metadata is None or (metadata.streaming and metadata.size != size):
-        return False  # it is gone, or is being appended to
+    if metadata is None or metadata.may_be_appended_to(size):
+        return False
     known = there(ref.file_rel(version, RAW))
     wanted = metadata.checksum or ""
     if not wanted and known is not None and known.size == metadata.size:

@@ -126,6 +126,26 @@ class Metadata:
         """Whether this version says that the data is gone."""
         return self.lifecycle == DELETED
 
+    def allows(self, size: int, sha256: str | None = None) -> bool:
+        """Whether content of this size and hash (None: not known) can be what this speaks of.
+
+        Whoever appends writes content first: to what streams, something may have been added since.
+        """
+        if self.checksum and self.checksum == sha256:
+            return True
+        if self.streaming and self.size is not None and size > self.size:
+            return True
+        if self.checksum and sha256:
+            return False
+        return self.size is None or size == self.size
+
+    def may_be_appended_to(self, size: int) -> bool:
+        """Whether content of this size, read a moment before this was, may be growing just now.
+
+        Then its hash proves nothing: the content may be ahead of the metadata, or behind it.
+        """
+        return self.streaming and size != self.size
+
     def to_json(self) -> dict[str, Any]:
         """Return the members of the document in their order."""
         members: dict[str, Any] = {

@@ -96,7 +96,7 @@ def _copy(
         size, checksum = _copy_content(
             store, change, old.file_rel(latest.version, RAW), new, version
         )
-        _check_saved(store, old, latest, checksum)
+        _check_saved(store, old, latest, size, checksum)
         metadata = replace(
             latest,
             id=copy_id,
@@ -113,9 +113,11 @@ def _copy(
     return metadata
 
 
-def _check_saved(store: ArtifactStore, old: DataRef, latest: Metadata, checksum: str) -> None:
+def _check_saved(
+    store: ArtifactStore, old: DataRef, latest: Metadata, size: int, checksum: str
+) -> None:
     """Let no copy vouch for content that was damaged before."""
-    if latest.checksum and checksum != latest.checksum and not latest.streaming:
+    if latest.checksum and not latest.allows(size, checksum):
         raise damaged(store.tree, old, latest.version, is_there=False)
 
 

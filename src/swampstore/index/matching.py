@@ -64,7 +64,7 @@ class Matching:
             metadata: Metadata = decode(self._get(rel), rel)
         except MetadataError:
             return True  # it speaks of nothing
-        if metadata.size is not None and not _may_have(metadata, info.size):
+        if not metadata.allows(info.size):
             return False
         if not metadata.checksum or info.size > _READ_AT_MOST:
             return True
@@ -77,12 +77,6 @@ class Matching:
 
     def _get(self, rel: str) -> bytes:
         return self._documents.store.get(self._names.remote(rel)).data
-
-
-def _may_have(metadata: Metadata, size: int) -> bool:
-    """Whether content of this size can be what metadata speaks of, perhaps with more appended."""
-    assert metadata.size is not None
-    return size >= metadata.size if metadata.streaming else size == metadata.size
 
 
 def contents_of(files: Collection[str]) -> dict[str, str]:

@@ -30,11 +30,7 @@ def is_content_here(names: Names, version_rel: str) -> bool:
 def speaks_of(names: Names, version_rel: str, entry: Entry) -> bool:
     """Whether the metadata in the cache, if there is any, can mean this content of the remote."""
     metadata = _metadata(names, version_rel)
-    if metadata is None:
-        return True
-    if metadata.checksum and entry.sha256:
-        return metadata.checksum == entry.sha256
-    return metadata.size is None or metadata.size == entry.size
+    return metadata is None or metadata.allows(entry.size, entry.sha256)
 
 
 def is_complete(
@@ -57,8 +53,8 @@ def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
     metadata = _metadata(names, version_rel) if name == RAW and version_file(rel) else None
     if metadata is None or not metadata.checksum or metadata.checksum == sha256:
         return
-    if metadata.streaming and metadata.size != size:
-        return  # it is being appended to
+    if metadata.may_be_appended_to(size):
+        return
     name_rel, _, version = version_rel.rpartition("/")
     raise ContentDamagedError(
         f"the content of {ref_of(name_rel)} version {version} is damaged: it is not what was saved,"
