@@ -13,9 +13,9 @@ from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.index.documents import Documents
 from swampstore.index.format import RawEntries, decode_entry
-from swampstore.index.path_kinds import version_file
+from swampstore.index.path_kinds import is_metadata
 from swampstore.index.path_map import Names
-from swampstore.layout import METADATA, RAW
+from swampstore.layout import RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 
@@ -81,11 +81,7 @@ class Matching:
 
 def contents_of(files: Collection[str]) -> dict[str, str]:
     """Return, for the metadata of versions among these paths, where the content is."""
-    return {
-        rel: f"{rel.rpartition('/')[0]}/{RAW}"
-        for rel in files
-        if rel.endswith(f"/{METADATA}") and version_file(rel)
-    }
+    return {rel: f"{rel.rpartition('/')[0]}/{RAW}" for rel in files if is_metadata(rel)}
 
 
 def _sha256(rel: str, entries: RawEntries) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, RAW, parse_version
+from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, METADATA, RAW, parse_version
 
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
 _DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
@@ -31,6 +31,16 @@ def version_file(rel: str) -> VersionFile | None:
         return None
     version = parse_version(parts[-2])
     return None if version is None else VersionFile("/".join(parts[:-2]), version)
+
+
+def is_metadata(rel: str) -> bool:
+    """Whether a path is the metadata of a version."""
+    return rel.endswith(f"/{METADATA}") and version_file(rel) is not None
+
+
+def metadata_beside(rel: str) -> str:
+    """Return where the metadata is that speaks of a file of a version."""
+    return f"{rel.rpartition('/')[0]}/{METADATA}"
 
 
 def is_marker(rel: str) -> bool:

@@ -20,7 +20,7 @@ from swampstore.artifacts.versions import marker_at
 from swampstore.errors import YamlError
 from swampstore.files import disk_errors, read_file, replace_file, replacing, temp_beside
 from swampstore.files.signature import signature
-from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.results import Progress, Step
 from swampstore.layout import DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
@@ -170,7 +170,7 @@ class Relocation:
                 payload = self._payload(directory)
                 safe = self._safe(directory, payload)
                 # With its metadata, a version that we are interrupted at is recognised again.
-                for rel in sorted(safe, key=_is_metadata):
+                for rel in sorted(safe, key=is_metadata):
                     os.unlink(self._path(rel))
                 removed += len(safe)
                 left += sorted(set(payload) - set(safe))
@@ -341,10 +341,6 @@ class Relocation:
 
     def _is_held(self, rel: str, there: str) -> bool:
         return self._to.has(there, hash_file(self._path(rel))[0])
-
-
-def _is_metadata(rel: str) -> bool:
-    return rel.endswith(f"/{METADATA}")
 
 
 def _raise(error: OSError) -> None:

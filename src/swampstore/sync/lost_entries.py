@@ -13,10 +13,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from swampstore.index.base import Known
-from swampstore.index.path_kinds import is_marker, unit_of, version_file
+from swampstore.index.path_kinds import (
+    is_marker,
+    is_metadata,
+    metadata_beside,
+    unit_of,
+    version_file,
+)
 from swampstore.index.removals import read_notes
 from swampstore.index.workers import Deadline, in_parallel
-from swampstore.layout import METADATA
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync import merge
@@ -45,16 +50,12 @@ def not_deleted(
 
 def _lost_with_them(rescued: Collection[str], vanished: Mapping[str, Known]) -> set[str]:
     """Return files of versions that nobody deleted, which are here and have lost their objects."""
-    versions = {rel.rpartition("/")[0] for rel in rescued if _is_metadata(rel)}
+    versions = {rel.rpartition("/")[0] for rel in rescued if is_metadata(rel)}
     return {
         rel
         for rel, known in vanished.items()
         if known.held is not None and version_file(rel) and rel.rpartition("/")[0] in versions
     }
-
-
-def _is_metadata(rel: str) -> bool:
-    return rel.endswith(f"/{METADATA}") and version_file(rel) is not None
 
 
 def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) -> bool:
@@ -63,11 +64,11 @@ def is_vouched_for(rel: str, found: Collection[str], vanished: Collection[str]) 
     Content and markers may be; metadata has an id of its own.
     """
     if version_file(rel):
-        metadata = f"{rel.rpartition('/')[0]}/{METADATA}"
+        metadata = metadata_beside(rel)
         return metadata in found or metadata not in vanished
     if is_marker(rel):
         name_rel = unit_of(rel)
-        return any(_is_metadata(one) and unit_of(one) == name_rel for one in found)
+        return any(is_metadata(one) and unit_of(one) == name_rel for one in found)
     return True
 
 

@@ -9,7 +9,7 @@ from swampstore.errors import NewerFormatError
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import version_file
+from swampstore.index.path_kinds import metadata_beside, version_file
 from swampstore.index.removals import (
     REMOVALS,
     Note,
@@ -22,7 +22,6 @@ from swampstore.index.removals import (
 )
 from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline
-from swampstore.layout import METADATA
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync.context import SyncContext
 from swampstore.sync.lost_entries import is_vouched_for, not_deleted
@@ -56,7 +55,7 @@ class Deletions:
         whole = {
             rel: known
             for rel, known in gone.items()
-            if not version_file(rel) or f"{rel.rpartition('/')[0]}/{METADATA}" in gone
+            if not version_file(rel) or metadata_beside(rel) in gone
         }
         left = not_deleted(self._context, whole, self._deadline)
         found = {rel: one for rel in left if (one := self._proven(whole[rel])) is not None}

@@ -15,7 +15,7 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import is_lazy, is_marker, version_file
+from swampstore.index.path_kinds import is_lazy, is_marker, is_metadata, version_file
 from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
@@ -153,9 +153,7 @@ class PullPlanner:
         if not work.rescued:
             return
         replaced = [
-            rel
-            for rel in work.downloads
-            if rel.endswith(f"/{METADATA}") and version_file(rel) and work.expected[rel] is not None
+            rel for rel in work.downloads if is_metadata(rel) and work.expected[rel] is not None
         ]
         lost = overwritten(self._context, replaced, self._deadline)
         work.clashes = merge.taken_versions(lost)

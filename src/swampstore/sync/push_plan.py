@@ -11,7 +11,7 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_derived, is_marker, unit_of, version_file
+from swampstore.index.path_kinds import is_derived, is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
@@ -116,10 +116,10 @@ class Planner:
         Else the index would name content for ever that belongs to no version.
         """
         base, names = self._context.base, self._context.names
-        for rel in [rel for rel in self._plan.removals if rel.endswith(f"/{METADATA}")]:
+        for rel in [rel for rel in self._plan.removals if is_metadata(rel)]:
             version_rel = rel.rpartition("/")[0]
             raw = f"{version_rel}/{RAW}"
-            entry = self._entry(raw) if version_file(rel) and base.get(raw) is None else None
+            entry = self._entry(raw) if base.get(raw) is None else None
             if entry is not None and not os.path.lexists(names.local(version_rel)):
                 self._plan.removals[raw] = described(raw, entry)
 
@@ -204,9 +204,7 @@ class Planner:
         It does after an append. It does not if somebody emptied the cache, and the numbers
         started anew; then the remote's version must not be replaced.
         """
-        if version_file(rel) is None or not rel.endswith(f"/{METADATA}"):
-            return True
-        return merge.describe_one_artifact(self._context, rel)
+        return not is_metadata(rel) or merge.describe_one_artifact(self._context, rel)
 
     def _number_past_others(
         self, changed: Mapping[str, Changed], noted: Mapping[str, tuple[str, str]]
@@ -219,7 +217,7 @@ class Planner:
         shared = {
             rel.rpartition("/")[0]
             for rel, (sha256, token) in noted.items()
-            if rel.endswith(f"/{METADATA}") and not token and self._has_hash(changed[rel], sha256)
+            if is_metadata(rel) and not token and self._has_hash(changed[rel], sha256)
         }
         fresh = merge.taken_versions(
             rel

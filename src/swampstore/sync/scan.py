@@ -14,7 +14,7 @@ from swampstore.files.signature import Signature, is_surely_unchanged, signature
 from swampstore.index.base import Base, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import goes_with_any_push, version_file
+from swampstore.index.path_kinds import goes_with_any_push, metadata_beside, version_file
 from swampstore.index.path_map import Names, is_safe
 from swampstore.index.results import Skipped
 from swampstore.layout import (
@@ -337,7 +337,7 @@ def was_here(base: Base, known: Known) -> bool:
     """Whether this cache had a file, or of content that stayed on the remote the metadata."""
     if known.held is not None:
         return True
-    beside = base.get(f"{known.rel.rpartition('/')[0]}/{METADATA}")
+    beside = base.get(metadata_beside(known.rel))
     return beside is not None and beside.held is not None
 
 

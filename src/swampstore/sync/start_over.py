@@ -20,7 +20,7 @@ from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import version_file
+from swampstore.index.path_kinds import is_metadata, version_file
 from swampstore.layout import DATASTORE_SUBDIRS, METADATA
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
@@ -174,7 +174,7 @@ def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str
     return {
         known.rel: (known.sha256, "")
         for known in context.base.below("data")
-        if known.sha256 and known.rel.endswith(f"/{METADATA}") and known.rel not in deleted
+        if known.sha256 and is_metadata(known.rel) and known.rel not in deleted
     }
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import unit_of, version_file
+from swampstore.index.path_kinds import is_metadata, unit_of, version_file
 from swampstore.index.results import Progress, no_progress
 from swampstore.index.state import View
 from swampstore.index.versions import FIRST, version_of
@@ -148,7 +148,7 @@ def _versions(view: View, name_rel: str) -> frozenset[int]:
     return frozenset(
         file.version
         for rel, file in files.items()
-        if file is not None and file.name_rel == name_rel and rel.endswith(f"/{METADATA}")
+        if file is not None and file.name_rel == name_rel and is_metadata(rel)
     )
 
 

@@ -14,8 +14,7 @@ from swampstore.artifacts.latest import parse_marker
 from swampstore.artifacts.metadata import decode
 from swampstore.errors import SwampstoreError
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_marker, version_file
-from swampstore.layout import METADATA
+from swampstore.index.path_kinds import is_marker, is_metadata
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
@@ -27,7 +26,6 @@ from swampstore.stores.protocol import ObjectInfo, Store
 IN_MEMORY = 4 << 20
 
 
-_METADATA = f"/{METADATA}"
 _LARGEST = (1 << 63) - 1
 
 
@@ -133,7 +131,7 @@ def read_content(store: Store, one: Listed) -> Content | None:
 def content_of(rel: str, data: bytes) -> Content:
     """Say what the content of a path holds."""
     sha256 = hashlib.sha256(data).hexdigest()
-    if rel.endswith(_METADATA) and version_file(rel):
+    if is_metadata(rel):
         return _described(sha256, data, rel)
     if is_marker(rel):
         return Content(sha256, len(data), marker=parse_marker(data))

@@ -25,7 +25,7 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, Meta, RawEntries, decode_entry, decode_meta, iso_ms
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
 from swampstore.index.results import Progress, Step
@@ -242,7 +242,7 @@ class RemoteSource:
         check_complete(unit, entries)
         files, metadata = [], b""
         for rel, entry in entries.items():
-            file, data = self._fetch(rel, entry, None, keep=rel.endswith(f"/{METADATA}"))
+            file, data = self._fetch(rel, entry, None, keep=is_metadata(rel))
             files.append(file)
             metadata = data or metadata
         raw = next(file for file in files if file.path == f"{unit}/{RAW}")
@@ -311,7 +311,7 @@ def _marker_contents(entries: Mapping[str, Entry], markers: Collection[str]) -> 
     versions: dict[str, list[int]] = {marker.rpartition("/")[0]: [] for marker in markers}
     for rel in entries if markers else ():
         found = None if is_marker(rel) else version_file(rel)
-        if found and found.name_rel in versions and rel.endswith(f"/{METADATA}"):
+        if found and found.name_rel in versions and is_metadata(rel):
             versions[found.name_rel].append(found.version)
     contents: dict[str, bytes] = {}
     for marker in markers:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from swampstore.artifacts.latest import latest_of, marker_content
 from swampstore.artifacts.versions import parse_metadata
 from swampstore.errors import MetadataError, SwampstoreError
-from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.layout import LATEST, METADATA, RAW, parse_version, ref_of
 from swampstore.relocate.backup.format import FileEntry, LeftOut, Origin
 from swampstore.relocate.backup.place import Uploads
@@ -88,7 +88,7 @@ def with_right_markers(
             continue
         others.append(file)
         found = version_file(file.path)
-        if found and file.path.endswith(f"/{METADATA}"):
+        if found and is_metadata(file.path):
             there.setdefault(found.name_rel, set()).add(found.version)
     right = (
         _right_marker(name_rel, markers.get(name_rel), missing.get(name_rel, set()), there, uploads)
