@@ -34,8 +34,8 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.conflicts import Conflicts
 from swampstore.sync.context import SyncContext
+from swampstore.sync.deletions import Deletions
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.pending_deletes import Deletions
 from swampstore.sync.push_plan import Plan, Planner, partitions_of
 from swampstore.sync.scan import (
     Changed,

@@ -32,10 +32,10 @@ from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
 from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
+from swampstore.sync.deletions import remove_from_remote
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
-from swampstore.sync.pending_deletes import remove_from_remote
 from swampstore.sync.pull import Pull
 from swampstore.sync.pull_plan import PullPlanner
 from swampstore.sync.push import PreparedPush, Push
