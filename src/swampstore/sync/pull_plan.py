@@ -23,9 +23,9 @@ from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
 from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
+from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.lost_entries import not_deleted, overwritten
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 
