@@ -2,7 +2,8 @@
 
 A `Redactor` knows secrets by their values. It finds each of them as it is, with the escapes of
 JSON and of programming languages (once, and once more), percent-encoded as in URLs, and in base64
-of any alignment, also if that is broken into lines; and it finds what is split over two writes.
+of any alignment and in hexadecimal digits, also if these are broken into lines; and it finds what
+is split over two writes.
 """
 
 from __future__ import annotations
@@ -252,7 +253,15 @@ def _forms(secret: str) -> tuple[_Form, ...]:
     digits = [_base64(raw, shift) for shift in range(3)]
     # Broken into lines within its first digits, all but those is found.
     digits += [one[_TOGETHER - 1 :] for one in digits if len(one) >= 4 * _TOGETHER]
+    digits += [_hex(raw), *([_hex(raw[_TOGETHER - 1 :])] if len(raw) >= 4 * _TOGETHER else [])]
     return (*(_Form(text) for text in texts), *(_Form(one, is_breakable=True) for one in digits))
+
+
+def _hex(raw: bytes) -> tuple[_Ways, ...]:
+    """Return bytes in hexadecimal digits; a space or a colon may be between two of them."""
+    pairs = [{b"%02x" % byte, b"%02X" % byte} for byte in raw]
+    later = [{before + one for before in (b"", b" ", b":") for one in pair} for pair in pairs[1:]]
+    return tuple(tuple(sorted(ways)) for ways in (pairs[0], *later))
 
 
 def _plain(char: str) -> _Ways:

@@ -150,6 +150,29 @@ def test_events_are_found_by_time_actor_model_and_kind(
     assert moments == sorted(moments)
 
 
+def test_events_are_found_by_a_predicate(cli: CommandLine) -> None:
+    cli("data", "put", MODEL, "state", stdin=b"one")
+    cli("run", MODEL, "scan", "--", "true")
+    cli("run", OTHER, "scan", "--", "sh", "-c", "exit 3")
+    cli("run", OTHER, "probe", "--", "sh", "-c", "exit 4")
+
+    def found(predicate: str, *options: str) -> list[str]:
+        events = cli("audit", "list", predicate, *options, "--json").json["events"]
+        return [one["command"] for one in events]
+
+    assert found('kind == "run" && status == "failed"') == [
+        f"run {OTHER} scan",
+        f"run {OTHER} probe",
+    ]
+    assert found("exitCode > 3") == [f"run {OTHER} probe"]
+    assert found('command.matches("^data")') == [f"data put {MODEL} state"]
+    assert found(f'model == "{OTHER}"', "--limit", "1") == [f"run {OTHER} probe"]
+    assert found('method == "scan"', "--model", MODEL) == [f"run {MODEL} scan"]
+    wrong = cli("audit", "list", 'mehtod == "scan"')
+    assert wrong.status == 1
+    assert "Did you mean method?" in wrong.err
+
+
 # Programs ---------------------------------------------------------------------------------------
 
 

@@ -335,6 +335,35 @@ def test_a_damaged_file_is_made_anew(repo: Repo) -> None:
     tracker.close()
 
 
+def test_runs_are_listed_where_nothing_can_be_written(
+    repo_dir: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    with (
+        open_repo(repo_dir) as repo,
+        Tracker(repo).running(METHOD, run_id="done", model=MODEL, method="scan"),
+    ):
+        pass
+    killed = start(repo_dir, "killed")
+    killed.kill()
+    killed.wait()
+    before = {path: path.read_bytes() for path in repo_dir.rglob("*") if path.is_file()}
+    command = f"""
+        mount --bind {repo_dir} {repo_dir} && mount -o remount,ro,bind {repo_dir} || exit 99
+        exec {sys.executable} -m swampstore.cli runs list --here --json --repo {repo_dir}
+    """
+    listed = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command], capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 99 or "unshare" in listed.stderr:
+        pytest.skip("this user may not mount anything")
+    assert listed.returncode == 0, listed.stderr
+    found = {run["id"]: run["status"] for run in json.loads(listed.stdout)["runs"]}
+    assert found == {"done": "succeeded", "killed": "running"}
+    assert {path: path.read_bytes() for path in repo_dir.rglob("*") if path.is_file()} == before
+    with open_repo(repo_dir) as repo:
+        assert [run.id for run in Tracker(repo).reap()] == ["killed"]
+
+
 # Elsewhere --------------------------------------------------------------------------------------
 
 

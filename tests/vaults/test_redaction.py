@@ -98,6 +98,26 @@ def test_not_even_the_digits_at_the_border_of_a_secret_in_base64_tell_of_it(shif
     assert {one.partition(b"***")[0] for one in shown} == {other.partition(b"***")[0]}
 
 
+@pytest.mark.parametrize("secret", ["hunter2", "p@ss wörd/ß", "x" * 40])
+@pytest.mark.parametrize("between", ["", " ", ":"])
+@pytest.mark.parametrize("is_upper", [False, True])
+def test_a_secret_in_hexadecimal_digits_is_replaced(
+    secret: str, between: str, is_upper: bool
+) -> None:
+    digits = between.join(f"{byte:02x}" for byte in secret.encode())
+    digits = digits.upper() if is_upper else digits
+    assert Redactor([secret]).text(f"dump: {digits}.") == "dump: ***."
+
+
+def test_a_secret_in_a_dump_that_is_broken_into_lines_is_replaced() -> None:
+    secret = "correct horse battery staple and some more"
+    plain = "".join(f"{one:02x}" for one in b"..." + secret.encode())
+    lines = "\n".join(plain[at : at + 60] for at in range(0, len(plain), 60))
+    assert Redactor([secret]).text(lines) == "2e2e2e***"
+    pairs = secret.encode().hex(" ", 2)
+    assert Redactor([secret]).text(pairs) == "***"
+
+
 def test_a_long_secret_in_lines_of_base64_leaves_next_to_nothing_wherever_lines_end() -> None:
     secret = "".join(random.Random(5).choices("abcdefgh0123456789", k=300))
     for before in range(60):
@@ -115,6 +135,7 @@ def test_a_long_secret_in_lines_of_base64_leaves_next_to_nothing_wherever_lines_
 def test_a_stream_shows_the_same_however_it_is_cut(secrets: list[str], data: st.DataObject) -> None:
     pieces = [secret.encode() for secret in secrets]
     pieces += [base64.encodebytes(b"-" + secret.encode()) for secret in secrets]
+    pieces += [secret.encode().hex(" ").encode() for secret in secrets]
     pieces += [json.dumps(secret).encode() for secret in secrets]
     pieces += [secret.encode()[:-1] for secret in secrets]
     text = b"".join(data.draw(st.lists(st.one_of(AROUND, st.sampled_from([b"", *pieces])))))

@@ -31,9 +31,11 @@ from swampstore.errors import (
     swampstore audit list
     swampstore audit list --since 7d --kind data --limit 20
     swampstore audit list --model aws/ec2/i-123 --actor ana
+    swampstore audit list 'kind == "run" && status == "failed"'
     swampstore audit list --since 2026-05-14T08:00Z --until 2026-05-15 --json
     """
 )
+@click.argument("predicate", required=False, help="What must hold, in CEL.")
 @click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
 @click.option("--until", metavar="AGE|TIME", help="Not younger than 7d, or before a time.")
 @click.option("--actor", metavar="USER[@HOST]", help="Only what this user did, on any host or one.")
@@ -49,6 +51,7 @@ from swampstore.errors import (
 def list_(
     session: Session,
     /,
+    predicate: str | None,
     since: str | None,
     until: str | None,
     actor: str | None,
@@ -58,9 +61,10 @@ def list_(
 ) -> None:
     """Show what was done, when and by whom; the newest last."""
     from swampstore.audit import events
+    from swampstore.audit.select import select_events
 
     with session.open_repo() as repo:
-        found = list(
+        found = select_events(
             events(
                 repo,
                 since=moment(repo, "--since", since) if since is not None else None,
@@ -68,7 +72,8 @@ def list_(
                 actor=actor,
                 model=str(repo.model(model)) if model is not None else None,
                 kind=kind,
-            )
+            ),
+            predicate,
         )
     total = len(found)
     if limit is not None:

@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
-from urllib.parse import quote
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.catalog import Catalog
@@ -15,7 +14,7 @@ from swampstore.doctor import checks
 from swampstore.doctor.data import NameHealth
 from swampstore.doctor.findings import Completeness, Finding, Problems
 from swampstore.files import Tree
-from swampstore.files.sqlite_file import set_aside
+from swampstore.files.sqlite_file import set_aside, view_sqlite
 from swampstore.formats import refuse_newer
 from swampstore.layout import METADATA, DataRef
 
@@ -29,11 +28,7 @@ class ReadOnlyRows:
 
     def __init__(self, path: str) -> None:
         self.generation = 0
-        # Where nothing can be written, not even the shared memory of a log could be.
-        mode = "mode=ro" if os.access(os.path.dirname(path), os.W_OK) else "immutable=1"
-        self._connection = sqlite3.connect(
-            f"file:{quote(path)}?{mode}", uri=True, isolation_level=None
-        )
+        self._connection = view_sqlite(path)
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on the connection."""

@@ -174,6 +174,17 @@ def open_sqlite(path: str, *, uri: bool = False) -> sqlite3.Connection:
     )
 
 
+def view_sqlite(path: str) -> sqlite3.Connection:
+    """Return a connection that only reads, and works where nothing can be written either."""
+    from urllib.parse import quote
+
+    # Where nothing can be written, not even the shared memory of a log could be made. If both are
+    # there, from a process that was killed or still runs, they can be read, and must be.
+    has_log = all(os.path.exists(f"{path}{suffix}") for suffix in LOG)
+    mode = "mode=ro" if has_log or os.access(os.path.dirname(path), os.W_OK) else "immutable=1"
+    return open_sqlite(f"file:{quote(path)}?{mode}", uri=True)
+
+
 @contextlib.contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
     """Keep all that is done in the block, or nothing."""

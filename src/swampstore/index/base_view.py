@@ -6,9 +6,9 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
 from swampstore.artifacts.content import There
+from swampstore.files.sqlite_file import view_sqlite
 from swampstore.formats import refuse_newer
 from swampstore.index.base import BASE
 from swampstore.layout import METADATA
@@ -26,9 +26,7 @@ class BaseView:
 
     def __init__(self, cache_dir: str) -> None:
         path = self._path = f"{cache_dir}/{BASE}"
-        # Where nothing can be written, not even the shared memory of a log could be.
-        mode = "mode=ro" if os.access(cache_dir, os.W_OK) else "immutable=1"
-        self._db = sqlite3.connect(f"file:{quote(path)}?{mode}", uri=True, isolation_level=None)
+        self._db = view_sqlite(path)
 
     def complaint(self) -> str:
         """Return what is wrong with the file, empty if nothing is; raise NewerFormatError."""

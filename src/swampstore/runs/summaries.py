@@ -13,7 +13,8 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.catalog.query.plan import Selection, fields, selection
+from swampstore.catalog.query.plan import fields, selection
+from swampstore.catalog.records import columns, matching, values_of
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.index.base_file import BaseFile
 from swampstore.layout import is_temp
@@ -23,7 +24,6 @@ from swampstore.retention.runs import OUTPUTS, members_of
 if TYPE_CHECKING:
     import tempfile
 
-    from swampstore.catalog.query.fields import Field
     from swampstore.repo import Repo
     from swampstore.runs.tracker import Run
 
@@ -80,16 +80,9 @@ _ORIGIN = {
 }
 
 
-def _columns(known: Mapping[str, Field]) -> str:
-    kinds = {"int": "INTEGER", "bool": "INTEGER"}
-    return ", ".join(
-        f"{one.column} {kinds.get(str(one.kind), 'TEXT')} NOT NULL" for one in known.values()
-    )
-
-
 _SCHEMA = (
     "CREATE TABLE output (rel TEXT PRIMARY KEY, size INTEGER NOT NULL, changed INTEGER NOT NULL,"
-    f" {_columns(OUTPUT_FIELDS)}) WITHOUT ROWID",
+    f" {columns(OUTPUT_FIELDS)}) WITHOUT ROWID",
     "CREATE INDEX output_by_start ON output (started_at)",
 )
 
@@ -239,40 +232,11 @@ def _values(rel: str, members: Mapping[str, Any]) -> dict[str, Any]:
         "error": error.get("message") if isinstance(error, dict) else error,
         "artifacts": len(written) if isinstance(written, list) else 0,
     }
-    return {name: _value(values.get(name), str(one.kind)) for name, one in OUTPUT_FIELDS.items()}
-
-
-def _value(value: object, kind: str) -> str | int:
-    if kind == "string":
-        return value if isinstance(value, str) else "" if value is None else str(value)
-    return int(value) if isinstance(value, int) else 0
+    return values_of(values, OUTPUT_FIELDS)
 
 
 def select_runs(runs: Iterable[Run], predicate: str | None) -> list[Run]:
     """Return the runs for which a predicate holds, in their order; raise QueryError."""
-    chosen = selection(predicate, RUN_FIELDS)
-    by_id = {run.id: run for run in runs}
-    records = {run.id: _run_values(run) for run in by_id.values()}
-    return [by_id[one] for one in _chosen(records, chosen)]
-
-
-def _run_values(run: Run) -> dict[str, Any]:
-    told = run.to_json()
-    values = {name: _value(told.get(name), str(one.kind)) for name, one in RUN_FIELDS.items()}
-    return values | {"isHere": run.is_here}
-
-
-def _chosen(records: Mapping[str, Mapping[str, Any]], chosen: Selection) -> list[str]:
-    db = sqlite3.connect(":memory:")
-    try:
-        db.execute(f"CREATE TABLE run (place INTEGER PRIMARY KEY, {_columns(RUN_FIELDS)})")
-        marks = ", ".join("?" * (1 + len(RUN_FIELDS)))
-        rows = [(place, *one.values()) for place, one in enumerate(records.values())]
-        db.executemany(f"INSERT INTO run VALUES ({marks})", rows)
-        sql = f"SELECT id FROM run c WHERE {chosen.where} ORDER BY place"
-        found = [run_id for (run_id,) in db.execute(sql, chosen.params)]
-    finally:
-        db.close()
-    if chosen.matches is None:
-        return found
-    return [run_id for run_id in found if chosen.matches(records[run_id])]
+    known = list({run.id: run for run in runs}.values())
+    records = [values_of(run.to_json(), RUN_FIELDS) for run in known]
+    return [known[place] for place in matching(records, predicate, RUN_FIELDS)]

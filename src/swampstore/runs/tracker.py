@@ -23,7 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import from_iso, to_iso
-from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
+from swampstore.errors import DiskError, NotFoundError, SwampstoreError, ValidationError
 from swampstore.files import open_shared
 from swampstore.layout import RUN_TRACKER, ModelRef
 from swampstore.locks.process import actor_name, is_dead, new_record
@@ -337,7 +337,15 @@ class Tracker:
             " a.completed_at, a.cancel_reason, a.initiated_by"
             f" FROM {ACTIVE} a LEFT JOIN {OURS} o ON o.id = a.id"
         )
-        rows = self._file.read(lambda db: db.execute(sql).fetchall())
+
+        def work(db: sqlite3.Connection) -> list[tuple[Any, ...]]:
+            return db.execute(sql).fetchall()
+
+        try:
+            rows = self._file.read(work)
+        except DiskError:
+            # To look is possible where nothing can be written: read-only, or full.
+            rows = self._file.view(work) or []
         runs = [_run(row) for row in rows]
         # Of another client's runs nobody says the namespace; the table is this repository's.
         return [
@@ -401,8 +409,11 @@ class Tracker:
         ]
 
     def reap(self) -> Sequence[Run]:
-        """Mark the runs that died, here and in their records; return those marked by this call."""
-        if not self.dead():
+        """Mark the runs that died, here and in their records; return those marked by this call.
+
+        Where nothing can be written that is left to whoever can.
+        """
+        if not self.dead() or not os.access(os.path.dirname(self._file.path), os.W_OK):
             return []
         from swampstore.runs.reaping import mark_dead
 

@@ -6,13 +6,16 @@ of an older version gets what it lacks, one of a newer one is left alone.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from typing import TypeVar
 
-from swampstore.files.sqlite_file import code_of
+from swampstore.files.sqlite_file import Work, code_of, view_sqlite
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.index.base_file import BaseFile
 from swampstore.index.errors import SyncError
 
+T = TypeVar("T")
 KIND = "run tracker"
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 ACTIVE, OURS, _META = "active_runs", "swampstore_runs", "run_tracker_meta"
@@ -53,6 +56,11 @@ class TrackerFile(BaseFile):
                 return False
             raise
         return version == NEWEST[KIND]
+
+    def view(self, work: Work[T]) -> T | None:
+        """Run `work` on the file as it is, without a byte written; None if it is not ours yet."""
+        with contextlib.closing(view_sqlite(self.path)) as db:
+            return work(db) if self._is_ours(db) else None
 
     def _start_afresh(self, db: sqlite3.Connection) -> None:
         """Make what is missing; what is there, perhaps another client's, stays."""
