@@ -57,7 +57,7 @@ from swampstore.stores.wrapper import Tally
 from swampstore.sync import conflicts
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download, Fetched, Staging
-from swampstore.sync.install import LandingError, PlainLanding
+from swampstore.sync.install import InstallError, PlainInstaller
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.uploads import Upload, Uploaded
 from tests.support.machines import Machine as Repository
@@ -152,7 +152,7 @@ def every_error(root: type[SwampstoreError] = SwampstoreError) -> Iterator[type[
 OUTPUT = Output("id", ModelRef("t", "m"), "run", "failed", "2026-05-14T20:19:51.042Z")
 # Errors that are made from more than a message and a hint.
 SPECIAL: dict[type[SwampstoreError], SwampstoreError] = {
-    LandingError: LandingError({"a": "why"}, []),
+    InstallError: InstallError({"a": "why"}, []),
     IncompleteSyncError: IncompleteSyncError("push", {"a": "why"}),
     IndexMovedError: IndexMovedError("moved", frozenset({"a"}), hint="again"),
     MoveInterruptedError: MoveInterruptedError("moved", ["a"], "b", hint="again"),
@@ -485,9 +485,9 @@ class Story:
 @pytest.fixture
 def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let ids and times of files be the same every time; called, it begins anew."""
-    renumber, keep_copy = PlainLanding.renumber, conflicts.keep_copy
+    renumber, keep_copy = PlainInstaller.renumber, conflicts.keep_copy
 
-    def renumbered(self: PlainLanding, name_rel: str, moves: dict[int, int]) -> None:
+    def renumbered(self: PlainInstaller, name_rel: str, moves: dict[int, int]) -> None:
         renumber(self, name_rel, moves)
         for path in Path(self._tree.path(name_rel)).rglob("*"):
             os.utime(path, (LONG_AGO, LONG_AGO))
@@ -502,7 +502,7 @@ def same_every_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         ids = SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(numbers)))
         monkeypatch.setattr(merging, "uuid", ids)
 
-    monkeypatch.setattr(PlainLanding, "renumber", renumbered)
+    monkeypatch.setattr(PlainInstaller, "renumber", renumbered)
     monkeypatch.setattr(conflicts, "keep_copy", kept)
     return begin
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.renumber import renumber
-from swampstore.sync.install import ArtifactLanding
+from swampstore.sync.install import ArtifactInstaller
 from tests.support.forked import in_child, sources
 from tests.support.staging import Staged, metadata_of
 
@@ -86,7 +86,7 @@ REMOTE: dict[str, bytes | None] = {
 def pull(repo: Repo) -> None:
     """Land whatever the remote has otherwise, as the first or as the next pull would."""
     staged = Staged(repo.tree)
-    ArtifactLanding(repo.mutations, repo.catalog).land(
+    ArtifactInstaller(repo.mutations, repo.catalog).install(
         [
             staged.arrival(rel, data)
             for rel, data in REMOTE.items()

@@ -30,7 +30,7 @@ from swampstore.stores.config import Limits
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.dirty import DirtyTracker
-from swampstore.sync.install import PlainLanding
+from swampstore.sync.install import PlainInstaller
 from swampstore.sync.opening import open_service
 
 MONOLITH = ".datastore-index.json"
@@ -75,7 +75,7 @@ class Machine:
             self.tracker,
             self.base,
             self.names,
-            PlainLanding(tree),
+            PlainInstaller(tree),
             limits=limits or Limits(),
             clock=clock,
             lock_timeout=lock_timeout,

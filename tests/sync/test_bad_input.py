@@ -247,8 +247,8 @@ def test_a_name_that_is_a_directory_of_another_one_leaves_the_rest_alone(ground:
         ground.there.pull()
     assert_helpful(told.value)
     [failed] = told.value.failures
-    landed = ground.there.files()
-    assert landed == FILES | {rel: data for rel, data in odd.items() if rel != failed}
+    installed = ground.there.files()
+    assert installed == FILES | {rel: data for rel, data in odd.items() if rel != failed}
     ground.edit(MONOLITH, lambda document: [document["entries"].pop(rel) for rel in odd])
     ground.proxy.heal()
     assert ground.there.pull().deleted == 1
@@ -842,9 +842,9 @@ def test_a_disk_that_is_full_in_the_middle_of_a_pull_leaves_whole_files(
             assert "disk is full" in str(error)
         else:
             assert not disk.refused
-        landed = ground.there.files()
-        assert landed.items() <= everything.items()
-        assert landed["files/mine.txt"] == b"mine"
+        installed = ground.there.files()
+        assert installed.items() <= everything.items()
+        assert installed["files/mine.txt"] == b"mine"
     assert ground.there.service.status().dirty_paths == ("files/mine.txt",)
     ground.assert_equal()
     assert ground.there.files() == everything
@@ -1045,9 +1045,9 @@ def test_a_pull_that_is_stopped_goes_on_where_it_was(slow: Ground) -> None:
     slow.there.write(LOG, b"mine")
     with pytest.raises(KeyboardInterrupt):
         slow.there.service.pull(progress=Stop(20))
-    landed = slow.there.files()
-    assert len(landed) == 20
-    assert landed.items() < (slow.here.files() | {LOG: b"mine"}).items()
+    installed = slow.there.files()
+    assert len(installed) == 20
+    assert installed.items() < (slow.here.files() | {LOG: b"mine"}).items()
     assert slow.there.service.status().dirty_paths == (LOG,)
     time.sleep(0.2)
     slow.proxy.reset()
@@ -1080,11 +1080,11 @@ def test_a_pull_whose_time_is_over_goes_on_where_it_was(slow: Ground) -> None:
     with pytest.raises(SyncTimeoutError) as told:
         slow.there.service.pull(deadline=0.7)
     assert_helpful(told.value)
-    landed = slow.there.files()
-    assert len(landed) > 4
-    assert landed.items() < slow.here.files().items()
+    installed = slow.there.files()
+    assert len(installed) > 4
+    assert installed.items() < slow.here.files().items()
     slow.proxy.heal()
-    assert slow.there.pull().files == len(slow.here.files()) - len(landed)
+    assert slow.there.pull().files == len(slow.here.files()) - len(installed)
     slow.assert_equal()
 
 

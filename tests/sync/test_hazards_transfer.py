@@ -36,7 +36,7 @@ from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
 from swampstore.stores.s3 import S3Config
 from swampstore.sync.downloads import Staging
-from swampstore.sync.install import PlainLanding
+from swampstore.sync.install import PlainInstaller
 from swampstore.testing.store import AWKWARD_KEYS
 from tests.support.broken_store import Killed
 from tests.support.fault_proxy import Reset, Slow, Status
@@ -662,7 +662,7 @@ def test_what_a_pull_that_was_killed_had_fetched_is_not_fetched_again(
         with pytest.MonkeyPatch.context() as patch:
             # Killed: nothing tidies up, and the locks of a process go with it.
             patch.setattr(Staging, "__exit__", _die)
-            patch.setattr(PlainLanding, "land", _die)
+            patch.setattr(PlainInstaller, "install", _die)
             with pytest.raises(Killed):
                 b.pull()
         b.cost()

@@ -23,7 +23,7 @@ from swampstore.files.signature import signature
 from swampstore.layout import LANDING
 from swampstore.marker import update_marker
 from swampstore.sync import install as install_module
-from swampstore.sync.install import Arrival, ArtifactLanding, LandingError, PlainLanding
+from swampstore.sync.install import Arrival, ArtifactInstaller, InstallError, PlainInstaller
 from tests.artifacts.test_many_processes import run_all
 from tests.catalog.test_catalog import assert_equals_disk
 from tests.support.staging import Staged, metadata_of
@@ -53,28 +53,28 @@ def staged(repo: Repo) -> Staged:
 
 
 @pytest.fixture
-def landing(repo: Repo) -> ArtifactLanding:
-    return ArtifactLanding(repo.mutations, repo.catalog)
+def installer(repo: Repo) -> ArtifactInstaller:
+    return ArtifactInstaller(repo.mutations, repo.catalog)
 
 
 def path_of(repo: Repo, rel: str) -> Path:
     return Path(repo.tree.shared_path(rel))
 
 
-def landed_by(landing: PlainLanding, arrivals: list[Arrival]) -> set[str]:
-    return {landed.rel for landed in landing.land(arrivals)}
+def landed_by(installer: PlainInstaller, arrivals: list[Arrival]) -> set[str]:
+    return {installed.rel for installed in installer.install(arrivals)}
 
 
 # What lands ---------------------------------------------------------------------------------
 
 
 def test_a_version_that_lands_is_the_latest_and_is_not_announced(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, announced: list[str]
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, announced: list[str]
 ) -> None:
     arrivals = [*staged.version(STATE, 3, b"three"), staged.latest(STATE, 3)]
-    landed = landing.land(arrivals)
-    assert {one.rel for one in landed} == {arrival.rel for arrival in arrivals}
-    for one in landed:
+    installed = installer.install(arrivals)
+    assert {one.rel for one in installed} == {arrival.rel for arrival in arrivals}
+    for one in installed:
         assert one.signature == signature(repo.tree.shared_path(one.rel))
     latest = repo.latest(MODEL, "state")
     assert (latest.version, latest.bytes(), latest.is_latest) == (3, b"three", True)
@@ -84,100 +84,102 @@ def test_a_version_that_lands_is_the_latest_and_is_not_announced(
 
 
 def test_metadata_without_content_is_a_version_whose_content_may_come_later(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     metadata, raw = staged.version(STATE, 1, b"one")
-    landing.land([metadata, staged.latest(STATE, 1)])
+    installer.install([metadata, staged.latest(STATE, 1)])
     assert repo.latest(MODEL, "state").version == 1
     assert os.listdir(path_of(repo, f"{STATE}/1")) == ["metadata.yaml"]
-    landing.land([raw])
+    installer.install([raw])
     assert repo.latest(MODEL, "state").bytes() == b"one"
 
 
 def test_content_that_comes_before_its_metadata_is_no_claim_and_no_version(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, announced: list[str]
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, announced: list[str]
 ) -> None:
     metadata, raw = staged.version(STATE, 1, b"one")
-    assert landed_by(landing, [raw]) == {raw.rel}
+    assert landed_by(installer, [raw]) == {raw.rel}
     assert repo.list_versions(MODEL, "state") == []
     assert repo.artifacts.save(MODEL, "state", b"mine").version == 2
     announced.clear()
     assert sweep(repo.store, older_than=-10).leftovers == ()
     assert announced == []
-    assert landed_by(landing, [metadata]) == {metadata.rel}
+    assert landed_by(installer, [metadata]) == {metadata.rel}
     assert repo.version(MODEL, "state", 1).bytes() == b"one"
     assert sorted(os.listdir(path_of(repo, f"{STATE}/1"))) == ["metadata.yaml", "raw"]
 
 
 def test_any_other_file_of_a_version_lands_with_it(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     extra = staged.arrival(f"{STATE}/1/notes.txt", b"x")
     arrivals = [*staged.version(STATE, 1, b"one"), extra]
-    assert len(landing.land(arrivals)) == 3
+    assert len(installer.install(arrivals)) == 3
     assert path_of(repo, extra.rel).read_bytes() == b"x"
     assert repo.version(MODEL, "state", 1).bytes() == b"one"
 
 
 def test_metadata_that_makes_no_sense_lands_and_gives_no_row(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     wrong = staged.arrival(f"{STATE}/1/metadata.yaml", b"{not: [metadata")
     other = staged.arrival(f"{STATE}/2/metadata.yaml", metadata_of("state", 7, b""))
-    landing.land([wrong, other, *staged.version(STATE, 3, b"three")])
+    installer.install([wrong, other, *staged.version(STATE, 3, b"three")])
     assert repo.list_versions(MODEL, "state") == [3]
 
 
 def test_a_marker_ahead_of_its_version_shows_the_newest_one_that_is_there(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
-    landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 2)])
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 2)])
     assert repo.latest(MODEL, "state").version == 1
     assert_equals_disk(repo)
-    landing.land(staged.version(STATE, 2, b"two"))
+    installer.install(staged.version(STATE, 2, b"two"))
     assert repo.latest(MODEL, "state").version == 2
 
 
 def test_a_marker_that_was_a_link_is_replaced_by_the_file_that_lands(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
-    landing.land(staged.version(STATE, 1, b"one"))
+    installer.install(staged.version(STATE, 1, b"one"))
     marker = path_of(repo, f"{STATE}/latest")
     marker.symlink_to("1")
-    landing.land([*staged.version(STATE, 2, b"two"), staged.latest(STATE, 2)])
+    installer.install([*staged.version(STATE, 2, b"two"), staged.latest(STATE, 2)])
     assert not marker.is_symlink()
     assert repo.latest(MODEL, "state").version == 2
 
 
 def test_what_the_remote_removed_goes_with_its_directories_and_rows(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, announced: list[str]
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, announced: list[str]
 ) -> None:
     versions = [*staged.version(STATE, 1, b"one"), *staged.version(STATE, 2, b"two")]
-    landing.land([*versions, staged.latest(STATE, 2)])
+    installer.install([*versions, staged.latest(STATE, 2)])
     gone = [staged.arrival(f"{STATE}/2/{file}", None) for file in ("raw", "metadata.yaml")]
-    landed = landing.land([*gone, staged.latest(STATE, 1)])
-    assert [one.signature for one in landed][1:] == [None, None]
+    installed = installer.install([*gone, staged.latest(STATE, 1)])
+    assert [one.signature for one in installed][1:] == [None, None]
     assert repo.latest(MODEL, "state").version == 1
     assert not path_of(repo, f"{STATE}/2").exists()
     rest = [f"{STATE}/1/raw", f"{STATE}/1/metadata.yaml", f"{STATE}/latest"]
-    landing.land([staged.arrival(rel, None) for rel in rest])
+    installer.install([staged.arrival(rel, None) for rel in rest])
     assert not path_of(repo, STATE).exists()
     assert repo.latest(MODEL, "state", default=None) is None
     assert announced == []
 
 
 def test_content_without_metadata_that_the_remote_removed_leaves_nothing(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     raw = staged.version(STATE, 1, b"one")[1]
-    landing.land([raw])
-    landing.land([staged.arrival(raw.rel, None)])
+    installer.install([raw])
+    installer.install([staged.arrival(raw.rel, None)])
     assert not path_of(repo, STATE).exists()
 
 
-def test_removing_what_is_not_there_is_done_already(landing: ArtifactLanding) -> None:
-    landed = landing.land([Arrival(f"{STATE}/1/raw", None, None), Arrival("outputs/a", None, None)])
-    assert {(one.rel, one.signature) for one in landed} == {
+def test_removing_what_is_not_there_is_done_already(installer: ArtifactInstaller) -> None:
+    installed = installer.install(
+        [Arrival(f"{STATE}/1/raw", None, None), Arrival("outputs/a", None, None)]
+    )
+    assert {(one.rel, one.signature) for one in installed} == {
         (f"{STATE}/1/raw", None),
         ("outputs/a", None),
     }
@@ -186,12 +188,12 @@ def test_removing_what_is_not_there_is_done_already(landing: ArtifactLanding) ->
 def test_files_that_are_no_artifacts_land_in_the_datastore_tier(repo_dir: Path) -> None:
     update_marker(str(repo_dir), {"datastore": {"path": "shared"}})
     with open_repo(repo_dir, durable=False) as repo:
-        staged, landing = Staged(repo.tree), ArtifactLanding(repo.mutations, repo.catalog)
+        staged, installer = Staged(repo.tree), ArtifactInstaller(repo.mutations, repo.catalog)
         rels = ["outputs/aws/start/1.yaml", ".catalog-export.json", "data/stray"]
-        landing.land([staged.arrival(rel, rel.encode()) for rel in rels])
+        installer.install([staged.arrival(rel, rel.encode()) for rel in rels])
         for rel in rels:
             assert (repo_dir / "shared" / rel).read_text() == rel
-        landing.land([staged.arrival(rel, None) for rel in rels])
+        installer.install([staged.arrival(rel, None) for rel in rels])
         assert [rel for rel in rels if (repo_dir / "shared" / rel).exists()] == []
 
 
@@ -217,11 +219,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_content_comes_before_metadata_before_the_marker_and_goes_in_the_opposite_order(
-    staged: Staged, landing: ArtifactLanding, steps: list[tuple[str, str]]
+    staged: Staged, installer: ArtifactInstaller, steps: list[tuple[str, str]]
 ) -> None:
-    landing.land(staged.version(STATE, 1, b"one"))
+    installer.install(staged.version(STATE, 1, b"one"))
     steps.clear()
-    landing.land(
+    installer.install(
         [
             staged.arrival(f"{STATE}/1/raw", None),
             staged.arrival(f"{STATE}/1/metadata.yaml", None),
@@ -257,12 +259,12 @@ def test_content_is_durable_before_it_is_seen_and_names_are_before_the_rows(
         monkeypatch.setattr(install_module, "sync_filesystem", note("sync"))
         monkeypatch.setattr(os, "fsync", note("fsync"))
         monkeypatch.setattr(repo.catalog, "record", store)
-        landing = (
-            PlainLanding(repo.tree)
+        installer = (
+            PlainInstaller(repo.tree)
             if kind == "plain"
-            else ArtifactLanding(repo.mutations, repo.catalog)
+            else ArtifactInstaller(repo.mutations, repo.catalog)
         )
-        landing.land(arrivals)
+        installer.install(arrivals)
     assert [what for what, _ in steps if what != "rows"] == [
         *("sync", "adopt", "adopt", "sync"),
         *("adopt", "sync"),
@@ -299,67 +301,72 @@ def test_syncing_a_file_system_tells_of_failures(
 @pytest.mark.parametrize("kind", ["artifacts", "plain"])
 @pytest.mark.parametrize("rel", [f"{STATE}/latest", "outputs/aws/start/1.yaml"])
 def test_a_file_that_is_not_the_expected_one_any_more_is_left_alone(
-    repo: Repo, staged: Staged, landing: PlainLanding, rel: str, kind: str
+    repo: Repo, staged: Staged, installer: PlainInstaller, rel: str, kind: str
 ) -> None:
     if kind == "plain":
-        landing = PlainLanding(repo.tree)
-    landing.land([*staged.version(STATE, 1, b"one"), staged.arrival(rel, b"1")])
+        installer = PlainInstaller(repo.tree)
+    installer.install([*staged.version(STATE, 1, b"one"), staged.arrival(rel, b"1")])
     path = path_of(repo, rel)
     replacing, removing = staged.arrival(rel, b"theirs"), staged.arrival(rel, None)
     fresh = staged.arrival(rel, b"theirs", expected=None)
     path.write_bytes(b"9")
-    assert landing.land([replacing]) == landing.land([removing]) == landing.land([fresh]) == []
+    assert (
+        installer.install([replacing])
+        == installer.install([removing])
+        == installer.install([fresh])
+        == []
+    )
     assert path.read_bytes() == b"9"
     path.unlink()
-    assert landing.land([replacing]) == landing.land([removing]) == []
+    assert installer.install([replacing]) == installer.install([removing]) == []
     assert not path.exists()
     assert len(staged.left) == 2
-    landing.land([fresh])
+    installer.install([fresh])
     path.write_bytes(b"1")
 
 
 def test_the_files_of_a_version_land_together_or_not_at_all(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
-    landing.land(staged.version(STATE, 1, b"one"))
+    installer.install(staged.version(STATE, 1, b"one"))
     again = [*staged.version(STATE, 1, b"uno"), *staged.version(STATE, 2, b"two")]
     os.utime(path_of(repo, f"{STATE}/1/metadata.yaml"), (1, 1))
-    assert landed_by(landing, again) == {f"{STATE}/2/raw", f"{STATE}/2/metadata.yaml"}
+    assert landed_by(installer, again) == {f"{STATE}/2/raw", f"{STATE}/2/metadata.yaml"}
     assert repo.version(MODEL, "state", 1).bytes() == b"one"
     assert len(staged.left) == 2
 
 
 def test_a_version_that_is_being_written_here_is_left_alone(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     writer = repo.store.open_writer(repo.ref(MODEL, "state"), Draft())
     writer.write(b"mi")
     metadata, raw = staged.version(STATE, 1, b"theirs")
-    assert landing.land([metadata, staged.arrival(f"{STATE}/1/notes", b"x")]) == []
-    assert landing.land([metadata, raw]) == []
-    assert landing.land([metadata, staged.latest(STATE, 1)]) == []
+    assert installer.install([metadata, staged.arrival(f"{STATE}/1/notes", b"x")]) == []
+    assert installer.install([metadata, raw]) == []
+    assert installer.install([metadata, staged.latest(STATE, 1)]) == []
     writer.write(b"ne")
     writer.finalize()
     assert repo.latest(MODEL, "state").bytes() == b"mine"
-    assert landing.land([metadata]) == []
+    assert installer.install([metadata]) == []
     assert len(staged.left) == 4
 
 
 def test_a_directory_that_somebody_just_made_is_left_alone_too(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     path_of(repo, f"{STATE}/1").mkdir(parents=True)
-    assert landing.land(staged.version(STATE, 1, b"theirs")) == []
+    assert installer.install(staged.version(STATE, 1, b"theirs")) == []
     assert path_of(repo, f"{STATE}/1").is_dir()
 
 
 def test_a_version_that_waits_for_its_commit_is_left_alone(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     group = repo.artifacts.deferring()
     arrivals = staged.version(STATE, 1, b"theirs")
     assert group.save(repo.ref(MODEL, "state"), b"mine", Draft()).version == 1
-    assert landing.land(arrivals) == []
+    assert installer.install(arrivals) == []
     group.commit()
     assert repo.latest(MODEL, "state").bytes() == b"mine"
 
@@ -370,10 +377,10 @@ def test_a_version_that_waits_for_its_commit_is_left_alone(
 @pytest.mark.parametrize("kind", ["artifacts", "plain"])
 @pytest.mark.parametrize("link", ["data", "data/aws", f"data/{MODEL}", STATE, f"{STATE}/1"])
 def test_h61_nothing_lands_through_a_symlinked_directory(
-    repo: Repo, staged: Staged, landing: PlainLanding, tmp_path: Path, link: str, kind: str
+    repo: Repo, staged: Staged, installer: PlainInstaller, tmp_path: Path, link: str, kind: str
 ) -> None:
     if kind == "plain":
-        landing = PlainLanding(repo.tree)
+        installer = PlainInstaller(repo.tree)
     outside = tmp_path / "outside"
     outside.mkdir()
     path_of(repo, link).mkdir(parents=True, exist_ok=True)
@@ -381,55 +388,55 @@ def test_h61_nothing_lands_through_a_symlinked_directory(
     path_of(repo, link).symlink_to(outside)
     behind = staged.version(STATE, 1, b"one")
     beside = staged.arrival("outputs/a", b"x")
-    with pytest.raises(LandingError, match="symbolic link") as told:
-        landing.land([*behind, beside])
+    with pytest.raises(InstallError, match="symbolic link") as told:
+        installer.install([*behind, beside])
     assert told.value.failures.keys() == {arrival.rel for arrival in behind}
-    assert [one.rel for one in told.value.landed] == [beside.rel]
+    assert [one.rel for one in told.value.installed] == [beside.rel]
     assert list(outside.iterdir()) == []
     assert len(staged.left) == 2
     path_of(repo, link).unlink()
 
 
 def test_h61_no_file_is_removed_through_a_symlinked_directory(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, tmp_path: Path
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, tmp_path: Path
 ) -> None:
     (tmp_path / "raw").write_bytes(b"precious")
     path_of(repo, STATE).mkdir(parents=True)
     path_of(repo, f"{STATE}/1").symlink_to(tmp_path)
-    with pytest.raises(LandingError):
-        landing.land([staged.arrival(f"{STATE}/1/raw", None)])
+    with pytest.raises(InstallError):
+        installer.install([staged.arrival(f"{STATE}/1/raw", None)])
     assert (tmp_path / "raw").read_bytes() == b"precious"
 
 
 def test_h61_one_name_behind_a_link_does_not_keep_others_from_landing(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, tmp_path: Path
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, tmp_path: Path
 ) -> None:
     path_of(repo, STATE).parent.mkdir(parents=True)
     path_of(repo, STATE).symlink_to(tmp_path)
-    with pytest.raises(LandingError) as told:
-        landing.land([*staged.version(STATE, 1, b"one"), *staged.version(OTHER, 1, b"other")])
-    assert len(told.value.failures) == len(told.value.landed) == 2
+    with pytest.raises(InstallError) as told:
+        installer.install([*staged.version(STATE, 1, b"one"), *staged.version(OTHER, 1, b"other")])
+    assert len(told.value.failures) == len(told.value.installed) == 2
     assert repo.latest(MODEL, "other").bytes() == b"other"
     path_of(repo, STATE).unlink()
 
 
 def test_one_name_that_cannot_be_healed_does_not_keep_others_from_landing(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
-    landing.land(staged.version(STATE, 1, b"one"))
+    installer.install(staged.version(STATE, 1, b"one"))
     path_of(repo, f"{STATE}/latest").mkdir()
     repo.catalog.intend({STATE: '{"op": "save"}'})
-    with pytest.raises(LandingError, match="cannot be healed") as told:
-        landing.land([*staged.version(STATE, 2, b"two"), *staged.version(OTHER, 1, b"other")])
+    with pytest.raises(InstallError, match="cannot be healed") as told:
+        installer.install([*staged.version(STATE, 2, b"two"), *staged.version(OTHER, 1, b"other")])
     assert {rel.rpartition("/")[0] for rel in told.value.failures} == {f"{STATE}/2"}
-    assert len(told.value.landed) == 2
+    assert len(told.value.installed) == 2
     path_of(repo, f"{STATE}/latest").rmdir()
 
 
 @pytest.mark.parametrize("rel", [f"{STATE}/1/raw", f"{STATE}/latest", "outputs/a"])
 @pytest.mark.parametrize("obstacle", ["directory", "link"])
 def test_what_is_no_file_is_never_replaced(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, rel: str, obstacle: str
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, rel: str, obstacle: str
 ) -> None:
     path = path_of(repo, rel)
     path.parent.mkdir(parents=True)
@@ -437,8 +444,8 @@ def test_what_is_no_file_is_never_replaced(
         path.symlink_to("/etc/hostname")
     else:
         path.mkdir()
-    with pytest.raises(LandingError) as told:
-        landing.land([staged.arrival(rel, b"1"), *staged.version(OTHER, 1, b"other")])
+    with pytest.raises(InstallError) as told:
+        installer.install([staged.arrival(rel, b"1"), *staged.version(OTHER, 1, b"other")])
     assert list(told.value.failures) == [rel]
     assert path.is_symlink() or path.is_dir()
     assert repo.latest(MODEL, "other").bytes() == b"other"
@@ -451,7 +458,7 @@ def test_what_is_no_file_is_never_replaced(
 def test_a_full_disk_leaves_the_rest_intact(
     repo: Repo,
     staged: Staged,
-    landing: ArtifactLanding,
+    installer: ArtifactInstaller,
     monkeypatch: pytest.MonkeyPatch,
     call: str,
     at: str,
@@ -472,17 +479,17 @@ def test_a_full_disk_leaves_the_rest_intact(
     ]
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full)
-        with pytest.raises(LandingError, match="disk is full") as told:
-            landing.land(arrivals)
-    landed = {one.rel for one in told.value.landed}
-    assert landed | told.value.failures.keys() == {arrival.rel for arrival in arrivals}
+        with pytest.raises(InstallError, match="disk is full") as told:
+            installer.install(arrivals)
+    installed = {one.rel for one in told.value.installed}
+    assert installed | told.value.failures.keys() == {arrival.rel for arrival in arrivals}
     assert repo.latest(MODEL, "other").bytes() == b"other"
     assert repo.latest(MODEL, "third").bytes() == b"third"
     assert repo.latest(MODEL, "kept").bytes() == b"kept"
     assert repo.list_versions(MODEL, "state") == []
-    assert path_of(repo, f"{STATE}/1").exists() == (f"{STATE}/1/raw" in landed)
+    assert path_of(repo, f"{STATE}/1").exists() == (f"{STATE}/1/raw" in installed)
     assert_equals_disk(repo)
-    landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
     assert repo.latest(MODEL, "state").bytes() == b"one"
 
 
@@ -495,17 +502,17 @@ def test_a_disk_that_loses_what_it_was_given_is_no_place_to_land(
 
     monkeypatch.setattr(install_module, "sync_filesystem", fail)
     with open_repo(repo_dir, durable=True) as repo:
-        landing = ArtifactLanding(repo.mutations, repo.catalog)
-        with pytest.raises(LandingError) as told:
-            landing.land(Staged(repo.tree).version(STATE, 1, b"one"))
-        assert told.value.landed == []
+        installer = ArtifactInstaller(repo.mutations, repo.catalog)
+        with pytest.raises(InstallError) as told:
+            installer.install(Staged(repo.tree).version(STATE, 1, b"one"))
+        assert told.value.installed == []
         assert_equals_disk(repo)
 
 
 def test_a_catalog_that_cannot_be_written_gets_its_rows_later(
     repo: Repo,
     staged: Staged,
-    landing: ArtifactLanding,
+    installer: ArtifactInstaller,
     monkeypatch: pytest.MonkeyPatch,
     announced: list[str],
 ) -> None:
@@ -514,21 +521,23 @@ def test_a_catalog_that_cannot_be_written_gets_its_rows_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(repo.catalog, "record", refuse)
-        assert len(landing.land([*staged.version(STATE, 1, b"1"), staged.latest(STATE, 1)])) == 3
+        assert (
+            len(installer.install([*staged.version(STATE, 1, b"1"), staged.latest(STATE, 1)])) == 3
+        )
     assert repo.latest(MODEL, "state").version == 1
     assert announced == []
 
 
 def test_without_an_intent_nothing_lands(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, monkeypatch: pytest.MonkeyPatch
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(actions: object) -> None:
         raise DiskError("no")
 
     with monkeypatch.context() as patch:
         patch.setattr(repo.catalog, "intend", refuse)
-        with pytest.raises(LandingError):
-            landing.land(staged.version(STATE, 1, b"one"))
+        with pytest.raises(InstallError):
+            installer.install(staged.version(STATE, 1, b"one"))
     assert not path_of(repo, STATE).exists()
     assert len(staged.left) == 2
 
@@ -537,10 +546,10 @@ def test_without_an_intent_nothing_lands(
 
 
 def test_healing_an_interrupted_landing_moves_no_marker_and_announces_nothing(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, announced: list[str]
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, announced: list[str]
 ) -> None:
-    landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
-    PlainLanding(repo.tree).land([*staged.version(STATE, 2, b"two"), staged.latest(STATE, 7)])
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    PlainInstaller(repo.tree).install([*staged.version(STATE, 2, b"two"), staged.latest(STATE, 7)])
     path_of(repo, f"{STATE}/3").mkdir()
     repo.catalog.intend({STATE: '{"op": "land"}'})
     assert repo.latest(MODEL, "state").version == 2
@@ -550,24 +559,24 @@ def test_healing_an_interrupted_landing_moves_no_marker_and_announces_nothing(
 
 
 def test_a_change_that_fails_does_not_move_a_marker_that_came_ahead_of_its_version(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
-    landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
     with pytest.raises(NotStreamingError):
         repo.artifacts.append(MODEL, "state", b"more")
-    landing.land([staged.latest(STATE, 2)])
+    installer.install([staged.latest(STATE, 2)])
     with pytest.raises(SwampstoreError):
         repo.artifacts.append(MODEL, "state", b"more")
     assert path_of(repo, f"{STATE}/latest").read_bytes() == b"2"
 
 
 def test_a_marker_that_moves_back_takes_the_flags_of_every_step_with_it(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     for version, step in enumerate(["scan", "report", "scan", "report", ""], 1):
-        landing.land(staged.version(STATE, version, b"x", step=step))
+        installer.install(staged.version(STATE, version, b"x", step=step))
     for marker in (5, 2, 4, 1, 3, 5):
-        landing.land([staged.latest(STATE, marker)])
+        installer.install([staged.latest(STATE, marker)])
         assert repo.latest(MODEL, "state").version == marker
         assert_equals_disk(repo)
 
@@ -576,18 +585,18 @@ def test_a_marker_that_moves_back_takes_the_flags_of_every_step_with_it(
 
 
 def test_the_first_pull_into_an_empty_cache_needs_no_walk_afterwards(
-    repo: Repo, staged: Staged, landing: ArtifactLanding, monkeypatch: pytest.MonkeyPatch
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    landing.land([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
     assert repo.catalog.is_populated
 
 
 def test_a_pull_into_a_cache_whose_catalog_is_lost_does_not_pass_for_a_complete_one(
-    repo: Repo, staged: Staged, landing: ArtifactLanding
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:
     repo.artifacts.save(MODEL, "other", b"mine")
     os.unlink(repo.catalog.rows.path)  # type: ignore[attr-defined]
-    landing.land(staged.version(STATE, 1, b"one"))
+    installer.install(staged.version(STATE, 1, b"one"))
     assert not repo.catalog.is_populated
     assert {found.name for found in repo.query()} == {"state", "other"}
 
@@ -624,7 +633,7 @@ def test_whatever_lands_in_whatever_pieces_the_rows_are_those_of_the_files(
     with tempfile.TemporaryDirectory() as directory:
         init_repo(directory).close()
         with open_repo(directory, durable=False) as repo:
-            staged, landing = Staged(repo.tree), ArtifactLanding(repo.mutations, repo.catalog)
+            staged, installer = Staged(repo.tree), ArtifactInstaller(repo.mutations, repo.catalog)
             held: dict[str, bytes] = {}
             for remote, marker in states:
                 wanted = files_of(remote, marker)
@@ -633,7 +642,7 @@ def test_whatever_lands_in_whatever_pieces_the_rows_are_those_of_the_files(
                 while rels:
                     piece = [rels.pop() for _ in range(rng.randint(1, len(rels)))]
                     arrivals = [staged.arrival(rel, wanted.get(rel)) for rel in piece]
-                    assert landed_by(landing, arrivals) == set(piece)
+                    assert landed_by(installer, arrivals) == set(piece)
                     assert_equals_disk(repo)
                 held = wanted
                 assert on_disk(repo) == held
@@ -668,25 +677,25 @@ def test_nobody_loses_a_version_when_writers_and_a_pull_race_for_numbers(repo_di
         assert_equals_disk(repo)
         assert repo.catalog.pending() == []
     saved = Path(repo_dir / "saved").read_text().split()
-    landed = Path(repo_dir / "landed").read_text().split()
+    installed = Path(repo_dir / "landed").read_text().split()
     expected = dict(line.split("=") for line in saved)
     assert len(expected) == 2 * mine
-    assert not expected.keys() & set(landed)
-    expected |= {version: f"theirs-{version}" for version in landed}
+    assert not expected.keys() & set(installed)
+    expected |= {version: f"theirs-{version}" for version in installed}
     assert {str(version): text for version, text in found.items()} == expected
-    assert landed
+    assert installed
 
 
 def _pull_all(repo: Repo, count: int) -> None:
-    staged, landing = Staged(repo.tree), ArtifactLanding(repo.mutations, repo.catalog)
-    landed: set[str] = set()
+    staged, installer = Staged(repo.tree), ArtifactInstaller(repo.mutations, repo.catalog)
+    installed: set[str] = set()
     for version in range(1, count * 3, 3):
         arrivals = staged.version(STATE, version, f"theirs-{version}".encode())
         if any(arrival.expected for arrival in arrivals):
             continue
-        landed |= landed_by(landing, arrivals)
-    versions = {rel.split("/")[-2] for rel in landed}
-    assert len(landed) == 2 * len(versions)
+        installed |= landed_by(installer, arrivals)
+    versions = {rel.split("/")[-2] for rel in installed}
+    assert len(installed) == 2 * len(versions)
     Path(repo.config.repo_dir, "landed").write_text(" ".join(versions))
 
 

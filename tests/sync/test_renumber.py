@@ -16,7 +16,7 @@ from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.renumber import renumber
 from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.marker import update_marker
-from swampstore.sync.install import ArtifactLanding, PlainLanding
+from swampstore.sync.install import ArtifactInstaller, PlainInstaller
 from tests.artifacts.test_many_processes import run_all
 from tests.catalog.test_catalog import assert_equals_disk
 from tests.support.staging import Staged
@@ -250,17 +250,17 @@ def move_if_free(repo: Repo, moves: Mapping[int, int]) -> None:
 
 @pytest.mark.parametrize("kind", ["artifacts", "plain"])
 def test_landing_renumbers_and_announces_it(repo: Repo, announced: list[str], kind: str) -> None:
-    landing = (
-        PlainLanding(repo.tree)
+    installer = (
+        PlainInstaller(repo.tree)
         if kind == "plain"
-        else ArtifactLanding(repo.mutations, repo.catalog)
+        else ArtifactInstaller(repo.mutations, repo.catalog)
     )
-    landing.renumber(STATE, {2: 4, 3: 5})
+    installer.renumber(STATE, {2: 4, 3: 5})
     assert announced == [STATE]
     repo.rebuild_catalog()
     assert contents(repo) == {1: "one", 4: "two", 5: "three"}
     staged = Staged(repo.tree)
-    landing.land(staged.version(STATE, 2, b"theirs"))
+    installer.install(staged.version(STATE, 2, b"theirs"))
     repo.rebuild_catalog()
     assert contents(repo) == {1: "one", 2: "theirs", 4: "two", 5: "three"}
     assert repo.latest(MODEL, "state").version == 5

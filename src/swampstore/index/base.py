@@ -219,12 +219,12 @@ class Base:
         return dict(self._rows("SELECT rel, sha256 FROM uploads"))
 
     def note_arrivals(self, arrivals: Iterable[Known]) -> None:
-        """Note what is about to land, until the fact `ARRIVING` is taken back."""
+        """Note what is about to be installed, until the fact `ARRIVING` is taken back."""
         rows = [(one.rel, one.size, one.sha256, one.modified, one.etag) for one in arrivals]
         self.apply(facts={ARRIVING: json.dumps(rows)})
 
     def noted_arrivals(self) -> list[Known]:
-        """Return what was about to land when somebody was stopped, without a local file."""
+        """Return what was about to be installed when somebody was stopped, without a local file."""
         rows = json.loads(self.fact(ARRIVING) or "[]")
         return [
             Known(rel, size, sha256, modified, etag, None)

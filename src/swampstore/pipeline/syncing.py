@@ -99,7 +99,7 @@ def pull(
     """Compare the whole index with the files of a cache, and bring here what is missing.
 
     `metadata_only` is what the repository's hydration strategy says if it is None; see `push` for
-    the rest. What has landed when this is stopped is kept.
+    the rest. What was installed when this is stopped is kept.
     """
     began = time.monotonic()
     settings = settings or settings_of(repo.config)

@@ -14,7 +14,7 @@ from swampstore.sync.dirty import DirtyTracker
 
 if TYPE_CHECKING:
     from swampstore.stores.config import Limits
-    from swampstore.sync.install import PlainLanding
+    from swampstore.sync.install import PlainInstaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class SyncContext:
     names: Names
     base: Base
     tracker: DirtyTracker
-    landing: PlainLanding
+    installer: PlainInstaller
     index: RemoteIndex
     limits: Limits
     clock: Clock

@@ -283,12 +283,12 @@ class Eviction:
             names.setdefault(unit_of(one.known.rel), []).append(one)
         if not names:
             return []
-        with self._context.landing.trying_to_hold(list(names)) as is_held:
+        with self._context.installer.trying_to_hold(list(names)) as is_held:
             if is_held:
                 return self._remove(proven)
         gone = []
         for name_rel, candidates in names.items():  # somebody is at one of them
-            with self._context.landing.trying_to_hold([name_rel]) as is_held:
+            with self._context.installer.trying_to_hold([name_rel]) as is_held:
                 gone += self._remove(candidates) if is_held else []
         return gone
 
@@ -311,7 +311,7 @@ class Eviction:
         marks = [context.names.mark(rel) for rel in unchanged]
         self._uses.begin_leaving(marks)
         context.base.apply(known=[replace(one.known, held=None) for one in unchanged.values()])
-        context.landing.make_durable()
+        context.installer.make_durable()
         gone = self._move_out(unchanged)
         context.base.apply(known=[one.known for rel, one in unchanged.items() if rel not in gone])
         self._uses.end_leaving(marks)

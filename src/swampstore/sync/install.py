@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
     expected: Signature | None
 
 
-class Landed(NamedTuple):
+class Installed(NamedTuple):
     """A path that is now as the remote has it; `signature` is None if the file was removed."""
 
     rel: str
@@ -67,26 +67,26 @@ def is_expected(tree: Tree, arrival: Arrival, *, over_link: bool = False) -> boo
     )
 
 
-def take_place(tree: Tree, reception: Reception, arrival: Arrival) -> Landed:
+def take_place(tree: Tree, reception: Reception, arrival: Arrival) -> Installed:
     """Put a file that is expected in its place, or remove it."""
     if arrival.staged is None:
         reception.remove(arrival.rel)
-        return Landed(arrival.rel, None)
+        return Installed(arrival.rel, None)
     reception.adopt(arrival.rel, arrival.staged)
-    return Landed(arrival.rel, signature(tree.shared_path(arrival.rel)))
+    return Installed(arrival.rel, signature(tree.shared_path(arrival.rel)))
 
 
 class NameArrivals:
-    """What arrives for one data name. Its lock is held while this lands.
+    """What arrives for one data name. Its lock is held while this is installed.
 
-    The files of one version land together, or none of them does: content first, then the
+    The files of one version are installed together, or none of them does: content first, then the
     metadata that makes it a version, then the marker; what goes, goes in the opposite order.
     """
 
     def __init__(self, tree: Tree, ref: DataRef, arrivals: Sequence[Arrival]) -> None:
         self.ref = ref
         self.arrivals = arrivals
-        self.landed: list[Landed] = []
+        self.installed: list[Installed] = []
         self._tree = tree
         self._marker: Arrival | None = None
         self._versions: dict[int, list[Arrival]] = {}
@@ -101,8 +101,8 @@ class NameArrivals:
             if file == METADATA:
                 self._described.add(int(version))
 
-    def land(self, reception: Reception) -> None:
-        """Let in what is expected, noting each file in `landed`."""
+    def install(self, reception: Reception) -> None:
+        """Let in what is expected, noting each file in `installed`."""
         ready = {
             version: arrivals
             for version, arrivals in sorted(self._versions.items())
@@ -118,7 +118,7 @@ class NameArrivals:
         for version, arrivals in ready.items():
             if gone := [arrival for arrival in arrivals if not arrival.staged]:
                 self._remove(reception, version, gone)
-        if any(one.signature is None for one in self.landed):
+        if any(one.signature is None for one in self.installed):
             reception.remove_empty_dir(self.ref.rel)
 
     def _is_ready(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> bool:
@@ -132,7 +132,7 @@ class NameArrivals:
         return all(is_expected(self._tree, arrival) for arrival in arrivals)
 
     def _take(self, reception: Reception, arrival: Arrival) -> None:
-        self.landed.append(take_place(self._tree, reception, arrival))
+        self.installed.append(take_place(self._tree, reception, arrival))
 
     def _store(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> bool:
         """Let the files of a version in; False if somebody here is writing that version."""
@@ -197,49 +197,51 @@ def _is_metadata(arrival: Arrival) -> bool:
     return arrival.rel.endswith(f"/{METADATA}")
 
 
-__all__ = ["Arrival", "ArtifactLanding", "Landed", "LandingError", "PlainLanding"]
+__all__ = ["Arrival", "ArtifactInstaller", "InstallError", "Installed", "PlainInstaller"]
 
 # Names whose locks, intents and rows are taken together. More save little, and writers wait.
 NAMES_AT_ONCE = 64
 
 
-class LandingError(IncompleteSyncError):
-    """Some files cannot take their places; `landed` are those that did."""
+class InstallError(IncompleteSyncError):
+    """Some files cannot take their places; `installed` are those that did."""
 
-    def __init__(self, failures: Mapping[str, str], landed: Sequence[Landed]) -> None:
-        super().__init__("landing", failures)
-        self.landed = list(landed)
+    def __init__(self, failures: Mapping[str, str], installed: Sequence[Installed]) -> None:
+        super().__init__("install", failures)
+        self.installed = list(installed)
 
 
 class _Report:
-    """What has landed so far, and what could not."""
+    """What was installed so far, and what could not."""
 
     def __init__(self) -> None:
-        self.landed: list[Landed] = []
+        self.installed: list[Installed] = []
         self.failures: dict[str, str] = {}
 
     @contextlib.contextmanager
-    def about(self, arrivals: Iterable[Arrival], landed: Sequence[Landed] = ()) -> Iterator[None]:
-        """Go on after a failure that concerns these arrivals, unless they are `landed` already."""
+    def about(
+        self, arrivals: Iterable[Arrival], installed: Sequence[Installed] = ()
+    ) -> Iterator[None]:
+        """Go on after a failure that concerns these arrivals, unless they are `installed`."""
         try:
             yield
         except (ValidationError, DiskError, CatalogError) as error:
-            done = {one.rel for one in landed}
+            done = {one.rel for one in installed}
             self.failures |= {one.rel: error.message for one in arrivals if one.rel not in done}
 
-    def conclude(self) -> list[Landed]:
+    def conclude(self) -> list[Installed]:
         if self.failures:
-            raise LandingError(self.failures, self.landed)
-        return self.landed
+            raise InstallError(self.failures, self.installed)
+        return self.installed
 
 
-class PlainLanding:
+class PlainInstaller:
     """The way into the tree: renames files into place, where nobody keeps a catalog."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
 
-    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
+    def install(self, arrivals: Sequence[Arrival]) -> list[Installed]:
         """Put files in their places, or remove them, where the local file is still `expected`.
 
         The others are left alone, and their staged files stay: the caller reconsiders them. So
@@ -262,22 +264,22 @@ class PlainLanding:
     def _land_names(self, names: Sequence[NameArrivals], report: _Report) -> None:
         for name in names:
             with (
-                report.about(name.arrivals, name.landed),
+                report.about(name.arrivals, name.installed),
                 self._tree.receiving(name.ref.rel) as reception,
             ):
-                name.land(reception)
+                name.install(reception)
         self._sync(self._tree.base)
-        report.landed += [landed for name in names for landed in name.landed]
+        report.installed += [installed for name in names for installed in name.installed]
 
     def _land_files(self, arrivals: Sequence[Arrival], report: _Report) -> None:
-        landed: list[Landed] = []
+        installed: list[Installed] = []
         for arrival in arrivals:
             with report.about([arrival]), self._tree.receiving(arrival.rel) as reception:
                 if is_expected(self._tree, arrival):
-                    landed.append(take_place(self._tree, reception, arrival))
-        if landed:
+                    installed.append(take_place(self._tree, reception, arrival))
+        if installed:
             self._sync(self._tree.base)
-        report.landed += landed
+        report.installed += installed
 
     def _sync(self, path: str) -> None:
         if self._tree.durable:
@@ -309,7 +311,7 @@ class PlainLanding:
         """Hear of files that somebody else may have changed: a catalog must know of them."""
 
     def bulk_done(self) -> None:
-        """Hear that everything of a sync has landed."""
+        """Hear that everything of a sync is installed."""
 
     @contextlib.contextmanager
     def trying_to_hold(self, name_rels: Sequence[str]) -> Iterator[bool]:
@@ -322,29 +324,29 @@ class PlainLanding:
         self._sync(self._tree.base)
 
 
-class ArtifactLanding(PlainLanding):
-    """Lands data under the locks of its names, and writes the rows of the catalog through."""
+class ArtifactInstaller(PlainInstaller):
+    """Installs data under the locks of its names, and writes the rows of the catalog through."""
 
     def __init__(self, mutations: Mutations, catalog: Catalog) -> None:
         super().__init__(mutations.tree)
         self._mutations = mutations
         self._catalog = catalog
 
-    def land(self, arrivals: Sequence[Arrival]) -> list[Landed]:
+    def install(self, arrivals: Sequence[Arrival]) -> list[Installed]:
         """Put files in their places, or remove them, where the local file is still `expected`."""
         if not self._catalog.is_populated and not self._tree.subdirs("data"):
             # As long as there is nothing, the catalog is complete for free; after a first pull
             # it would take a walk over everything.
             rebuild(self._catalog, self._mutations)
-        return super().land(arrivals)
+        return super().install(arrivals)
 
     def _land_names(self, names: Sequence[NameArrivals], report: _Report) -> None:
         try:
             self._land_together(names, report)
         except (ValidationError, DiskError):
-            if len(names) == 1 or any(name.landed for name in names):
+            if len(names) == 1 or any(name.installed for name in names):
                 raise
-            # One of them is behind a symbolic link, or cannot be healed; the others can land.
+            # One of them is behind a symbolic link, or cannot be healed; the others can come.
             for name in names:
                 with report.about(name.arrivals):
                     self._land_together([name], report)
@@ -354,13 +356,13 @@ class ArtifactLanding(PlainLanding):
         with self._mutations.receiving_many(refs, "land") as receptions:
             for name, reception in zip(names, receptions, strict=True):
                 with (
-                    report.about(name.arrivals, name.landed),
+                    report.about(name.arrivals, name.installed),
                     disk_errors(self._tree.path(name.ref.rel)),
                 ):
-                    name.land(reception)
+                    name.install(reception)
             self._sync(self._tree.base)
             self._mutations.record_all([name.outcome() for name in names])
-        report.landed += [landed for name in names for landed in name.landed]
+        report.installed += [installed for name in names for installed in name.installed]
 
     def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
         """Give local versions of a data name new numbers: a local change, which is announced."""

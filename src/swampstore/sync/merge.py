@@ -172,7 +172,7 @@ def renumber(
     unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
-    context.landing.renumber(name_rel, moves)
+    context.installer.renumber(name_rel, moves)
     told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
     deleted = {one for one in moves if was_deleted(context, f"{name_rel}/{one}", removals)}
     gone = [
@@ -274,7 +274,7 @@ def repair_marker(context: SyncContext, name_rel: str) -> None:
     versions = local_versions(context, name_rel)
     newest = latest_of(versions, lambda one: _may_be_latest(context, f"{name_rel}/{one}"))
     if not is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
-        context.landing.repoint(name_rel, {one for one in versions if one > newest})
+        context.installer.repoint(name_rel, {one for one in versions if one > newest})
 
 
 def _may_be_latest(context: SyncContext, version_rel: str) -> bool:

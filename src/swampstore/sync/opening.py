@@ -35,7 +35,7 @@ from swampstore.sync.access_times import Uses
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.evict import CacheBound
-from swampstore.sync.install import ArtifactLanding, PlainLanding
+from swampstore.sync.install import ArtifactInstaller, PlainInstaller
 from swampstore.sync.service import CommitLock, SyncService
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def connect(repo: OpenRepo) -> Connection:
         repo.dirty,
         base,
         names,
-        ArtifactLanding(repo.mutations, repo.catalog),
+        ArtifactInstaller(repo.mutations, repo.catalog),
         limits=settings.limits,
         clock=repo.clock,
         lock_timeout=config.locks.timeout,
@@ -224,7 +224,7 @@ def open_service(
     tracker: DirtyTracker,
     base: Base,
     names: Names,
-    landing: PlainLanding,
+    installer: PlainInstaller,
     *,
     limits: Limits,
     clock: Clock = system_clock,
@@ -238,6 +238,6 @@ def open_service(
     """
     waiting = AttentiveStore(store)
     index = open_index(waiting, names, base, clock=clock)
-    context = SyncContext(waiting, names, base, tracker, landing, index, limits, clock)
+    context = SyncContext(waiting, names, base, tracker, installer, index, limits, clock)
     bound = CacheBound(context, Uses(names.cache_dir))
     return SyncService(context, CacheLock(names.cache_dir, lock_timeout), bound, commit_lock)

@@ -1,4 +1,4 @@
-"""Bringing remote changes into the cache: compare slices of the index, fetch, land, remember.
+"""Bringing remote changes into the cache: compare slices of the index, fetch, install, remember.
 
 Local work is never touched: a file that differs from the base stays as it is, and the next push
 settles the two. A pull that is stopped goes on where it was. That a slice is done is only
@@ -19,7 +19,7 @@ from swampstore.sync.downloads import BATCH
 from swampstore.sync.install import Arrival
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
-from swampstore.sync.start_over import remember_landed
+from swampstore.sync.start_over import remember_installed
 from swampstore.sync.transfer import Transfer, Transport
 
 
@@ -44,13 +44,13 @@ class Pull:
 
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
-        remember_landed(self._context)
+        remember_installed(self._context)
         work = self._plan()
         self._context.base.drop_shards(work.undone)
         self._context.base.apply(known=work.known, forgotten=work.forgotten)
         # Others may have brought it here, or removed it: the base was told, the catalog was not.
         here = [one.rel for one in work.known if one.held is not None]
-        self._context.landing.observe([*here, *work.forgotten])
+        self._context.installer.observe([*here, *work.forgotten])
         transfer = Transfer(
             self._context,
             work,
@@ -63,7 +63,7 @@ class Pull:
         self._rescue(work)
         deleted = self._remove(work, transfer)
         self._repair_markers(work)
-        self._context.landing.bulk_done()
+        self._context.installer.bulk_done()
         self._remember(work)
         self.content_bytes = transfer.content_bytes
         if work.failures:
@@ -103,7 +103,7 @@ class Pull:
         for start in range(0, len(rels), BATCH):
             batch = rels[start : start + BATCH]
             arrivals = [Arrival(rel, None, work.expected[rel]) for rel in batch]
-            gone = {one.rel for one in transfer.land(arrivals)}
+            gone = {one.rel for one in transfer.install(arrivals)}
             self._context.base.apply(forgotten=gone)
             deleted += len(gone)
             transfer.leave(set(batch) - gone)

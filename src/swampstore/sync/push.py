@@ -48,7 +48,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
-from swampstore.sync.start_over import remember_landed
+from swampstore.sync.start_over import remember_installed
 from swampstore.sync.transfer import Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
@@ -111,14 +111,14 @@ class Push:
 
     def prepare(self) -> PreparedPush:
         """Upload what changed; the index still says what it said."""
-        remember_landed(self._context)
+        remember_installed(self._context)
         snapshot = self._context.tracker.snapshot()
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
         scan = self._look(rels, snapshot, walked=walked)
         # Not all of it need be ours: other programs may work on the same cache.
         found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
-        self._context.landing.observe(found)
+        self._context.installer.observe(found)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         self._leave_unfinished(prepared, scan)
         self._prepare(prepared, scan)
@@ -132,7 +132,7 @@ class Push:
         for rel in scan.unfinished:
             is_ours = os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
             try:
-                is_gone = self._context.landing.clear(rel)
+                is_gone = self._context.installer.clear(rel)
             except SwampstoreError as error:
                 notice("%s", error.message)
                 is_gone = False

@@ -419,7 +419,7 @@ class SyncService:
         What the dead left half done is finished or undone first: neither may be shared.
         """
         with self.holding_cache(deadline):
-            self._context.landing.recover()
+            self._context.installer.recover()
             self._store.deadline = Deadline(deadline)
             try:
                 yield

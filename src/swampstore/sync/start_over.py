@@ -82,8 +82,8 @@ def _is_still_here(context: SyncContext, rel: str, sha256: str) -> bool:
         return True  # no file, or one that keeps changing: not the moment to decide anything
 
 
-def remember_landed(context: SyncContext) -> None:
-    """Let the base know what has landed. Whoever does this holds the lock of the cache.
+def remember_installed(context: SyncContext) -> None:
+    """Let the base know what was installed. Whoever does this holds the lock of the cache.
 
     Else it would count as new here, and be shared again after others deleted it.
     """
@@ -97,7 +97,7 @@ def remember_landed(context: SyncContext) -> None:
 
 
 def _held(context: SyncContext, one: Known) -> Signature | None:
-    """Return the looks of a file that is what was about to land, None if there is no such file.
+    """Return the signature of a file that is what was about to be installed, None if it is not.
 
     Of a version that is not whole nothing counts: the next pull looks at all of it.
     """

@@ -28,7 +28,7 @@ from swampstore.sync.downloads import (
     Staging,
     fetch_all,
 )
-from swampstore.sync.install import Arrival, Landed, LandingError
+from swampstore.sync.install import Arrival, Installed, InstallError
 from swampstore.sync.pull_plan import PullWork, known_of
 from swampstore.sync.uploads import Placed, Upload, Uploader, put_all
 
@@ -124,19 +124,19 @@ class Transfer:
         self._unreached = 0
 
     def run(self) -> None:
-        """Fetch and land; what could not be had is among the work's failures."""
+        """Fetch and install; what could not be had is among the work's failures."""
         with Staging(self._context.names.cache_dir) as staging:
             self._transfer(staging)
 
-    def land(self, arrivals: list[Arrival]) -> list[Landed]:
+    def install(self, arrivals: list[Arrival]) -> list[Installed]:
         """Put files in their places, or remove them, and return those for which that was done."""
         try:
-            landed = self._context.landing.land(arrivals)
-        except LandingError as error:
+            installed = self._context.installer.install(arrivals)
+        except InstallError as error:
             self._work.failures |= error.failures
-            landed = list(error.landed)
-        self._work.names |= {unit for one in landed if (unit := unit_of(one.rel)) != one.rel}
-        return landed
+            installed = list(error.installed)
+        self._work.names |= {unit for one in installed if (unit := unit_of(one.rel)) != one.rel}
+        return installed
 
     def leave(self, rels: Iterable[str]) -> None:
         """Leave paths alone whose local file changed while we were at it."""
@@ -156,12 +156,12 @@ class Transfer:
                 size += done.size
                 is_due = time.monotonic() - began > _BATCH_SECONDS
                 if is_due or len(batch) >= BATCH or size >= _BATCH_BYTES:
-                    landing, batch = batch, []
-                    self._land(landing)
+                    arrived, batch = batch, []
+                    self._install(arrived)
                     size, began = 0, time.monotonic()
         finally:
             # Also when the time is over or somebody pressed Ctrl-C: it is here, so it is kept.
-            self._land(batch)
+            self._install(batch)
 
     def _fetched(self, staging: Staging) -> Iterator[Fetched]:
         size = 0
@@ -218,7 +218,7 @@ class Transfer:
         return known_of(fetched.rel, entry, held, fetched.token, recorded)
 
     def _announce(self, fetched: Mapping[str, Fetched]) -> bool:
-        """Note what is about to land, so that nobody takes it for new if we are stopped there.
+        """Note what is about to be installed: if we are stopped there, nobody takes it for new.
 
         What the base knows already, and only the content was missing of, is not taken for that.
         Return whether there is anything to note.
@@ -228,23 +228,23 @@ class Transfer:
             self._context.base.note_arrivals(self._known(one, None, 0) for one in new)
         return bool(new)
 
-    def _land(self, batch: list[Fetched]) -> None:
+    def _install(self, batch: list[Fetched]) -> None:
         if not batch:
             return
         fetched = {one.rel: one for one in batch}
         arrivals = [Arrival(one.rel, one.path, self._work.expected[one.rel]) for one in batch]
         recorded = time.time_ns()
         is_noted = self._announce(fetched)
-        landed = {one.rel: one.signature for one in self.land(arrivals)}
+        installed = {one.rel: one.signature for one in self.install(arrivals)}
         known = []
-        for rel, now in landed.items():
+        for rel, now in installed.items():
             one = self._known(fetched[rel], now, recorded)
             known.append(one)
             self.files += 1
             self.bytes += one.size
             self.content_bytes += one.size if is_lazy(rel) else 0
         self._context.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
-        self.leave(fetched.keys() - landed.keys())
+        self.leave(fetched.keys() - installed.keys())
 
 
 def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
@@ -257,9 +257,11 @@ def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signatur
         if isinstance(fetched, Dangling):
             return False
         recorded = time.time_ns()
-        landed = context.landing.land([Arrival(rel, fetched.path, expected)])
-    if not landed:
+        installed = context.installer.install([Arrival(rel, fetched.path, expected)])
+    if not installed:
         raise SyncError(f"{rel} is being changed right now", hint="Sync again when that is done.")
     entry = replace(entry, sha256=fetched.sha256)
-    context.base.apply(known=[known_of(rel, entry, landed[0].signature, fetched.token, recorded)])
+    context.base.apply(
+        known=[known_of(rel, entry, installed[0].signature, fetched.token, recorded)]
+    )
     return True
