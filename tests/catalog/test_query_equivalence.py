@@ -22,7 +22,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swampstore.catalog.query import FIELDS, Plan, matcher, order_by, plan
+from swampstore.catalog.query.fields import FIELDS
+from swampstore.catalog.query.plan import Plan, matcher, plan
+from swampstore.catalog.query.projection import order_by
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -406,7 +408,8 @@ def test_sqlite_answers_with_an_index(predicate: str, access: str) -> None:
 def test_the_cel_library_is_imported_only_for_what_sql_cannot_answer() -> None:
     script = """
 import sys
-from swampstore.catalog.query import matcher, order_by, plan, projection
+from swampstore.catalog.query.plan import matcher, plan
+from swampstore.catalog.query.projection import order_by, projection
 found = plan('name.startsWith("a") && !(tags.env in ["a"]) || size(name) > 3 * version')
 assert matcher(found) is None
 order_by("createdAt desc")

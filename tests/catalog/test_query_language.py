@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from swampstore.catalog.query import FIELDS, Plan, matcher, order_by, plan, projection
+from swampstore.catalog.query.fields import FIELDS
+from swampstore.catalog.query.plan import Plan, matcher, plan
+from swampstore.catalog.query.projection import order_by, projection
 from swampstore.errors import QueryError
 
 RECORD: dict[str, Any] = {

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from swampstore.catalog.database import Rows
-from swampstore.catalog.query import matcher, order_by
-from swampstore.catalog.query import plan as plan_query
+from swampstore.catalog.query.plan import matcher, plan
+from swampstore.catalog.query.projection import order_by
 from swampstore.catalog.schema import COLUMNS, DDL, INSERT, Row, record_of, sql_limit
 from swampstore.catalog.words import mentions, rows_mentioning
 from swampstore.errors import QueryError
@@ -56,7 +56,7 @@ class Query:
             raise QueryError(f"the limit is {limit}", hint="Give a limit of 0 or more.")
         self.predicate = predicate
         self.limit = limit
-        self._plan = plan_query(predicate)
+        self._plan = plan(predicate)
         self._order = order_by(order) if order else ""
         self._word = word
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from swampstore.artifact import Artifact, html_table
 from swampstore.artifacts.metadata import is_json
-from swampstore.catalog.query import projection
+from swampstore.catalog.query.projection import projection
 from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query
 from swampstore.errors import MissingExtraError, QueryError, ValidationError
