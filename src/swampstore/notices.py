@@ -6,6 +6,7 @@ Notices are things worth saying that are no errors. They go to the logger `swamp
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     ord("\n"): "\\n",
@@ -42,6 +43,28 @@ def shell_word(text: str) -> str:
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + escaped(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
+
+
+def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known words that are spelled most like a word, the best first; often none.
+
+    >>> nearest("Sise", ["name", "size"])
+    ['size']
+    """
+    from difflib import get_close_matches  # which only a mistake needs
+
+    by_folded = {one.casefold(): one for one in known}
+    return [by_folded[one] for one in get_close_matches(word.casefold(), by_folded, count, 0.6)]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a question to end a sentence with, the space before it included, or nothing.
+
+    >>> did_you_mean("sise", ["name", "size"])
+    " Did you mean 'size'?"
+    """
+    found = nearest(word, known)
+    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 def notice(message: str, *details: object) -> None:

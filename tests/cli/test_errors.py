@@ -50,8 +50,8 @@ def test_a_directory_that_is_no_repository_is_an_error(cli: CommandLine, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dtaa"], "Did you mean 'data'?"),
-        (["data", "gte"], "Did you mean 'get'"),
+        (["dtaa"], "Did you mean `swampstore data`?"),
+        (["data", "gte"], "Did you mean `swampstore data get`?"),
         (["data", "get"], "Missing argument 'MODEL'"),
         (["data", "get", "a/b", "x", "--vrsion", "1"], "Did you mean"),
         (["data", "get", "a/b", "x", "--version", "0"], "--version"),

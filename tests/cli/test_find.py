@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from swampstore import Owner, Repo
-from swampstore.cli.rendering import size_text, values_text
+from swampstore.cli.data.query import values_listing
+from swampstore.cli.listing import RowOptions, write_rows
+from swampstore.cli.rendering import size_text
 from tests.conftest import FakeClock
 from tests.support.command_line import CommandLine, run_on_terminal
 
@@ -61,18 +63,17 @@ def test_query_json_of_a_select_holds_values(cli: CommandLine) -> None:
 def test_a_limit_that_was_reached_is_told(cli: CommandLine) -> None:
     assert cli("data", "query", "size > 0", "--limit", "3", "--json").json["limited"] is True
     assert cli("data", "query", "size > 0", "--limit", "4", "--json").json["limited"] is False
-    assert "1 result(s), limited" in cli("data", "query", "size > 0", "--limit", "1").out
+    assert "1 result, limited" in cli("data", "query", "size > 0", "--limit", "1").err
 
 
 def test_query_as_text_is_a_table(cli: CommandLine) -> None:
-    lines = cli("data", "query", 'modelName == "web"', "--order", "name").out.splitlines()
-    cells = [
-        [cell.strip() for cell in line.strip("┃│").replace("┃", "│").split("│")] for line in lines
-    ]
-    assert cells[1] == ["name", "modelName", "specName", "dataType", "version", "size"]
-    assert cells[3] == ["log", "web", "", "file", "1", "4 B"]
-    assert cells[4] == ["state", "web", "state", "resource", "1", "22 B"]
-    assert lines[-1] == "2 result(s)"
+    asked = ["data", "query", 'modelName == "web"', "--order", "name", "--format", "table"]
+    lines = cli(*asked).out.splitlines()
+    assert lines[0].split() == ["model", "name", "v", "size", "age", "type", "content", "spec"]
+    assert lines[1].split()[:5] == ["web", "log", "1", "4", "B"]
+    assert lines[2].split()[:5] == ["web", "state", "1", "22", "B"]
+    assert lines[2].split()[-3:] == ["resource", "json", "state"]
+    assert lines[-1] == "2 results"
 
 
 def test_the_table_names_namespaces_where_there_are_any(
@@ -80,17 +81,20 @@ def test_the_table_names_namespaces_where_there_are_any(
 ) -> None:
     monkeypatch.setenv("SWAMP_NAMESPACE", "infra")
     cli("data", "put", "a/b", "x", stdin=b"1")
-    assert "namespace" in cli("data", "query", 'name == "x"').out.splitlines()[1]
+    asked = cli("data", "query", 'name == "x"', "--format", "table")
+    assert "namespace" in asked.out.splitlines()[0]
 
 
 def test_a_query_without_results_says_so(cli: CommandLine) -> None:
-    assert cli("data", "query", 'name == "nope"').out == "0 result(s)\n"
+    outcome = cli("data", "query", 'name == "nope"')
+    assert (outcome.out, outcome.err) == ("", "0 results\n")
+    assert cli("data", "query", 'name == "nope"', "--format", "table").out == "0 results\n"
 
 
 def test_selected_values_stand_alone_on_standard_output(cli: CommandLine) -> None:
     outcome = cli("data", "query", "size > 0", "--select", "name", "--order", "name")
     assert outcome.out == "blob\nlog\nstate\n"
-    assert outcome.err == "3 result(s)\n"
+    assert outcome.err == ""
 
 
 def test_a_query_without_a_predicate_is_an_error_where_nobody_can_be_asked(
@@ -104,7 +108,7 @@ def test_a_query_without_a_predicate_asks_for_one_on_a_terminal(repo_dir: Path) 
     typed = b'name == "log"\n\nnonsense\nname == "blob"\n\x04'
     outcome = run_on_terminal("data", "query", repo=repo_dir, typed=typed)
     assert outcome.status == 0
-    assert outcome.out.count("1 result(s)") == 2
+    assert outcome.out.count("1 result\n") == 2
     assert "error: Unknown field nonsense" in outcome.out
 
 
@@ -189,8 +193,8 @@ def test_search_of_an_unknown_owner_type_lists_those_there_are(cli: CommandLine)
 
 
 def test_search_as_text_is_a_table_with_a_footer(cli: CommandLine) -> None:
-    assert cli("data", "search", "web").out.endswith("2 result(s)\n")
-    assert cli("data", "search", "nope").out == "0 result(s)\n"
+    assert cli("data", "search", "web", "--format", "table").out.endswith("2 results\n")
+    assert cli("data", "search", "nope", "--format", "table").out == "0 results\n"
 
 
 # How values look -------------------------------------------------------------------------------
@@ -213,20 +217,21 @@ def test_sizes_have_one_decimal_and_a_unit(size: int, text: str) -> None:
     assert size_text(size) == text
 
 
+def drawn(values: list[object]) -> str:
+    lines: list[str] = []
+    write_rows(values_listing(values), RowOptions(), "table", lines.append)
+    return "".join(lines)
+
+
 def test_values_that_are_not_maps_or_lists_are_one_per_line() -> None:
-    assert values_text([None, "a", 1, True, {"k": "ü"}]) == '\na\n1\ntrue\n{\n  "k": "ü"\n}'
+    assert drawn([None, "a", 1, True, {"k": "ü"}]) == '\na\n1\ntrue\n{\n  "k": "ü"\n}\n'
 
 
 def test_maps_become_a_table_with_the_keys_of_the_first_one() -> None:
-    lines = values_text([None, {"b": 1, "a": None}, {"a": "x", "c": 2}]).splitlines()
-    assert lines[1].split() == ["┃", "b", "┃", "a", "┃"]
-    assert [line.split() for line in lines[4:6]] == [
-        ["│", "1", "│", "│"],
-        ["│", "│", "x", "│"],
-    ]
+    lines = drawn([None, {"b": 1, "a": None}, {"a": "x", "c": 2}]).splitlines()
+    assert lines == ["b  a", "", "1", "   x"]
 
 
 def test_lists_become_a_table_with_numbered_columns() -> None:
-    lines = values_text([["a"], ["b", 2, [3]]]).splitlines()
-    assert lines[1].split() == ["┃", "1", "┃", "2", "┃", "3", "┃"]
-    assert lines[4].split() == ["│", "b", "│", "2", "│", "[3]", "│"]
+    lines = drawn([["a"], ["b", 2, [3]]]).splitlines()
+    assert lines == ["1  2  3", "a", "b  2  [3]"]

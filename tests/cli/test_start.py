@@ -61,6 +61,7 @@ READING = [
     ["get", "web", "state", "--json"],
     ["get", MODEL, "log", "--raw"],
     ["list", "web", "--json"],
+    ["list", "web", "--format", "table"],
     ["versions", "web", "state", "--json"],
     ["search", "stat", "--tag", "env=prod", "--since", "7d", "--model", "web", "--json"],
     ["query", 'modelName == "web" && size > 1 && name.startsWith("s")', "--json"],
@@ -122,7 +123,7 @@ def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
         "swampstore.errors",
         "swampstore.notices",
         "swampstore.cli",
-        *(f"swampstore.cli.{name}" for name in ("app", "command", "rendering")),
+        *(f"swampstore.cli.{name}" for name in ("app", "command", "listing", "rendering")),
         *(f"swampstore.cli.{name}" for name in ("running", "session")),
     }
 

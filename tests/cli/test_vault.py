@@ -214,7 +214,7 @@ def test_what_was_done_is_shown_with_filters(ops: CommandLine) -> None:
     assert len(ops("vault", "audit", "--limit", "1", "--json").json["events"]) == 1
     text = ops("vault", "audit").out
     assert "hunter" not in text
-    assert "4 events" in text
+    assert len(text.splitlines()) == 4
     assert ops("vault", "audit", "--since", "noon", "--json").error["code"] == "validation_failed"
 
 

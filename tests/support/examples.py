@@ -1,7 +1,8 @@
 """Running the examples of a page, and comparing what they print with what the page says.
 
 A page has a directory of its own, called `inventory`, which is a repository unless the page makes
-it one itself. In the expected output `...` stands for anything: within a line, or as a line of
+it one itself. Commands print to a terminal of 100 columns that cannot move its cursor, as readers
+of a page see it. In the expected output `...` stands for anything: within a line, or as a line of
 its own for any number of lines. Times and ids need not be the same, only be there; the number of
 spaces and the length of rules in tables do not count.
 """
@@ -10,10 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import fcntl
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,10 +30,12 @@ from tests.support.markdown_pages import Block, Page, Step, steps
 
 SHOWN_HOME = "/home/you"
 REPO = "inventory"
+COLUMNS = 100
 _PATIENCE = 60.0
 _VARIABLE = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z"), "<time>"),
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<id>"),
+    (re.compile(r"\b\d{1,3}(?:s|m|h|d|mo|y)\b"), "<age>"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"([─━])[─━]+"), r"\1"),
 )
@@ -37,18 +44,21 @@ _VARIABLE = (
 class Shell:
     """One bash for all commands of a page, so that variables and `cd` last."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, columns: int = COLUMNS) -> None:
         self._end = f"end-{uuid.uuid4()}"
         self._status = 0
+        ours, theirs = _terminal(columns)
+        self._screen = open(ours, encoding="utf-8", newline="")  # noqa: SIM115 - see close
         self._process = subprocess.Popen(
             ["bash", "--noprofile", "--norc"],
             cwd=home / REPO,
             env=_environment(home),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=theirs,
             stderr=subprocess.STDOUT,
             encoding="utf-8",
         )
+        os.close(theirs)
 
     def run(self, command: str) -> tuple[str, int]:
         """Return what a command prints, on either stream, and its exit status."""
@@ -64,17 +74,29 @@ class Shell:
 
     def _answer(self, command: str) -> tuple[str, int]:
         lines: list[str] = []
-        for line in _pipe(self._process.stdout):
-            if line.startswith(self._end):
-                self._status = int(line.split()[1])
-                return "".join(lines).removesuffix("\n"), self._status
-            lines.append(line)
+        with contextlib.suppress(OSError):  # that is how Linux says that nobody is there any more
+            for line in self._screen:
+                if line.startswith(self._end):
+                    self._status = int(line.split()[1])
+                    return "".join(lines).removesuffix("\n"), self._status
+                lines.append(line)
         raise AssertionError(f"{command} ended the shell, or took too long: {''.join(lines)}")
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            _pipe(pipe).close()
+        _pipe(self._process.stdin).close()
         self._process.wait()
+        self._screen.close()
+
+
+def _terminal(columns: int) -> tuple[int, int]:
+    """Return both ends of a terminal that shows what it is given, character by character."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    settings = termios.tcgetattr(theirs)
+    settings[1] &= ~termios.OPOST
+    settings[3] &= ~termios.ECHO
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    return ours, theirs
 
 
 def _pipe(stream: IO[str] | None) -> IO[str]:
@@ -84,7 +106,7 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
 
 def _environment(home: Path) -> dict[str, str]:
     # Without bytecode, each of the many commands would compile what changed since it was installed.
-    dropped = ("SWAMP", "PYTHONDONTWRITEBYTECODE")
+    dropped = ("SWAMP", "COLUMNS", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     programs = os.path.dirname(sys.executable)
     return kept | {
@@ -94,6 +116,7 @@ def _environment(home: Path) -> dict[str, str]:
         "PATH": f"{programs}:{os.environ['PATH']}",
         "LC_ALL": "C.UTF-8",
         "NO_COLOR": "1",
+        "TERM": "dumb",
         "SWAMPSTORE_FSYNC": "off",
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from swampstore.catalog.database import Rows
@@ -13,7 +13,7 @@ from swampstore.catalog.query.plan import matcher, plan
 from swampstore.catalog.query.projection import order_by
 from swampstore.catalog.schema import COLUMNS, DDL, INSERT, Row, record_of, sql_limit
 from swampstore.catalog.words import mentions, rows_mentioning
-from swampstore.errors import QueryError
+from swampstore.errors import CatalogError, QueryError
 
 _COLUMNS = ", ".join(f"c.{name}" for name in Row._fields)
 _BY_NUMBER = "c.rowid IN (SELECT value FROM json_each(?))"
@@ -34,6 +34,7 @@ _FEW_MENTIONS = 5_000
 # A tag leads unless something else leads to far fewer: its rows come in the order of time, and
 # rarely are all of them looked at.
 _RATHER = 4
+_PAGE = 500
 # Returns (attributes, content) of a row; both None if the content is not on this machine.
 LoadContent = Callable[[Row], tuple[Any, Any]]
 
@@ -140,6 +141,38 @@ class Query:
             return found
 
         return rows.read(answer if matches is None and not self._word else answer_by_row)
+
+    def stream(self, rows: Rows, load: LoadContent) -> Iterator[Row]:
+        """Yield the matching rows as `run` returns them, without holding more than a page.
+
+        Raises CatalogError if the catalog turns out to be damaged after the first page.
+        """
+        matches = matcher(self._plan)
+
+        def begin(db: sqlite3.Connection) -> tuple[sqlite3.Cursor, list[Any]]:
+            sql, params = self.statement(db)
+            limit = self.limit if matches is None else None
+            cursor = db.execute(f"{sql} LIMIT ?", (*params, sql_limit(limit)))
+            # What is damaged is usually met here, and healed.
+            return cursor, cursor.fetchmany(_PAGE)
+
+        cursor, page = rows.read(begin)
+        found = 0
+        with contextlib.closing(cursor):
+            while page:
+                for row in map(Row._make, page):
+                    if self.limit is not None and found >= self.limit:
+                        return
+                    if matches is None or matches(self._record(row, load)):
+                        found += 1
+                        yield row
+                try:
+                    page = cursor.fetchmany(_PAGE)
+                except sqlite3.Error as error:
+                    raise CatalogError(
+                        f"the catalog cannot be read to the end: {error}",
+                        hint="Run it again: a damaged catalog is made anew.",
+                    ) from error
 
     @property
     def needs_content(self) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import complete_model, limit_option, moment
-from swampstore.cli.rendering import counted, printable, table
+from swampstore.cli.listing import Column, Listing
+from swampstore.cli.options import complete_model, limit_option, moment, rows_options
+from swampstore.cli.rendering import age_text, counted, printable
 from swampstore.cli.session import Session
 from swampstore.errors import (
     AlreadyExistsError,
@@ -47,6 +48,7 @@ from swampstore.errors import (
 )
 @click.option("--kind", metavar="KIND", help="Only data, run, workflow, vault and so on.")
 @limit_option
+@rows_options
 @pass_session
 def list_(
     session: Session,
@@ -78,19 +80,15 @@ def list_(
     total = len(found)
     if limit is not None:
         found = found[max(0, total - limit) :]
-    rows = [
-        [one.timestamp, one.kind, printable(one.command), one.actor, _result(one.members)]
-        for one in found
-    ]
-    count = counted(total, "event")
-    session.show(
-        {"events": [one.to_json() for one in found], "total": total},
-        lambda: (
-            f"{table(['time', 'kind', 'command', 'actor', 'result'], rows)}\n{count}"
-            if rows
-            else count
-        ),
+    columns = (
+        Column("timestamp", lambda one: one.timestamp, age_text, right=True, heading="age"),
+        Column("kind", lambda one: one.kind, rank=2),
+        Column("command", lambda one: one.command),
+        Column("actor", lambda one: one.actor, rank=1),
+        Column("result", lambda one: _result(one.members)),
     )
+    listing = Listing(columns, found, lambda one: one.to_json(), lambda: counted(total, "event"))
+    session.show_rows(listing, lambda: {"events": [one.to_json() for one in found], "total": total})
 
 
 def _result(members: object) -> str:
@@ -107,9 +105,7 @@ def _result(members: object) -> str:
 # They look, or touch only what this machine can make anew; a sync carries what was told before.
 UNTOLD = frozenset(
     {
-        "init",
-        "completion",
-        "sync",
+        *("init", "completion", "help", "sync", "push", "pull", "ls", "status", "cat", "log"),
         *(f"data {name}" for name in ("get", "list", "versions", "query", "search", "hydrate")),
         *(f"catalog {name}" for name in ("status", "rebuild", "compact")),
         *(f"model {name}" for name in ("list", "show")),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.listing import Column, Listing
+from swampstore.cli.options import rows_options
 from swampstore.cli.rendering import (
     counted,
     fields,
@@ -17,7 +19,6 @@ from swampstore.cli.rendering import (
     printable,
     progress_shown,
     size_text,
-    table,
 )
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, BackupDamagedError, NewerFormatError, SwampstoreError
@@ -130,6 +131,7 @@ def _created_text(report: BackupReport, checked: VerifyReport | None) -> str:
     """
 )
 @place_argument
+@rows_options
 @pass_session
 def list_(session: Session, place: str) -> None:
     """List the backups in a place."""
@@ -140,27 +142,21 @@ def list_(session: Session, place: str) -> None:
                 found.append(opened.read(key))
             except (BackupDamagedError, NewerFormatError) as error:
                 damaged.append((key.id, error.message))
-    columns = ["id", "repository", "namespace", "files", "size", "left out", "source"]
-    rows = [
-        [
-            one.key.id,
-            one.key.repo_id,
-            one.key.namespace,
-            len(one.files),
-            size_text(one.size),
-            len(one.left_out),
-            one.origin.location,
-        ]
-        for one in found
-    ]
+    columns = (
+        Column("id", lambda one: one.key.id),
+        Column("repoId", lambda one: one.key.repo_id, rank=2, heading="repository"),
+        Column("namespace", lambda one: one.key.namespace, rank=3),
+        Column("files", lambda one: len(one.files), right=True),
+        Column("bytes", lambda one: one.size, size_text, right=True, heading="size"),
+        Column("leftOut", lambda one: len(one.left_out), right=True, rank=1, heading="left out"),
+        Column("source", lambda one: one.origin.location, rank=4),
+    )
     document = {
         "backups": [one.to_json() for one in found],
         "damaged": [{"id": key, "error": reason} for key, reason in damaged],
     }
-    right = ("files", "size", "left out")
-    session.show(
-        document, lambda: table(columns, rows, right=right) if rows else "There is no backup yet."
-    )
+    listing = Listing(columns, found, lambda one: one.to_json(), empty="There is no backup yet.")
+    session.show_rows(listing, lambda: document)
     for line in named_lines("cannot be read", damaged):
         session.note(line)
 

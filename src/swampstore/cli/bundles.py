@@ -9,8 +9,9 @@ import click
 
 from swampstore.bundles import Bundles
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import dry_run_option
-from swampstore.cli.rendering import counted, size_text, table
+from swampstore.cli.listing import Column, Listing, item, same
+from swampstore.cli.options import dry_run_option, rows_options
+from swampstore.cli.rendering import age_text, counted, size_text
 from swampstore.cli.session import Session
 from swampstore.clock import to_iso
 from swampstore.config import parse_size
@@ -35,6 +36,7 @@ class SizeParam(click.ParamType[int]):
     swampstore bundles list --json
     """
 )
+@rows_options
 @pass_session
 def list_(session: Session) -> None:
     """List the bundles of this machine, the one used last first."""
@@ -45,20 +47,21 @@ def list_(session: Session) -> None:
         (one.digest, one.size, to_iso(datetime.fromtimestamp(one.used_at, UTC))) for one in found
     ]
     total = sum(one.size for one in found)
-    document = {
+    document: dict[str, Any] = {
         "bundles": [{"digest": digest, "bytes": size, "usedAt": at} for digest, size, at in rows],
         "totalBytes": total,
         "maxBytes": cache.limit,
     }
-    shown = [[digest, size_text(size), at] for digest, size, at in rows]
     summary = (
         f"{counted(len(rows), 'bundle')}, {size_text(total)} of at most {size_text(cache.limit)}"
     )
-    columns = ["digest", "size", "used"]
-    session.show(
-        document,
-        lambda: f"{table(columns, shown, right=('size',))}\n{summary}" if rows else summary,
+    columns = (
+        Column("digest", item("digest")),
+        Column("bytes", item("bytes"), size_text, right=True, heading="size"),
+        Column("usedAt", item("usedAt"), age_text, right=True, heading="used"),
     )
+    listing = Listing(columns, document["bundles"], same, lambda: summary)
+    session.show_rows(listing, lambda: document)
 
 
 @command(

@@ -64,6 +64,10 @@ def _global_options() -> list[click.Parameter]:
             help="Use this datastore, such as filesystem:/path or s3://bucket/prefix."
             "  [default: SWAMP_DATASTORE, else as configured]",
         ),
+        GlobalOption("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else."),
+        GlobalOption(
+            "-v", "--verbose", is_flag=True, help="Tell what is used, and what it took; and stacks."
+        ),
     ]
 
 
@@ -71,6 +75,7 @@ class Command(click.Command):
     """A command with the global options, and examples at the end of its help."""
 
     def __init__(self, *args: Any, examples: str = "", **attrs: Any) -> None:
+        attrs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **attrs)
         self.params.extend(_global_options())
         self.examples = [line.strip() for line in examples.strip().splitlines()]
@@ -141,8 +146,19 @@ class Group(Command, click.Group):
         """Find the command that the arguments name, or suggest those that are spelled alike."""
         name = args[0]
         if name not in self.entries and not name.startswith("-") and not ctx.resilient_parsing:
-            raise click.exceptions.NoSuchCommand(name, possibilities=self.entries, ctx=ctx)
+            raise _no_such_command(name, self, ctx)
         return super().resolve_command(ctx, args)
+
+    def paths_to(self, name: str) -> list[str]:
+        """Return the commands below this one that have a name, in full, without importing any."""
+        found = []
+        for word, entry in self.entries.items():
+            if entry.place.startswith("app:"):
+                below = self.get_command(click.Context(self), word)
+                assert isinstance(below, Group)
+                found += [f"{word} {name}"] * (name in below.entries)
+                found += [f"{word} {path}" for path in below.paths_to(name)]
+        return found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, then the commands."""
@@ -160,3 +176,16 @@ class Group(Command, click.Group):
             if name.startswith(incomplete)
         ]
         return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _no_such_command(name: str, group: Group, context: click.Context) -> click.UsageError:
+    """Return the error for a word that is no command, with those that may have been meant."""
+    from swampstore.notices import nearest
+
+    path = context.command_path
+    meant = [f"{path} {one}" for one in nearest(name, group.entries)]
+    root = context.find_root()
+    if isinstance(root.command, Group) and not meant:
+        meant = [f"{root.command_path} {one}" for one in root.command.paths_to(name)]
+    question = f" Did you mean `{'` or `'.join(meant[:4])}`?" if meant else ""
+    return click.UsageError(f"No such command {name!r}.{question}", ctx=context)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import dry_run_option, model_argument, yes_option
-from swampstore.cli.rendering import counted, fields, named_lines, printable, size_text, table
+from swampstore.cli.listing import Column, Listing, item, same, table
+from swampstore.cli.options import dry_run_option, model_argument, rows_options, yes_option
+from swampstore.cli.rendering import age_text, counted, fields, named_lines, printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     swampstore model list --json
     """
 )
+@rows_options
 @pass_session
 def list_(session: Session) -> None:
     """List the models that have data or outputs."""
@@ -30,24 +32,34 @@ def list_(session: Session) -> None:
 
     with session.open_repo() as repo:
         found = list_models(repo)
-    columns = ["model", "modelName", "names", "versions", "size", "outputs", "lastChange"]
-    rows = [
-        [
-            one.model,
-            one.totals.name,
-            one.totals.data_names,
-            one.totals.versions,
-            size_text(one.totals.size),
-            one.outputs,
-            one.totals.last_change,
-        ]
-        for one in found
-    ]
-    right = ("names", "versions", "size", "outputs")
-    session.show(
-        {"models": [one.to_json() for one in found], "total": len(found)},
-        lambda: table(columns, rows, right=right) if rows else "No model has data or outputs yet.",
+    listing = Listing(
+        (*MODEL_COLUMNS, Column("outputs", item("outputs"), right=True, rank=3)),
+        [one.to_json() for one in found],
+        same,
+        lambda: counted(len(found), "model"),
+        "No model has data or outputs yet.",
+        MODEL_MEMBERS,
     )
+    session.show_rows(listing, lambda: {"models": listing.items, "total": len(found)})
+
+
+def _address(one: dict[str, Any]) -> str:
+    return f"{one['modelType']}/{one['modelId']}"
+
+
+# Of the items of `model list` and `ls`.
+MODEL_COLUMNS = (
+    Column("model", _address),
+    Column("modelName", lambda one: one["modelName"] or None, rank=1, heading="name"),
+    Column("dataNames", item("dataNames"), right=True, rank=2, heading="names"),
+    Column("versions", item("versions"), right=True, rank=4),
+    Column("bytes", item("bytes"), size_text, right=True, rank=3, heading="size"),
+    Column("lastChange", item("lastChange"), age_text, right=True, heading="age"),
+)
+MODEL_MEMBERS = (
+    *("modelType", "modelId", "modelName", "dataNames", "versions", "bytes", "lastChange"),
+    "outputs",
+)
 
 
 @command(

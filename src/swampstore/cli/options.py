@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.cli.listing import FORMATS
 from swampstore.cli.session import Session
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import ValidationError
@@ -133,3 +134,46 @@ engine_option = click.option(
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, help="Do not ask.")
+
+
+def _remember_rows(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Hand an option about rows to the session."""
+    if value:
+        session = context.find_root().ensure_object(Session)
+        setattr(session.rows, str(option.name), value)
+        if value == "json":
+            session.json = True
+
+
+class RowOption(click.Option):
+    """An option of every command that lists rows; the session knows about it."""
+
+    def __init__(self, *args: Any, **details: Any) -> None:
+        super().__init__(*args, expose_value=False, callback=_remember_rows, **details)
+
+
+def rows_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every command takes that lists rows."""
+    add = [
+        click.option(
+            "--format",
+            type=click.Choice(FORMATS),
+            cls=RowOption,
+            help="How rows are written.  [default: table, into a pipe tsv]",
+        ),
+        click.option(
+            "--fields",
+            metavar="A,B,C",
+            cls=RowOption,
+            help="Only these fields, in this order.",
+        ),
+        click.option(
+            "--wide",
+            is_flag=True,
+            cls=RowOption,
+            help="Show every column in full, however wide the terminal is.",
+        ),
+    ]
+    for option in reversed(add):
+        function = option(function)
+    return function

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import complete_model, limit_option, moment
-from swampstore.cli.rendering import counted, duration_text, fields, printable, table
+from swampstore.cli.listing import Column, Listing, item, same, table
+from swampstore.cli.options import complete_model, limit_option, moment, rows_options
+from swampstore.cli.rendering import age_text, counted, duration_text, fields, printable
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
 from swampstore.runs.outputs import Outputs, live_log
@@ -19,7 +20,6 @@ from swampstore.runs.tracker import Tracker
 if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.runs.outputs import Output
-    from swampstore.runs.summaries import Summary
 
 _PIECE = 1 << 16
 _PAUSE = 0.2
@@ -43,6 +43,7 @@ output_argument = click.argument("output_id", metavar="OUTPUT", help="An id, or 
 @click.option("--status", metavar="STATUS", help="Only succeeded, failed, cancelled or running.")
 @click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
 @limit_option
+@rows_options
 @pass_session
 def list_(
     session: Session,
@@ -68,28 +69,21 @@ def list_(
             since=moment(repo, "--since", since) if since is not None else None,
         )
         index.close()
-    session.show(
-        {"outputs": [one.to_json() for one in found], "total": total},
-        lambda: _list_text(found, total),
+    listing = Listing(
+        _COLUMNS, [one.to_json() for one in found], same, lambda: counted(total, "output")
     )
+    session.show_rows(listing, lambda: {"outputs": listing.items, "total": total})
 
 
-def _list_text(found: list[Summary], total: int) -> str:
-    rows = [
-        [
-            str(one.values["id"])[:8],
-            one.values["status"],
-            printable(f"{one.values['modelType']}/{one.values['modelId']}"),
-            printable(one.values["method"]),
-            one.values["startedAt"],
-            duration_text(one.values["durationMs"]),
-            printable(str(one.values["error"])[:60]),
-        ]
-        for one in found
-    ]
-    columns = ["output", "status", "model", "method", "started", "duration", "error"]
-    count = counted(total, "output")
-    return f"{table(columns, rows, right=('duration',))}\n{count}" if rows else count
+_COLUMNS = (
+    Column("id", item("id"), lambda text: text[:8], heading="output"),
+    Column("status", item("status")),
+    Column("model", lambda one: f"{one['modelType']}/{one['modelId']}"),
+    Column("method", item("method"), rank=1),
+    Column("startedAt", item("startedAt"), age_text, right=True, heading="age"),
+    Column("durationMs", item("durationMs"), duration_text, right=True, rank=3, heading="took"),
+    Column("error", item("error"), rank=2),
+)
 
 
 @command(

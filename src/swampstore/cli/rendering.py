@@ -1,4 +1,4 @@
-"""How results look as text: tables, blocks of fields, sizes; and how far long work is.
+"""How results look as text: blocks of fields, sizes, ages; and how far long work is.
 
 Progress goes to standard error: a bar on a terminal, JSON lines elsewhere. A phase that is done
 within a second says nothing.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -22,11 +23,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-    from swampstore.artifact import Artifact
     from swampstore.index.results import Progress, Step
 
 _UNITS = ("KB", "MB", "GB")
-_WIDE = 100_000
+_DAY = 86_400
+# From which number of seconds on an age is told in which unit.
+_AGES = (
+    (2 * 365 * _DAY, 365 * _DAY, "y"),
+    (60 * _DAY, 30 * _DAY, "mo"),
+    (_DAY, _DAY, "d"),
+    (3600, 3600, "h"),
+    (60, 60, "m"),
+)
 _NAMED = 20
 
 
@@ -58,6 +66,38 @@ def duration_text(milliseconds: int | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02} h"
 
 
+def age_text(moment: str) -> str:
+    """Return how long ago a moment was, as short as possible; as it is if it is none.
+
+    >>> age_text("1999-12-31T23:59:59.000Z")[-1], age_text("soon")
+    ('y', 'soon')
+    """
+    from datetime import UTC, datetime
+
+    try:
+        then = datetime.fromisoformat(moment)
+    except ValueError:
+        return moment
+    now = datetime.now(UTC)
+    seconds = (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
+    for least, length, unit in _AGES:
+        if seconds >= least:
+            return f"{seconds // length:.0f}{unit}"
+    return f"{max(seconds, 0):.0f}s"
+
+
+def type_text(content_type: str) -> str:
+    """Return a MIME type as people call it.
+
+    >>> type_text("application/json"), type_text("text/plain; charset=utf-8")
+    ('json', 'text')
+    """
+    kind = content_type.partition(";")[0].rpartition("/")[2].strip().lower()
+    for beginning in ("vnd.apache.", "vnd.", "x-"):
+        kind = kind.removeprefix(beginning)
+    return {"plain": "text", "octet-stream": "bytes"}.get(kind, kind)
+
+
 def printable(value: object) -> str:
     """Write a value so that no character in it can move the cursor or colour the terminal."""
     return escaped(value)
@@ -73,36 +113,6 @@ def fields(members: Mapping[str, object]) -> str:
     shown = {name: printable(value) for name, value in members.items() if value not in ("", None)}
     width = max(map(len, shown), default=0)
     return "\n".join(f"{name:{width}}  {value}" for name, value in shown.items())
-
-
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
-) -> str:
-    """Return a bordered table; the columns named in `right` are aligned to the right.
-
-    On a terminal it fits the width, elsewhere nothing is cut or wrapped.
-    """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table()
-    for column in columns:
-        drawn.add_column(
-            printable(column), justify="right" if column in right else "left", overflow="fold"
-        )
-    for row in rows:
-        drawn.add_row(*(Text(printable(value)) for value in row))
-    console = Console(
-        file=sys.stdout,
-        width=None if sys.stdout is not None and sys.stdout.isatty() else _WIDE,
-        markup=False,
-        emoji=False,
-        highlight=False,
-    )
-    with console.capture() as capture:
-        console.print(drawn)
-    return capture.get().rstrip("\n")
 
 
 def named_lines(what: str, found: Iterable[str | tuple[str, ...]]) -> list[str]:
@@ -121,74 +131,22 @@ def counted(number: int, noun: str) -> str:
 
 def footer_text(total: int, *, limited: bool) -> str:
     """Say how many results there are, and whether a limit may have kept others away."""
-    return f"{total} result(s)" + (", limited; there may be more" if limited else "")
-
-
-def records_text(artifacts: Sequence[Artifact], footer: str, is_namespaced: bool) -> str:
-    """Return the table of what a query or a search found, if anything, and the footer."""
-    if not artifacts:
-        return footer
-    columns = ["name", "modelName", "specName", "dataType", "version", "size"]
-    rows = [
-        [
-            row.data_name,
-            row.model_name,
-            row.spec_name,
-            row.data_type,
-            row.version,
-            size_text(row.size),
-        ]
-        for row in (artifact.row for artifact in artifacts)
-    ]
-    if is_namespaced and any(artifact.row.namespace for artifact in artifacts):
-        columns.insert(0, "namespace")
-        for line, artifact in zip(rows, artifacts, strict=True):
-            line.insert(0, artifact.row.namespace)
-    return f"{table(columns, rows, right=('version', 'size'))}\n{footer}"
-
-
-def values_text(values: Sequence[object]) -> str:
-    """Return projected values; the first one that is not null decides on their shape.
-
-    Maps become a table with the keys of that map, lists one with numbered columns, anything
-    else is one value per line.
-    """
-    first = next((value for value in values if value is not None), None)
-    if isinstance(first, dict):
-        keys = list(first)
-        cells = [
-            [row.get(key) for key in keys] if isinstance(row, dict) else [row] for row in values
-        ]
-        return table([str(key) for key in keys], [_cells(row, len(keys)) for row in cells])
-    if isinstance(first, list):
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        width = max(map(len, lists))
-        numbers = [str(number + 1) for number in range(width)]
-        return table(numbers, [_cells(row, width) for row in lists])
-    return "\n".join(printable_lines(_cell(value, indent=2)) for value in values)
-
-
-def _cells(values: Sequence[object], width: int) -> list[str]:
-    return [_cell(value) for value in values] + [""] * (width - len(values))
-
-
-def _cell(value: object, *, indent: int | None = None) -> str:
-    match value:
-        case None:
-            return ""
-        case str():
-            return value
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return counted(total, "result") + (", limited; there may be more" if limited else "")
 
 
 PATIENCE = 1.0
 
 
+def can_move() -> bool:
+    """Whether what is on standard error can be overwritten: it is a terminal, and no dumb one."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    return is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+
+
 @contextlib.contextmanager
 def progress_shown() -> Iterator[Progress]:
     """Yield what to call with each step of a long operation, from any thread."""
-    on_terminal = sys.stderr is not None and sys.stderr.isatty()
-    shown = ProgressBar() if on_terminal else ProgressLines()
+    shown = ProgressBar() if can_move() else ProgressLines()
     try:
         yield shown
     finally:

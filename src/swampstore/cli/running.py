@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
@@ -57,12 +58,20 @@ def run(root: click.Command, args: Sequence[str] | None = None) -> int:
 
 def _run(root: click.Command, arguments: list[str]) -> int:
     session = Session()
+    started = time.monotonic()
     try:
         with heard_signals(), root.make_context(PROGRAM, arguments, obj=session) as context:
             root.invoke(context)
         _flush()
     except BrokenPipeError:
         raise
+    except click.exceptions.NoArgsIsHelpError as request:
+        if session.json or request.ctx is None:
+            failure = _failure_of(request)
+            _report(failure, as_json=session.json)
+            return failure.status
+        click.echo(request.ctx.get_help())
+        return 0
     except click.exceptions.Exit as request:
         _audit(session, request.exit_code)
         return request.exit_code
@@ -71,9 +80,11 @@ def _run(root: click.Command, arguments: list[str]) -> int:
             # Parsing stopped before it told the session.
             session.json |= "--json" in _before_operands(arguments)
         failure = _failure_of(error)
-        _report(failure, as_json=session.json)
+        _report(failure, as_json=session.json, verbose=session.verbose)
         _audit(session, failure.status, error)
         return failure.status
+    if session.verbose:
+        session.tell_costs(time.monotonic() - started)
     if session.unpushed is None:
         _audit(session, 0)
         return 0
@@ -127,9 +138,10 @@ def _failure_of(error: BaseException) -> Failure:
     return failure
 
 
-def _report(failure: Failure, *, as_json: bool) -> None:
+def _report(failure: Failure, *, as_json: bool, verbose: bool = False) -> None:
     """Tell about a failure, within the `except` block that caught it."""
-    stack = _stack() if os.environ.get("SWAMP_DEBUG", "").lower() not in _OFF else None
+    is_debugging = verbose or os.environ.get("SWAMP_DEBUG", "").lower() not in _OFF
+    stack = _stack() if is_debugging else None
     if as_json:
         members = {
             "error": failure.message,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import limit_option
-from swampstore.cli.rendering import counted, duration_text, fields, printable, table
+from swampstore.cli.listing import Column, Listing
+from swampstore.cli.options import limit_option, rows_options
+from swampstore.cli.rendering import age_text, counted, duration_text, fields, printable
 from swampstore.cli.session import Session
 from swampstore.runs.reaping import record_of
 from swampstore.runs.summaries import select_runs
@@ -36,6 +37,7 @@ run_argument = click.argument("run_id", metavar="RUN", help="An id, or how it be
 @click.option("--running", is_flag=True, help="Only what goes on now.")
 @here_option
 @limit_option
+@rows_options
 @pass_session
 def list_(
     session: Session, predicate: str | None, running: bool, here: bool, limit: int | None
@@ -51,10 +53,11 @@ def list_(
         found = [run for run in found if not run.is_over and run.status != "lost"]
     total = len(found)
     shown = found if limit is None else found[:limit]
-    session.show(
-        {"runs": [run.to_json() for run in shown], "total": total},
-        lambda: _list_text(shown, total),
+    nothing = "" if total else "Nothing runs, and nothing ended lately."
+    listing = Listing(
+        _COLUMNS, shown, lambda run: run.to_json(), lambda: counted(total, "run"), nothing
     )
+    session.show_rows(listing, lambda: {"runs": [run.to_json() for run in shown], "total": total})
 
 
 def _runs(session: Session, tracker: Tracker, *, here: bool) -> Sequence[Run]:
@@ -67,26 +70,20 @@ def _runs(session: Session, tracker: Tracker, *, here: bool) -> Sequence[Run]:
         return tracker.list()
 
 
-def _list_text(runs: Sequence[Run], total: int) -> str:
-    if not runs:
-        return "Nothing runs, and nothing ended lately." if not total else counted(total, "run")
-    rows = [
-        [
-            run.id[:8],
-            run.status,
-            printable(_what(run)),
-            run.started_at,
-            duration_text(run.duration_ms),
-            printable(run.machine if not run.is_here else "here"),
-        ]
-        for run in runs
-    ]
-    columns = ["run", "status", "what", "started", "duration", "machine"]
-    return f"{table(columns, rows, right=('duration',))}\n{counted(total, 'run')}"
-
-
 def _what(run: Run) -> str:
     return f"{run.model} {run.method}" if run.model else run.workflow or run.method
+
+
+_COLUMNS = (
+    Column("id", lambda run: run.id, lambda text: text[:8], heading="run"),
+    Column("status", lambda run: run.status),
+    Column("what", _what),
+    Column("startedAt", lambda run: run.started_at, age_text, right=True, heading="age"),
+    Column(
+        "durationMs", lambda run: run.duration_ms, duration_text, right=True, rank=1, heading="took"
+    ),
+    Column("machine", lambda run: run.machine if not run.is_here else "here", rank=2),
+)
 
 
 @command(

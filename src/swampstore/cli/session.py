@@ -6,16 +6,21 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from swampstore.cli.listing import Listing, RowOptions, write_rows
 from swampstore.cli.rendering import printable_lines
 from swampstore.errors import SwampstoreError
 
 if TYPE_CHECKING:
     from swampstore.layout import ModelRef
     from swampstore.repo import Repo
+
+
+_TOGETHER = 200
 
 
 class ConfirmationError(SwampstoreError):
@@ -33,8 +38,11 @@ class Session:
 
     def __init__(self) -> None:
         self.json = False
+        self.quiet = False
+        self.verbose = False
         self.repo_dir: str | None = None
         self.datastore: str | None = None
+        self.rows = RowOptions()
         # Why what the command did is here and not on the remote, to be told after its result.
         self.unpushed: SwampstoreError | None = None
         # What the audit is told at the end, see `audit`.
@@ -49,7 +57,18 @@ class Session:
 
         self.repo = open_repo(self.repo_dir, datastore=self.datastore)
         self.repo.is_audited = True  # one event for the command will do
+        if self.verbose:
+            config = self.repo.config
+            self.note(f"repository {config.repo_dir}, {config.datastore_type} at {config.base}")
         return self.repo
+
+    def tell_costs(self, seconds: float) -> None:
+        """Say how long the command took, and what it asked of the remote."""
+        requests = ""
+        if self.repo is not None and "connection" in self.repo.__dict__:
+            tally = self.repo.connection.counting.tally()
+            requests = f", {sum(tally.requests.values())} requests"
+        self.note(f"{seconds:.2f} s{requests}")
 
     def catch_up(self, repo: Repo) -> None:
         """Before something is planned for everything, have what others pushed, if possible."""
@@ -86,8 +105,42 @@ class Session:
         else:
             write_output(f"{text()}\n")
 
+    def show_rows(self, listing: Listing, document: Callable[[], Any]) -> None:
+        """Print what is listed in the format that was asked for; `document` is for `--json`."""
+        form = self.rows.format_for(as_json=self.json)
+        if form == "json" and self.rows.fields is None:
+            write_output(json_bytes(document()))
+            return
+        self._write_rows(listing, form)
+
+    def _write_rows(self, listing: Listing, form: str) -> None:
+        with _gathering() as write:
+            write_rows(listing, self.rows, form, write)
+        # Who reads the rows in a file should hear what they do not say.
+        if form in {"tsv", "csv"} and listing.is_cut():
+            self.note(listing.footer())
+
+    def show_found(self, listing: Listing, found: Found) -> None:
+        """Print rows that come one by one, however many there are.
+
+        With `--json` they are the member `found.member` of a document that is written as they come.
+        """
+        form = self.rows.format_for(as_json=self.json)
+        if form != "json" or self.rows.fields is not None:
+            self._write_rows(listing, form)
+            return
+        with _gathering() as write:
+            _write_found(found, map(listing.record, listing.items), write)
+
+    @property
+    def is_read_by_people(self) -> bool:
+        """Whether rows go to a terminal, or are drawn as if they did."""
+        return self.rows.format_for(as_json=self.json) == "table"
+
     def note(self, message: str) -> None:
         """Tell something that is not part of the result, after what was shown before it."""
+        if self.quiet:
+            return
         if sys.stdout is not None:  # closed by whoever started us
             sys.stdout.flush()
         click.echo(printable_lines(message), err=True)
@@ -128,6 +181,59 @@ def write_output(data: str | bytes) -> None:
     while rest:
         # Without a buffer (PYTHONUNBUFFERED) a stream may take less than it is given.
         rest = rest[stream.buffer.write(rest) :]
+
+
+class Found(NamedTuple):
+    """A document around rows that come one by one; `after` is asked when all have come."""
+
+    before: dict[str, Any]
+    member: str
+    after: Callable[[], dict[str, Any]]
+
+
+@contextmanager
+def _gathering() -> Iterator[Callable[[str], None]]:
+    """Yield what writes text to standard output, much of it at once."""
+    parts: list[str] = []
+
+    def write(text: str) -> None:
+        parts.append(text)
+        if len(parts) >= _TOGETHER:
+            write_output("".join(parts))
+            parts.clear()
+
+    yield write
+    write_output("".join(parts))
+
+
+def _write_found(
+    found: Found, records: Iterable[dict[str, Any]], write: Callable[[str], None]
+) -> None:
+    rest = iter(records)
+    first = list(islice(rest, _TOGETHER))
+    if len(first) < _TOGETHER:
+        whole = {**found.before, found.member: first, **found.after()}
+        write_output(json_bytes(whole))
+        return
+    # The same document, written as it comes: by another library, as this one takes long to indent.
+    head = json_bytes(found.before).decode().rstrip("}\n ") if found.before else "{"
+    write(f"{head}{',' if found.before else ''}\n  {json.dumps(found.member)}: [")
+    comma = ""
+    for record in chain(first, rest):
+        write(f"{comma}\n    {_indented(record)}")
+        comma = ","
+    tail = json_bytes(found.after()).decode()
+    write(f"\n  ],{tail[1:]}")
+
+
+def _indented(record: Any) -> str:
+    import msgspec
+
+    try:
+        text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+    except (TypeError, ValueError):  # of no UTF-8, or of a number that is none
+        text = json_bytes(record).decode("utf-8", "surrogatepass").rstrip("\n")
+    return text.replace("\n", "\n    ")
 
 
 def json_bytes(document: Any) -> bytes:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import (
     TagParam,
     limit_option,
     moment,
+    rows_options,
     vault_argument,
     yes_option,
 )
-from swampstore.cli.rendering import counted, fields, printable, size_text, table
+from swampstore.cli.rendering import age_text, counted, fields, printable, size_text
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import ValidationError
 from swampstore.vaults import Vaults
@@ -221,6 +223,7 @@ def get(session: Session, vault: str, key: str, yes: bool) -> None:
     """
 )
 @click.argument("vault", required=False, help="The name of a vault.")
+@rows_options
 @pass_session
 def list_(session: Session, vault: str | None) -> None:
     """List the vaults, or the keys of one of them."""
@@ -238,20 +241,19 @@ def list_(session: Session, vault: str | None) -> None:
             {"path": one.path, "error": one.error.message, "code": one.error.code} for one in broken
         ],
     }
-    session.show(document, lambda: _vaults_text(known))
+    columns = (
+        Column("name", lambda one: one.name),
+        Column("type", lambda one: one.type),
+        Column("auditReads", lambda one: one.audit_reads, heading="reads audited", rank=2),
+        Column(
+            "createdAt", lambda one: one.created_at, age_text, right=True, heading="age", rank=1
+        ),
+    )
+    listing = Listing(columns, known, _described, lambda: counted(len(known), "vault"))
+    session.show_rows(listing, lambda: document)
     if not session.json:
         for one in broken:
             session.note(f"warning: {one.path} is left out: {one.error.message}")
-
-
-def _vaults_text(vaults: list[VaultConfig]) -> str:
-    count = counted(len(vaults), "vault")
-    if not vaults:
-        return count
-    rows = [
-        [one.name, one.type, "yes" if one.audit_reads else "", one.created_at] for one in vaults
-    ]
-    return f"{table(['name', 'type', 'reads audited', 'created'], rows)}\n{count}"
 
 
 @command(
@@ -431,6 +433,7 @@ def migrate(
 @click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
 @click.option("--until", metavar="AGE|TIME", help="Not younger than 7d, or before a time.")
 @limit_option
+@rows_options
 @pass_session
 def audit(session: Session, /, limit: int | None, **filters: str | None) -> None:
     """Show what was done with secrets, when and by whom; the newest last."""
@@ -449,10 +452,15 @@ def audit(session: Session, /, limit: int | None, **filters: str | None) -> None
     total = len(found)
     if limit is not None:
         found = found[max(0, total - limit) :]
-    rows = [[one.timestamp, one.action, one.vault, one.key, one.actor, one.caller] for one in found]
-    columns = ["time", "action", "vault", "key", "actor", "caller"]
-    count = counted(total, "event")
-    session.show(
-        {"events": [event.to_json() for event in found], "total": total},
-        lambda: f"{table(columns, rows)}\n{count}" if rows else count,
+    columns = (
+        Column("timestamp", lambda one: one.timestamp, age_text, right=True, heading="age"),
+        Column("action", lambda one: one.action),
+        Column("vault", lambda one: one.vault),
+        Column("key", lambda one: one.key),
+        Column("actor", lambda one: one.actor, rank=1),
+        Column("caller", lambda one: one.caller, rank=2),
+    )
+    listing = Listing(columns, found, lambda one: one.to_json(), lambda: counted(total, "event"))
+    session.show_rows(
+        listing, lambda: {"events": [event.to_json() for event in found], "total": total}
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import limit_option, tag_option
-from swampstore.cli.rendering import counted, fields, table
+from swampstore.cli.listing import Column, Listing, item, same
+from swampstore.cli.options import limit_option, rows_options, tag_option
+from swampstore.cli.rendering import age_text, counted, fields
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError
 
@@ -295,6 +296,7 @@ def _tried(known: Any, name: str) -> Workflow | SwampstoreError:
     swampstore workflow list --json
     """
 )
+@rows_options
 @pass_session
 def list_(session: Session) -> None:
     """List the workflows of the repository."""
@@ -316,17 +318,17 @@ def list_(session: Session) -> None:
         }
         for one in found
     ]
-    rows = [
-        [one["name"], one["jobs"], one["steps"], one["path"], one["description"] or ""]
-        for one in documents
-    ]
-    columns = ["name", "jobs", "steps", "file", "description"]
-    session.show(
-        {"workflows": documents, "broken": [one.path for one in broken]},
-        lambda: (
-            table(columns, rows, right=("jobs", "steps")) if rows else "There are no workflows."
-        ),
+    columns = (
+        Column("name", item("name")),
+        Column("jobs", item("jobs"), right=True, rank=3),
+        Column("steps", item("steps"), right=True, rank=2),
+        Column("path", item("path"), heading="file"),
+        Column("description", item("description"), rank=1),
     )
+    members = ("name", "id", "path", "description", "jobs", "steps", "tags")
+    listing = Listing(columns, documents, same, empty="There are no workflows.", members=members)
+    document = {"workflows": documents, "broken": [one.path for one in broken]}
+    session.show_rows(listing, lambda: document)
 
 
 @command(
@@ -338,6 +340,7 @@ def list_(session: Session) -> None:
 @click.argument("workflow", required=False, help="The name or id of a workflow.")
 @click.option("--status", metavar="WORD", help="Only runs with this status.")
 @limit_option
+@rows_options
 @pass_session
 def history(session: Session, workflow: str | None, status: str | None, limit: int | None) -> None:
     """List the runs of workflows, those that began last first."""
@@ -351,23 +354,29 @@ def history(session: Session, workflow: str | None, status: str | None, limit: i
             if workflow in (None, one.workflow_name, one.workflow_id)
             and status in (None, one.status)
         ][:limit]
-    rows = [
-        [
-            one.id[:8],
-            one.workflow_name,
-            one.status,
-            one.started_at,
-            duration_text(one.started_at, one.completed_at),
-            f"{one.progress['completed']}/{one.progress['total']}",
-            one.failed_step.name if one.failed_step else "",
-        ]
-        for one in found
-    ]
-    columns = ["run", "workflow", "status", "started", "took", "steps", "failed step"]
-    session.show(
-        {"runs": [_summary(one) for one in found]},
-        lambda: table(columns, rows, right=("took", "steps")) if rows else "There are no runs.",
+    columns = (
+        Column("id", lambda one: one.id, lambda text: text[:8], heading="run"),
+        Column("workflowName", lambda one: one.workflow_name, heading="workflow"),
+        Column("status", lambda one: one.status),
+        Column("startedAt", lambda one: one.started_at, age_text, right=True, heading="age"),
+        Column(
+            "took", lambda one: duration_text(one.started_at, one.completed_at), right=True, rank=3
+        ),
+        Column(
+            "steps",
+            lambda one: f"{one.progress['completed']}/{one.progress['total']}",
+            right=True,
+            rank=2,
+        ),
+        Column(
+            "failedStep",
+            lambda one: one.failed_step.name if one.failed_step else None,
+            rank=1,
+            heading="failed step",
+        ),
     )
+    listing = Listing(columns, found, _summary, empty="There are no runs.")
+    session.show_rows(listing, lambda: {"runs": [_summary(one) for one in found]})
 
 
 def _summary(record: RunRecord) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from swampstore.cli.rendering import printable
+from swampstore.cli.listing import terminal_width
+from swampstore.cli.rendering import can_move, printable
 from swampstore.clock import from_iso
 from swampstore.runs.workflow import events
 from swampstore.runs.workflow.events import Event, WorkflowListener
@@ -107,11 +108,10 @@ def _remark(step: Any) -> str:
 
 def _cut(line: str) -> str:
     """Cut a line that a terminal would wrap."""
-    if sys.stdout is None or not sys.stdout.isatty():
+    columns = terminal_width()
+    if columns is None:
         return line
-    from rich.console import Console
-
-    width = max(Console(file=sys.stdout).width - 1, 20)
+    width = max(columns - 1, 20)
     return line if len(line) <= width else f"{line[: width - 3]}..."
 
 
@@ -166,7 +166,7 @@ def listening(
     """Yield what tells, on standard error, how a run goes on."""
     if as_json:
         yield JsonLines(show_output=show_output)
-    elif sys.stderr is not None and sys.stderr.isatty() and not show_output:
+    elif can_move() and not show_output:
         with LiveTree(workflow) as tree:
             yield tree
     else:

@@ -33,7 +33,7 @@ _PARTITIONS = (
     " SELECT partition FROM one WHERE partition IS NOT NULL"
 )
 # Content of versions that is here as well as on the remote, where it can be had again.
-_HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
+HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
 _HELD_PAGE = 10_000  # each page is a look at every row
 _AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
 
@@ -141,12 +141,12 @@ class Base:
 
     def content_bytes(self) -> int:
         """Return the size of all content that is here and could be fetched again."""
-        return self._number(f"SELECT total(size) FROM known WHERE {_HELD_CONTENT}")
+        return self._number(f"SELECT total(size) FROM known WHERE {HELD_CONTENT}")
 
     def held_content(self) -> Iterator[list[Known]]:
         """Yield that content page by page, in the order in which it came."""
         sql = (
-            f"SELECT {_COLUMNS} FROM known WHERE {_HELD_CONTENT} AND (recorded, rel) > (?, ?)"
+            f"SELECT {_COLUMNS} FROM known WHERE {HELD_CONTENT} AND (recorded, rel) > (?, ?)"
             f" ORDER BY recorded, rel LIMIT {_HELD_PAGE}"
         )
         page = [_known(row) for row in self._rows(sql, (-1, ""))]

@@ -10,7 +10,7 @@ from typing import Any
 from swampstore.artifacts.content import There
 from swampstore.files.sqlite_file import view_sqlite
 from swampstore.formats import refuse_newer
-from swampstore.index.base import BASE
+from swampstore.index.base import BASE, HELD_CONTENT
 from swampstore.layout import METADATA
 
 _PAGE = 1000
@@ -69,6 +69,11 @@ class BaseView:
     def not_held(self) -> int:
         """Return how many files never came here: their content is fetched when it is read."""
         return int(self._first("SELECT count(*) FROM known WHERE held_inode IS NULL"))
+
+    def summary(self) -> dict[str, int]:
+        """Return how many files never came here, and the size of the content that is here."""
+        size = self._first(f"SELECT total(size) FROM known WHERE {HELD_CONTENT}")
+        return {"notHydrated": self.not_held(), "contentBytes": int(size)}
 
     def close(self) -> None:
         """Release the file."""

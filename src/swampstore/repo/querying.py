@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -177,6 +177,76 @@ def run_query(
             record["attributes"], record["content"] = load(row)
         values.append(project(record))
     return results(values)
+
+
+class Stream:
+    """What a query finds, one after the other; when all have come, how many there were."""
+
+    def __init__(self, found: Iterable[Any], limit: int | None) -> None:
+        self._found = found
+        self._limit = limit
+        self.total = 0
+        self.unhydrated = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for one in self._found:
+            self.total += 1
+            yield one
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit was given and reached."""
+        return self._limit is not None and self.total >= self._limit
+
+
+def stream_query(
+    repo: Repo,
+    predicate: str | None,
+    *,
+    select: str | None = None,
+    limit: int | None = None,
+    order: str | None = None,
+    hydrate: bool = False,
+) -> Stream:
+    """Return what `run_query` returns, without holding all of it, where that is possible.
+
+    What other namespaces hold is merged first, and what is fetched first is fetched in pages.
+    """
+    query = Query(predicate, order=order, limit=limit)
+    project = projection(select) if select is not None else None
+    own = repo.config.namespace
+    is_merged = repo.ephemeral or (repo.knows_others and query.namespace != own)
+    if is_merged or hydrate or query.namespace not in (None, own):
+        results = run_query(
+            repo, predicate, select=select, limit=limit, order=order, hydrate=hydrate
+        )
+        stream = Stream(results, limit)
+        stream.unhydrated = results.unhydrated
+        return stream
+    unhydrated: set[tuple[object, ...]] = set()
+
+    def load(row: Row) -> tuple[Any, Any]:
+        artifact = repo.artifact(row)
+        attributes, content = artifact.parsed()
+        if attributes is None and not artifact.is_too_large_to_parse:
+            unhydrated.add(row[:5])
+            stream.unhydrated = len(unhydrated)
+        return attributes, content
+
+    def found() -> Iterator[Any]:
+        for row in query.stream(repo.catalog.rows, load):
+            artifact = repo.artifact(row)
+            if project is None:
+                yield artifact
+                continue
+            record = artifact.record() | {"ns": row.namespace}
+            if project.needs_content:
+                record["attributes"], record["content"] = load(row)
+            yield project(record)
+
+    repo.ready(complete=True)
+    stream = Stream(found(), limit)
+    return stream
 
 
 def _judged_with_content(repo: Repo, query: Query, load: Any) -> list[Row]:

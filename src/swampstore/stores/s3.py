@@ -282,15 +282,16 @@ class UnfinishedUploads:
     def list(self) -> list[Unfinished]:
         """Return the uploads below the prefix, 1,000 at most. Raises StoreError."""
         prefix = f"{self._config.prefix}/" if self._config.prefix else ""
-        text = self._ask("GET", "", {"uploads": "", "prefix": prefix})
+        text = self.ask("GET", "", {"uploads": "", "prefix": prefix})
         return [_read(one, prefix) for one in _UPLOAD.findall(text)]
 
     def abort(self, one: Unfinished) -> None:
         """Remove what has arrived of an upload. Raises StoreError."""
         prefix = f"{self._config.prefix}/" if self._config.prefix else ""
-        self._ask("DELETE", prefix + one.key, {"uploadId": one.upload})
+        self.ask("DELETE", prefix + one.key, {"uploadId": one.upload})
 
-    def _ask(self, method: str, key: str, query: Mapping[str, str]) -> str:
+    def ask(self, method: str, key: str, query: Mapping[str, str]) -> str:
+        """Return what the bucket answers to a signed request; raise StoreError."""
         from obstore.exceptions import BaseError
 
         from swampstore.stores.signed_requests import SignedRequests
@@ -321,6 +322,17 @@ def unfinished_uploads(config: StoreConfig) -> UnfinishedUploads | None:
     if isinstance(config, S3Config) and config.credentials is not None:
         return UnfinishedUploads(config)
     return None
+
+
+def keeps_versions(config: StoreConfig) -> bool | None:
+    """Whether a bucket keeps what is overwritten or deleted; None if it does not tell."""
+    uploads = unfinished_uploads(config)
+    if uploads is None:
+        return None
+    try:
+        return "<Status>Enabled</Status>" in uploads.ask("GET", "", {"versioning": ""})
+    except StoreError:  # the credentials may be allowed less than that
+        return None
 
 
 def _read(text: str, prefix: str) -> Unfinished:

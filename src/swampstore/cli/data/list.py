@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.data import model_members
-from swampstore.cli.options import limit_option, model_argument, name_argument
-from swampstore.cli.rendering import counted, size_text, table
+from swampstore.cli.data import columns, model_members
+from swampstore.cli.listing import Listing
+from swampstore.cli.options import limit_option, model_argument, name_argument, rows_options
+from swampstore.cli.rendering import counted
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
 
+_LISTED = (
+    *(columns.MODEL, columns.NAME, columns.VERSION, columns.SIZE, columns.CREATED),
+    columns.CONTENT_TYPE,
+)
+_VERSION_COLUMNS = (
+    *(columns.VERSION._replace(heading="version"), columns.CREATED, columns.SIZE),
+    *(columns.CHECKSUM, columns.NOTE, columns.MODEL._replace(rank=6)),
+)
+_ITEM = ("id", "name", "version", "contentType", "type", "streaming", "size", "createdAt")
 _FIRST_GROUPS = ("log", "file", "resource", "data")
 
 
@@ -26,6 +36,7 @@ _FIRST_GROUPS = ("log", "file", "resource", "data")
 )
 @model_argument
 @click.option("--type", "data_type", metavar="TYPE", help="Only data with this tag `type`.")
+@rows_options
 @pass_session
 def list_data(session: Session, model: str, data_type: str | None) -> None:
     """List the data names of a model."""
@@ -45,7 +56,15 @@ def list_data(session: Session, model: str, data_type: str | None) -> None:
         for kind, group in groups.items()
     ]
     document["total"] = len(found)
-    session.show(document, lambda: _list_text(groups, len(found)))
+    listing = Listing(
+        (columns.DATA_TYPE._replace(name="type"), *_LISTED),
+        [artifact for group in groups.values() for artifact in group],
+        _item,
+        lambda: counted(len(found), "data name"),
+        "No data.",
+        tuple(_ITEM),
+    )
+    session.show_rows(listing, lambda: document)
 
 
 def _groups(artifacts: list[Artifact]) -> dict[str, list[Artifact]]:
@@ -70,25 +89,6 @@ def _item(artifact: Artifact) -> dict[str, Any]:
     }
 
 
-def _list_text(groups: dict[str, list[Artifact]], total: int) -> str:
-    rows = [
-        (
-            row.data_type,
-            row.data_name,
-            row.version,
-            size_text(row.size),
-            row.content_type,
-            row.created_at,
-        )
-        for group in groups.values()
-        for row in (artifact.row for artifact in group)
-    ]
-    if not rows:
-        return "No data."
-    columns = ("type", "name", "version", "size", "contentType", "createdAt")
-    return f"{table(columns, rows, right=('version', 'size'))}\n{counted(total, 'data name')}"
-
-
 @command(
     examples="""
     swampstore data versions aws/ec2/i-123 state
@@ -98,6 +98,7 @@ def _list_text(groups: dict[str, list[Artifact]], total: int) -> str:
 @model_argument
 @name_argument
 @limit_option
+@rows_options
 @pass_session
 def versions(session: Session, model: str, name: str, limit: int | None) -> None:
     """List the versions of a data name, newest first."""
@@ -111,7 +112,15 @@ def versions(session: Session, model: str, name: str, limit: int | None) -> None
         "versions": [_version(artifact) for artifact in shown],
         "total": total,
     }
-    session.show(document, lambda: _versions_text(shown, total))
+    more = f"{len(shown)} of " if len(shown) < total else ""
+    listing = Listing(
+        _VERSION_COLUMNS,
+        shown,
+        _version,
+        lambda: f"{more}{counted(total, 'version')}",
+        is_cut=lambda: bool(more),
+    )
+    session.show_rows(listing, lambda: document)
 
 
 def _version(artifact: Artifact) -> dict[str, Any]:
@@ -122,27 +131,3 @@ def _version(artifact: Artifact) -> dict[str, Any]:
         "checksum": artifact.checksum,
         "isLatest": artifact.is_latest,
     }
-
-
-def _versions_text(shown: list[Artifact], total: int) -> str:
-    rows = [
-        (
-            artifact.version,
-            artifact.row.created_at,
-            size_text(artifact.size),
-            (artifact.checksum or "")[:12],
-            _note(artifact),
-        )
-        for artifact in shown
-    ]
-    columns = ("version", "createdAt", "size", "checksum", "note")
-    drawn = table(columns, rows, right=("version", "size"))
-    more = f"{len(shown)} of " if len(shown) < total else ""
-    return f"{drawn}\n{more}{counted(total, 'version')}"
-
-
-def _note(artifact: Artifact) -> str:
-    row = artifact.row
-    gone = f"renamed to {row.renamed_to}" if row.renamed_to else "deleted"
-    notes = {"latest": artifact.is_latest, gone: artifact.is_deleted, "streaming": row.streaming}
-    return ", ".join(note for note, holds in notes.items() if holds)

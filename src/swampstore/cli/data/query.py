@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,16 +11,18 @@ import click
 from swampstore.artifacts.metadata import OWNER_TYPES, is_json
 from swampstore.catalog.query.tree import Literal, render
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import limit_option, moment, tag_option
-from swampstore.cli.rendering import counted, footer_text, records_text, values_text
-from swampstore.cli.session import Session
+from swampstore.cli.data.columns import FOUND, MEMBERS, NAMESPACE, artifact_record
+from swampstore.cli.listing import Column, Listing
+from swampstore.cli.options import limit_option, moment, rows_options, tag_option
+from swampstore.cli.rendering import counted, footer_text
+from swampstore.cli.session import Found, Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import split_namespace
-from swampstore.repo.querying import fetch_content, read_ahead, run_query
+from swampstore.repo.querying import fetch_content, read_ahead, run_query, stream_query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from swampstore.artifact import Artifact
     from swampstore.repo import Repo
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 @limit_option
 @click.option("--order", metavar="FIELDS", help="Sort by fields, such as 'createdAt desc, name'.")
 @click.option("--hydrate", is_flag=True, help="Fetch the content that is needed for the answer.")
+@rows_options
 @pass_session
 def query(
     session: Session,
@@ -59,41 +63,109 @@ def query(
 
 
 def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]) -> None:
-    results = repo.query(predicate, **wanted)
-    unhydrated = results.unhydrated
-    document: dict[str, Any] = {}
-    if session.json and wanted["select"] is None:
+    if session.json and session.rows.fields is None and wanted["select"] is None:
+        _answer_with_content(session, repo, predicate, wanted)
+        return
+    stream = stream_query(repo, predicate, **wanted)
+
+    def footer() -> str:
+        return footer_text(stream.total, limited=stream.limited)
+
+    def after() -> dict[str, Any]:
+        members = {"limited": stream.limited, "unhydrated": stream.unhydrated}
+        return {"total": stream.total} | members
+
+    def is_cut() -> bool:
+        return stream.limited or not stream.total
+
+    is_whole = wanted["select"] is None
+    listing = found_listing(repo, stream, footer) if is_whole else values_listing(stream)
+    listing = listing._replace(footer=footer, is_cut=is_cut)
+    session.show_found(listing, Found({}, "results", after))
+    if listing.is_plain and session.is_read_by_people:
+        session.note(footer())
+    note_unhydrated(session, repo, stream.unhydrated)
+
+
+def _answer_with_content(
+    session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
+) -> None:
+    """Print the document of a query: the records of artifacts, with their JSON content."""
+    stream = stream_query(repo, predicate, **wanted)
+    found: Iterable[Artifact] = stream
+    if wanted["hydrate"] or repo.knows_others:
+        every = list(stream)
         if wanted["hydrate"]:
-            fetch_content(repo, [found.row for found in results if is_json(found.content_type)])
-        records, missing = complete_records(read_ahead(repo, results))
-        unhydrated = max(unhydrated, missing)
-        document["predicate"] = predicate
-        document["results"] = records
-    else:
-        document["results"] = list(results)
-    document |= {"total": len(results), "limited": results.limited, "unhydrated": unhydrated}
-    footer = footer_text(len(results), limited=results.limited)
-    if wanted["select"] is None:
-        is_namespaced = bool(repo.config.namespace) or repo.knows_others
-        session.show(document, lambda: records_text(list(results), footer, is_namespaced))
-    else:
-        session.show(document, lambda: values_text(list(results)))
-        if not session.json:
-            session.note(footer)
-    note_unhydrated(session, repo, unhydrated)
+            fetch_content(repo, [one.row for one in every if is_json(one.content_type)])
+        found = read_ahead(repo, every)
+    missing = 0
+
+    def record(artifact: Artifact) -> dict[str, Any]:
+        nonlocal missing
+        told, is_missing = complete_record(artifact)
+        missing += is_missing
+        return told
+
+    def after() -> dict[str, Any]:
+        unhydrated = max(stream.unhydrated, missing)
+        return {"total": stream.total, "limited": stream.limited, "unhydrated": unhydrated}
+
+    listing = Listing(FOUND, found, record)
+    session.show_found(listing, Found({"predicate": predicate}, "results", after))
+    note_unhydrated(session, repo, max(stream.unhydrated, missing))
 
 
-def complete_records(artifacts: Iterable[Artifact]) -> tuple[list[dict[str, Any]], int]:
-    """Return records with their JSON content, and how many contents are not on this machine."""
-    records, missing = [], 0
-    for artifact in artifacts:
-        record = artifact.record(with_content=is_json(artifact.content_type))
-        is_absent = record.pop("attributes", "") is None
-        missing += is_absent and not artifact.is_too_large_to_parse
-        if record.get("content") is None:
-            record["content"] = ""
-        records.append(record)
-    return records, missing
+def found_listing(repo: Repo, found: Iterable[Artifact], footer: Callable[[], str]) -> Listing:
+    """Return the listing of what a query or a search found."""
+    columns = (NAMESPACE, *FOUND) if repo.config.namespace or repo.knows_others else FOUND
+    return Listing(columns, found, artifact_record, footer, members=MEMBERS)
+
+
+def values_listing(values: Iterable[Any]) -> Listing:
+    """Return the listing of projected values; the first one that is not null decides on its shape.
+
+    Maps become columns with the keys of that map, lists numbered ones, anything else is one value
+    per line.
+    """
+    rest = iter(values)
+    first = list(islice(rest, _PAGE))
+    every = chain(first, rest)
+    match next((value for value in first if value is not None), None):
+        case dict() as shape:
+            columns = [Column(str(key), _member(key)) for key in shape]
+        case list():
+            count = max(len(value) for value in first if isinstance(value, list))
+            columns = [Column(str(place + 1), _place(place, count)) for place in range(count)]
+        case _:
+            columns = [Column("value", lambda value: value)]
+            return Listing(columns, every, lambda value: value, is_plain=True)
+    members = [column.name for column in columns]
+    return Listing(columns, every, lambda value: value, members=members)
+
+
+def _member(key: Any) -> Callable[[Any], Any]:
+    return lambda row: row.get(key) if isinstance(row, dict) else row
+
+
+def _place(place: int, count: int) -> Callable[[Any], Any]:
+    """Return what has the item at a place; the last one has all that a longer list goes on with."""
+
+    def value(row: Any) -> Any:
+        items = row if isinstance(row, list) else [row]
+        if place + 1 == count and len(items) > count:
+            return items[place:]
+        return items[place] if place < len(items) else None
+
+    return value
+
+
+def complete_record(artifact: Artifact) -> tuple[dict[str, Any], bool]:
+    """Return a record with its JSON content, and whether that is not on this machine."""
+    record = artifact.record(with_content=is_json(artifact.content_type))
+    is_absent = record.pop("attributes", "") is None
+    if record.get("content") is None:
+        record["content"] = ""
+    return record, is_absent and not artifact.is_too_large_to_parse
 
 
 def note_unhydrated(session: Session, repo: Repo, count: int) -> None:
@@ -126,6 +198,7 @@ def _converse(session: Session, repo: Repo, wanted: dict[str, Any]) -> None:
                 session.note(f"hint: {error.hint}")
 
 
+_PAGE = 200
 _EQUALITIES = {
     "data_type": "dataType",
     "lifetime": "lifetime",
@@ -163,6 +236,7 @@ _EQUALITIES = {
     metavar="N",
     help="Show at most this many.",
 )
+@rows_options
 @pass_session
 def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> None:
     """Find artifacts by a word and by filters."""
@@ -179,8 +253,9 @@ def search(session: Session, /, q: str | None, limit: int, **filters: Any) -> No
         "unhydrated": results.unhydrated,
     }
     footer = footer_text(len(found), limited=results.limited)
-    is_namespaced = bool(repo.config.namespace) or repo.knows_others
-    session.show(document, lambda: records_text(found, footer, is_namespaced))
+    is_cut = results.limited or not found
+    listing = found_listing(repo, found, lambda: footer)
+    session.show_rows(listing._replace(is_cut=lambda: is_cut), lambda: document)
 
 
 def _predicate(repo: Repo, filters: dict[str, Any]) -> str | None:

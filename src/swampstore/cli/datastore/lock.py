@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import complete_model
-from swampstore.cli.rendering import printable, table
+from swampstore.cli.listing import Column, Listing, item, same
+from swampstore.cli.options import complete_model, rows_options
+from swampstore.cli.rendering import printable
 from swampstore.cli.session import Session
 from swampstore.clock import to_iso
 from swampstore.layout import ModelRef
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from swampstore.locks.inspection import LockState
     from swampstore.locks.manager import LockManager
 
-_COLUMNS = ("lock", "holder", "host", "pid", "since", "age", "stale")
-
 
 @command(
     examples="""
@@ -27,12 +26,14 @@ _COLUMNS = ("lock", "holder", "host", "pid", "since", "age", "stale")
     swampstore datastore lock status --json
     """
 )
+@rows_options
 @pass_session
 def status(session: Session) -> None:
     """Show who has locked what."""
     with session.open_repo() as repo:
         found = [_document(scope, state) for scope, state in _all_locks(repo.locks)]
-    session.show({"locks": found}, lambda: _status_text(found))
+    listing = Listing(_COLUMNS, found, same, empty="Nothing is locked.")
+    session.show_rows(listing, lambda: {"locks": found})
 
 
 def _all_locks(locks: LockManager) -> list[tuple[str, LockState]]:
@@ -63,22 +64,15 @@ def _document(scope: str, state: LockState) -> dict[str, Any]:
     }
 
 
-def _status_text(found: list[dict[str, Any]]) -> str:
-    if not found:
-        return "Nothing is locked."
-    rows = [
-        [
-            one.get("model", one["scope"]),
-            one["holder"] or "cannot be read",
-            one["hostname"] or "",
-            one["pid"] or "",
-            one["since"] or "",
-            f"{one['age']:.0f} s",
-            "yes" if one["stale"] else "no",
-        ]
-        for one in found
-    ]
-    return table(_COLUMNS, rows, right=("pid", "age"))
+_COLUMNS = (
+    Column("model", lambda one: one.get("model", one["scope"]), heading="lock"),
+    Column("holder", lambda one: one["holder"] or "cannot be read"),
+    Column("hostname", item("hostname"), rank=2, heading="host"),
+    Column("pid", item("pid"), right=True, rank=1),
+    Column("since", item("since"), rank=3),
+    Column("age", item("age"), lambda age: f"{age:.0f} s", right=True),
+    Column("stale", item("stale"), lambda stale: "yes" if stale else "no"),
+)
 
 
 @command(

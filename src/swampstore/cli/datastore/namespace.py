@@ -9,8 +9,9 @@ import click
 
 from swampstore.catalog.export import EXPORT
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import timeout_option
-from swampstore.cli.rendering import counted, printable, progress_shown, size_text, table
+from swampstore.cli.listing import Column, Listing, item, same, table
+from swampstore.cli.options import rows_options, timeout_option
+from swampstore.cli.rendering import age_text, counted, printable, progress_shown, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError
 from swampstore.namespaces import list_namespaces
@@ -23,7 +24,6 @@ from swampstore.relocate.namespace import (
 )
 
 if TYPE_CHECKING:
-    from swampstore.namespaces import Manifest
     from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.relocate.namespace import Migration, NamespaceSet, NamespaceUnset
 
@@ -109,26 +109,21 @@ def _unset_text(done: NamespaceUnset) -> str:
     swampstore datastore namespace list --json
     """
 )
+@rows_options
 @pass_session
 def list_(session: Session) -> None:
     """List who has which namespace of the datastore."""
     with session.open_repo() as repo:
         found, current = list_namespaces(repo), repo.config.namespace
     members = [one.to_json() | {"isCurrent": one.namespace == current} for one in found]
-    session.show(
-        {"namespaces": members, "currentNamespace": current or None},
-        lambda: _list_text(found, current),
+    columns = (
+        Column("namespace", item("namespace")),
+        Column("repoId", item("repoId"), rank=1),
+        Column("registeredAt", item("registeredAt"), age_text, right=True, heading="age", rank=2),
+        Column("isCurrent", item("isCurrent"), heading="current"),
     )
-
-
-def _list_text(found: list[Manifest], current: str) -> str:
-    if not found:
-        return "No namespace is registered."
-    rows = [
-        [one.namespace, one.repo_id, one.registered_at, "yes" if one.namespace == current else ""]
-        for one in found
-    ]
-    return table(["namespace", "repoId", "registeredAt", "current"], rows)
+    listing = Listing(columns, members, same, empty="No namespace is registered.")
+    session.show_rows(listing, lambda: {"namespaces": members, "currentNamespace": current or None})
 
 
 @command(

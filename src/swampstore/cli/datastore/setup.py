@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.listing import table
 from swampstore.cli.options import timeout_option
 from swampstore.cli.rendering import (
     counted,
@@ -16,7 +17,6 @@ from swampstore.cli.rendering import (
     printable,
     progress_shown,
     size_text,
-    table,
 )
 from swampstore.cli.session import Session
 from swampstore.config import parse_size

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.listing import table
 from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, master_option
-from swampstore.cli.rendering import counted, progress_shown, size_text, table
+from swampstore.cli.rendering import counted, progress_shown, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 from swampstore.pipeline.schemas import write_findings
