@@ -151,7 +151,7 @@ class Query:
 
         def begin(db: sqlite3.Connection) -> tuple[sqlite3.Cursor, list[Any]]:
             sql, params = self.statement(db)
-            limit = self.limit if matches is None else None
+            limit = self.limit if matches is None and not self._word else None
             cursor = db.execute(f"{sql} LIMIT ?", (*params, sql_limit(limit)))
             # What is damaged is usually met here, and healed.
             return cursor, cursor.fetchmany(_PAGE)
@@ -163,6 +163,8 @@ class Query:
                 for row in map(Row._make, page):
                     if self.limit is not None and found >= self.limit:
                         return
+                    if self._word and not mentions(row, self._word):
+                        continue
                     if matches is None or matches(self._record(row, load)):
                         found += 1
                         yield row
