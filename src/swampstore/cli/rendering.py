@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -72,8 +73,6 @@ def age_text(moment: str) -> str:
     >>> age_text("1999-12-31T23:59:59.000Z")[-1], age_text("soon")
     ('y', 'soon')
     """
-    from datetime import UTC, datetime
-
     try:
         then = datetime.fromisoformat(moment)
     except ValueError:
