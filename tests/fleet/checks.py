@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.path_kinds import unit_of
 from swampstore.index.removals import REMOVALS
-from swampstore.pipeline.verify.kinds import OF_DOCUMENTS, STALE_SHARD, UNLISTED_SHARD
+from swampstore.pipeline.verify.kinds import (
+    DANGLING_LATEST,
+    MISSING_CONTENT,
+    MISSING_LATEST,
+    MISSING_METADATA,
+    MISSING_OBJECT,
+    OF_DOCUMENTS,
+    STALE_SHARD,
+    UNLISTED_SHARD,
+)
+from swampstore.pipeline.verify.rules import Problem
 from tests.fleet import verdict
 from tests.fleet.bucket import BUCKETS
 from tests.fleet.documents import index_of
@@ -17,12 +30,30 @@ from tests.fleet.places import Place
 from tests.fleet.world import Violation
 
 
+class Named(NamedTuple):
+    """What an entry of the index says of a path."""
+
+    rel: str
+    size: int
+    sha256: str | None
+
+
+def named_in(objects: Mapping[str, bytes]) -> set[Named]:
+    """Return what the index says; raise Violation if it is not whole."""
+    return {
+        Named(rel, entry["size"], entry.get("sha256")) for rel, entry in index_of(objects).items()
+    }
+
+
 @dataclass
 class Past:
     """What has happened in a run that explains what is left lying about.
 
     `is_rough` says that something failed or was killed, `excused` are the notes of removals that
-    whoever left them has forgotten.
+    whoever left them has forgotten. `named` is what the index said before documents of it were
+    lost; `revived` are entries without an object that another client wrote after that, because it
+    took what was left, an index of long ago, for the current one. Nobody can tell whether somebody
+    still has their content, so they stay, and verify tells of them.
     """
 
     is_rough: bool = False
@@ -30,6 +61,9 @@ class Past:
     has_lost_documents: bool = False
     has_foreign: bool = False
     excused: set[str] = field(default_factory=set)
+    named: set[Named] = field(default_factory=set)
+    revived: set[Named] = field(default_factory=set)
+    lost_objects: set[str] = field(default_factory=set)
 
 
 def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
@@ -41,12 +75,14 @@ def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
             raise Violation("disagreement", f"{first} and {name} differ in {differ}")
 
 
-def check_index(place: Place, found: list[Found]) -> None:
+def check_index(place: Place, found: list[Found], past: Past) -> None:
     """The index names each object once, with its size and hash, and nothing that is not there."""
     objects = place.objects()
     entries = index_of(objects)
     for rel, entry in entries.items():
         data = objects.get(rel)
+        if data is None and Named(rel, entry["size"], entry.get("sha256")) in past.revived:
+            continue
         if data is None:
             raise Violation("dangling", f"{rel} is named, and not there")
         digest = entry.get("sha256")
@@ -70,13 +106,30 @@ def check_verdict(place: Place, past: Past) -> None:
         excused.add(UNLISTED_SHARD)  # nobody reads it there, and whoever commits next lists it
     if past.has_foreign:
         excused.add(STALE_SHARD)
+    found = verdict.findings(BUCKETS[place.target], place.namespace)
+    told = _told_of_revived(place, past, found)
     bad = [
         f"{one.kind} {one.rel} {one.detail}".rstrip()
-        for one in verdict.findings(BUCKETS[place.target], place.namespace)
-        if verdict.severity(one) in serious and one.kind not in excused
+        for one in found
+        if verdict.severity(one) in serious and one.kind not in excused and one not in told
     ]
     if bad:
         raise Violation("verify", "; ".join(bad))
+
+
+def _told_of_revived(place: Place, past: Past, found: list[Problem]) -> list[Problem]:
+    """Return what is said of entries that another client has revived; each of them must be told.
+
+    A version of which an entry is all there is has no metadata either, or content, or `latest`.
+    """
+    objects = place.objects()
+    dangling = {one.rel for one in named_in(objects) & past.revived if one.rel not in objects}
+    told = [one for one in found if one.kind == MISSING_OBJECT and one.rel in dangling]
+    if missing := dangling - {one.rel for one in told}:
+        raise Violation("verify", f"says nothing of {sorted(missing)}")
+    units = {unit_of(rel) for rel in dangling}
+    follows = {MISSING_METADATA, MISSING_CONTENT, MISSING_LATEST, DANGLING_LATEST}
+    return [*told, *(one for one in found if one.kind in follows and unit_of(one.rel) in units)]
 
 
 def _is_told_by_monolith(place: Place) -> bool:

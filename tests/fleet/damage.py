@@ -18,6 +18,7 @@ from swampstore.index.base import BASE
 from swampstore.layout import METADATA, SIDECAR
 from swampstore.repo.open import CATALOG
 from swampstore.sync.journal import JOURNAL
+from tests.fleet.checks import named_in
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Oracle
 from tests.fleet.world import REPO_ID, Violation
@@ -132,6 +133,8 @@ def _on_remote(
         fleet.world.tell(f"--- damage remote: {chosen}")
         if not chosen[0].startswith("data/"):
             _lose_index(fleet)
+        else:
+            fleet.past.lost_objects.update(chosen)
         for key in chosen:
             del fleet.bucket.objects[key]
         for machine in fleet.machines:
@@ -145,6 +148,8 @@ def _lose_index(fleet: Fleet) -> None:
     """An index is about to be lost: whatever anybody still has counts as new from now on."""
     oracle = fleet.oracle
     oracle.is_index_lost = fleet.past.has_lost_documents = True
+    with contextlib.suppress(Violation):  # a part of it is lost already
+        fleet.past.named = named_in({key: one.data for key, one in fleet.bucket.objects.items()})
     for machine in fleet.machines:
         outcome = machine.now(partial(machine.look, contents=False))
         machine.actor.outcome = None

@@ -278,7 +278,7 @@ class Fleet:
             return
         checks.check_agreement(seen)
         if place.is_remote:
-            checks.check_index(place, seen[0][1])
+            checks.check_index(place, seen[0][1], self.past)
             checks.check_verdict(place, self.past)
             # Whoever has moved away may have left some, and who syncs in full comes across them.
             has_forgotten = oracle.is_index_lost or oracle.forgot or len(self.places.oracles) > 1

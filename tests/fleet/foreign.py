@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -17,8 +18,9 @@ from swampstore.clock import from_iso, to_iso
 from swampstore.errors import LockTimeoutError
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
+from tests.fleet.checks import named_in
 from tests.fleet.oracle import WORK
-from tests.fleet.world import REPO_ID, Actor, World
+from tests.fleet.world import REPO_ID, Actor, Violation, World
 from tests.support.old_client import OldClient, OldPeer
 
 if TYPE_CHECKING:
@@ -89,10 +91,24 @@ def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) ->
         if world.now > end:
             raise LockTimeoutError("the peer gives up", hint="")
         actor.wait(1.0)
-    work(OldPeer(store))
+    try:
+        work(OldPeer(store))
+    finally:
+        _note_revived(fleet)
     held = json.loads(store.get(LOCK).data)
     if held["nonce"] == nonce:
         store.delete(LOCK)
+
+
+def _note_revived(fleet: Fleet) -> None:
+    """Note entries without an object that it has just written, after documents were lost."""
+    if not fleet.oracle.is_index_lost:
+        return
+    objects = {key: one.data for key, one in fleet.bucket.objects.items()}
+    with contextlib.suppress(Violation):  # readers do not believe it
+        written = named_in(objects) - fleet.past.named
+        gone = {one for one in written if one.rel not in objects}
+        fleet.past.revived |= {one for one in gone if one.rel not in fleet.past.lost_objects}
 
 
 def _entries(peer: OldPeer) -> tuple[dict[str, Any], int]:

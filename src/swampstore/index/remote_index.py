@@ -248,7 +248,12 @@ class RemoteIndex:
         self._snapshot = snapshot
         if not snapshot.exists:
             return None
-        return version_of(snapshot.version).lost_partitions(snapshot, stored)
+        version = version_of(snapshot.version)
+        lost = version.lost_partitions(snapshot, stored)
+        if lost is not None:
+            return lost
+        self._snapshot = version.with_left_out(self._context, snapshot)
+        return None if self._snapshot is snapshot else set()
 
     def is_first_commit_unfinished(self) -> bool:
         """Whether whoever made the index was stopped before it could write `_meta.json`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import TypeVar
 
 from swampstore.clock import to_iso
 from swampstore.index.base import Base, Known
@@ -25,6 +26,7 @@ from swampstore.index.format import (
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.matching import Matching, contents_of
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
+from swampstore.index.path_kinds import is_marker, unit_of
 from swampstore.index.path_map import Names
 from swampstore.index.removals import Notes, read_notes
 from swampstore.index.state import (
@@ -40,6 +42,7 @@ from swampstore.index.versions import known_version
 from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 
+_T = TypeVar("_T")
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
 
@@ -118,6 +121,28 @@ class Recovery:
                 entries = {**document(found[partition]).entries, **entries}
         made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
         return replace(snapshot, exists=bool(entries), discovered=made)
+
+    def with_left_out(self, snapshot: MetaSnapshot, monolith: StoredDocument) -> MetaSnapshot:
+        """Return a version 1 remote with the versions that a monolith leaves out, and shards name.
+
+        Whatever is in a shard was in a monolith before. If it is not any more, it was deleted, and
+        its objects are gone or noted; or the monolith was lost, and a client that takes that for an
+        empty one has written it with its own entries alone.
+        """
+        listed = self._listed("")
+        files = self._payload(listed)
+        shards = dict(self._documents.shards(self._documents.shards_among(listed.values())))
+        named = document(monolith).entries
+        left = {
+            rel: raw for rel, raw in self._told(files, listed, shards).items() if rel not in named
+        }
+        whole = _versions(left)
+        names = {unit_of(rel) for rel in whole}
+        markers = {rel for rel in left if is_marker(rel) and unit_of(rel) in names}
+        if not whole:
+            return snapshot
+        found = {rel: raw for rel, raw in left.items() if rel in whole or rel in markers}
+        return replace(snapshot, discovered=_made_of({**named, **found}, monolith))
 
     def _sharded(
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
@@ -379,7 +404,7 @@ def _made_of(
     )
 
 
-def _versions(files: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+def _versions(files: Mapping[str, _T]) -> dict[str, _T]:
     """Return the files of versions of which both metadata and content are there."""
     pairs = ((rel, raw) for rel, raw in contents_of(files).items() if raw in files)
     return {one: files[one] for pair in pairs for one in pair}

@@ -108,6 +108,14 @@ class IndexVersion(ABC):
         An empty set: something is lost that is no shard.
         """
 
+    def with_left_out(self, context: IndexContext, snapshot: MetaSnapshot) -> MetaSnapshot:
+        """Return what was seen, with entries that somebody has left out of a lost document.
+
+        Where there are none, or nobody can tell, that is what was seen. Costs a listing.
+        """
+        del context
+        return snapshot
+
     # Noticing changes ----------------------------------------------------------------------------
 
     @abstractmethod

@@ -87,6 +87,13 @@ class Version1(IndexVersion):
         del snapshot
         return None if MONOLITH_KEY in stored else set()
 
+    def with_left_out(self, context: IndexContext, snapshot: MetaSnapshot) -> MetaSnapshot:
+        """Look into the shards, if they are not those of the monolith: another client wrote it."""
+        found = context.copy.monolith() if snapshot.discovered is None else StoredDocument()
+        if found.doc is None or snapshot.agrees_with(found.etag):
+            return snapshot
+        return context.recovery.with_left_out(snapshot, found)
+
     # Noticing changes ----------------------------------------------------------------------------
 
     def is_unchanged(self, watch: Watch, agreed: Fingerprint) -> bool:

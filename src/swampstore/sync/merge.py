@@ -247,6 +247,16 @@ def has_object(context: SyncContext, rel: str) -> bool:
     return True
 
 
+def has_content(context: SyncContext, rel: str, size: int, sha256: str | None) -> bool:
+    """Whether an object has this content, whatever the index says. Reads one of that size."""
+    try:
+        if sha256 is None or context.store.head(context.names.remote(rel)).size != size:
+            return False
+    except ObjectNotFoundError:
+        return False
+    return remote_sha256(context, rel) == sha256
+
+
 def describe_one_artifact(context: SyncContext, rel: str) -> bool:
     """Whether our `metadata.yaml` and the remote's of the same path have the same id.
 
@@ -272,12 +282,43 @@ def local_marker(context: SyncContext, rel: str) -> int:
 def repair_marker(context: SyncContext, name_rel: str) -> None:
     """Let the `latest` marker of a data name in the cache name its highest complete version."""
     versions = local_versions(context, name_rel)
-    newest = latest_of(versions, lambda one: _may_be_latest(context, f"{name_rel}/{one}"))
+    newest = latest_of(versions, lambda one: _is_whole(context, f"{name_rel}/{one}"))
     if not is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
         context.installer.repoint(name_rel, {one for one in versions if one > newest})
 
 
-def _may_be_latest(context: SyncContext, version_rel: str) -> bool:
+def empty_shells(context: SyncContext, name_rel: str) -> list[str]:
+    """Return metadata that is all there is of a version which is here under another number.
+
+    Its content was evicted, the base is lost, and others have given the version another number
+    meanwhile: nobody will ever have content for this one.
+    """
+    rels = [f"{name_rel}/{one}" for one in local_versions(context, name_rel)]
+    whole = [rel for rel in rels if _is_whole(context, rel)]
+    shells = [
+        rel
+        for rel in rels
+        if rel not in whole
+        and _is_committed(context, rel)
+        and not is_content_here(context.names, rel)
+        and context.base.get(f"{rel}/{METADATA}") is None
+    ]
+    if not shells:
+        return []
+    ids = {_id(context, rel) for rel in whole} - {None}
+    return [f"{rel}/{METADATA}" for rel in shells if _id(context, rel) in ids]
+
+
+def _id(context: SyncContext, version_rel: str) -> str | None:
+    path = context.names.local(f"{version_rel}/{METADATA}")
+    try:
+        with disk_errors(path):
+            return decode(read_file(path) or b"", path).id
+    except MetadataError:
+        return None
+
+
+def _is_whole(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
     if not _is_committed(context, version_rel):
         return False

@@ -8,6 +8,7 @@ remembered when all of it is.
 from __future__ import annotations
 
 from swampstore.errors import DiskError, MetadataError, ValidationError
+from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
@@ -62,6 +63,7 @@ class Pull:
         transfer.run()
         self._rescue(work)
         deleted = self._remove(work, transfer)
+        self._clear_shells(work, transfer)
         self._repair_markers(work)
         self._context.installer.bulk_done()
         self._remember(work)
@@ -120,6 +122,13 @@ class Pull:
         self._context.base.apply(forgotten=rescued)
         known = [work.vanished[rel] for rel in sorted(rescued)]
         self._context.base.note_uploads({one.rel: (one.sha256, "") for one in known if one.sha256})
+
+    def _clear_shells(self, work: PullWork, transfer: Transfer) -> None:
+        """Remove metadata of versions that have arrived under other numbers, with content."""
+        for name_rel in sorted(work.names if self._planner.has_lost_base else ()):
+            for rel in merge.empty_shells(self._context, name_rel):
+                expected = signature(self._context.names.local(rel))
+                transfer.install([Arrival(rel, None, expected)])
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.

@@ -72,7 +72,10 @@ class PullWork:
 
 
 class PullPlanner:
-    """Looks at what changed remotely, in one scope, and decides about each path."""
+    """Looks at what changed remotely, in one scope, and decides about each path.
+
+    `has_lost_base` says that the cache was synced before, and nothing tells any more with what.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class PullPlanner:
         self._removals = marked.removals
         self._marked = frozenset(marked.paths)
         is_new = context.base.fact("verified_at") is None
-        self._has_lost_base = is_new and bool(context.tracker.state().last_verified_at)
+        self.has_lost_base = is_new and bool(context.tracker.state().last_verified_at)
         self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
@@ -290,9 +293,7 @@ class PullPlanner:
         raw = f"{version_rel}/{RAW}"
         if name != METADATA or version_file(rel) is None or raw not in self._named:
             return False
-        is_ours = (
-            is_covered(self._context.names.mark(rel), self._marked) and not self._has_lost_base
-        )
+        is_ours = is_covered(self._context.names.mark(rel), self._marked) and not self.has_lost_base
         if is_ours or os.path.lexists(self._context.names.local(raw)):
             return False
         try:

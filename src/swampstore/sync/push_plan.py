@@ -137,7 +137,7 @@ class Planner:
             case Decision.ADOPT if entry is not None and noted and noted[0] != change.sha256:
                 # The index says it, the object does not: somebody was stopped while replacing it.
                 self._upload(change, Upload(rel, described(rel, entry), noted))
-            case Decision.ADOPT if self._is_lost(rel):
+            case Decision.ADOPT | Decision.NOTHING if self._is_lost(rel):
                 self._upload(change, Upload(rel, None, noted))
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
@@ -167,6 +167,8 @@ class Planner:
             self._adopt(hashed(self._context, change), entry)
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
+        elif version_file(rel) and self._is_entry_wrong(change):
+            self._upload(change, Upload(rel, described(rel, entry)))
         elif version_file(rel):
             self._clash(rel)
         elif is_marker(rel):
@@ -197,6 +199,14 @@ class Planner:
             return False
         sha256 = hashed(self._context, change).sha256
         return sha256 == merge.remote_sha256(self._context, change.rel)
+
+    def _is_entry_wrong(self, change: Changed) -> bool:
+        """Whether ours is what the remote has, and only the index tells of something else.
+
+        So it is after somebody took an index from long ago for the current one.
+        """
+        change = hashed(self._context, change)
+        return merge.has_content(self._context, change.rel, change.signature.size, change.sha256)
 
     def _is_same_version(self, rel: str) -> bool:
         """Whether changed metadata describes the artifact that the remote has at this number.

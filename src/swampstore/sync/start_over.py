@@ -14,11 +14,12 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
-from swampstore.index.format import Entry
+from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_metadata, version_file
 from swampstore.layout import DATASTORE_SUBDIRS, METADATA
@@ -28,6 +29,9 @@ from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.scan import LocalScan, is_covered
 from swampstore.sync.transfer import take_remote
+
+if TYPE_CHECKING:
+    import msgspec
 
 
 def learn_own_commits(context: SyncContext) -> None:
@@ -191,12 +195,24 @@ def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
     if not lost:
         return
     for piece in context.index.changes(everything=True):
-        for rel in piece.entries:
-            lost.pop(rel, None)
+        for rel, raw in piece.entries.items():
+            if rel in lost and not _is_wrong(context, lost[rel], raw):
+                del lost[rel]
     for rel, known in lost.items():
         entry = Entry(known.size, known.modified, known.sha256)
         with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
             take_remote(context, rel, entry, None)
+
+
+def _is_wrong(context: SyncContext, known: Known, raw: msgspec.Raw) -> bool:
+    """Whether an index that was lost speaks of other content than there is, and was."""
+    try:
+        entry = decode_entry(known.rel, raw)
+    except IndexDamagedError:
+        return False
+    if entry.size == known.size and entry.sha256 in (None, known.sha256):
+        return False
+    return merge.has_content(context, known.rel, known.size, known.sha256)
 
 
 def _as_named(context: SyncContext, deleted: Collection[Known]) -> Iterator[Known]:

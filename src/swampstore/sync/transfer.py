@@ -17,6 +17,7 @@ from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_fil
 from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
+from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import (
     BATCH,
@@ -188,12 +189,32 @@ class Transfer:
         if is_out_of_space(error):
             # It is nothing about this file, and the others would not fit either.
             raise error
+        if isinstance(error, CorruptObjectError) and self._is_entry_wrong(task.rel):
+            reason = "its object is ours, and not what the index says; the next push corrects that"
+            self._work.skipped.append(Skipped(task.rel, reason))
+            self._put_off(task.rel)
+            return
         self._work.failures[task.rel] = error.message
         self._put_off(task.rel)
         if isinstance(error, StoreUnreachableError):
             self._unreached += 1
             if self._unreached == self._give_up_after:
                 raise error
+
+    def _is_entry_wrong(self, rel: str) -> bool:
+        """Whether the object still is what the base knows, and only the index says otherwise.
+
+        Then it is marked as new, here as well, for the next push to tell of it.
+        """
+        known = self._context.base.get(rel)
+        if known is None or not merge.has_content(self._context, rel, known.size, known.sha256):
+            return False
+        if self._work.expected.get(rel) is None:
+            entry = Entry(known.size, known.modified, known.sha256)
+            take_remote(self._context, rel, entry, None)
+        self._context.tracker.mark_written(self._context.names.mark(rel))
+        self._context.base.apply(forgotten=[rel])
+        return True
 
     def _skip_spoiled(self, rel: str) -> None:
         """Go on without a file that is being replaced, or whose replacement was never finished.
