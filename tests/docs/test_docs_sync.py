@@ -33,7 +33,10 @@ def test_every_member_of_the_sidecar_is_described() -> None:
     ("title", "members"),
     [
         ("An entry", index_format._ENTRY_MEMBERS),
-        (".datastore-index.json: the monolith", index_format._MONOLITH_MEMBERS),
+        (
+            ".datastore-index.json: the monolith",
+            index_format._MONOLITH_MEMBERS | {index_format._ORIGIN},
+        ),
         (
             "_index/{partition}.json: a shard",
             index_format._SHARD_MEMBERS | {index_format._COMMIT_SEQ, index_format._REMOVED},
