@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -43,3 +44,19 @@ def test_every_room_is_on_the_map_and_nothing_else() -> None:
     there = {one.name for one in PACKAGE.iterdir() if (one / "__init__.py").is_file()}
     assert there <= named
     assert all((PACKAGE / one).is_dir() or (PACKAGE / f"{one}.py").is_file() for one in named)
+
+
+ROOMS = sorted(one.parent.name for one in PACKAGE.glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_room_says_where_to_start_reading(room: str) -> None:
+    told = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+    modules = {one.stem for one in (PACKAGE / room).glob("[a-z]*")}
+    assert set(re.findall(r"`([a-z_0-9]+)`", told)) & modules or not modules
+
+
+def test_the_longest_room_is_told_file_by_file() -> None:
+    told = ast.get_docstring(ast.parse((PACKAGE / "sync" / "__init__.py").read_text())) or ""
+    files = {one.stem for one in (PACKAGE / "sync").glob("*.py")} - {"__init__"}
+    assert files == files & set(re.findall(r"`([a-z_]+)`", told))

@@ -2,6 +2,11 @@
 
 An examination that is not asked to repair changes nothing: it neither heals nor fills the
 catalog, and leaves interrupted changes as they are.
+
+Start with `examine`. There is a file for each subject, with its repairs: `data`, `catalog`,
+`namespaces`, and of what others see too `cache`, `remote`, `index` and `contamination`. `checks`
+has the words of all checks, `findings` what is told. It may import `runs`, `repo` and what is
+below them.
 """
 
 from __future__ import annotations

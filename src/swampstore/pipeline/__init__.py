@@ -1,6 +1,13 @@
 """Bulk work on Spark: everything that costs as much as there is data.
 
 Importing this package imports neither Spark nor Java; calling one of its functions does.
+
+Start with `places` (where data is) and `tables` (how it looks to Spark, by way of `source`). There
+is a file or a folder for each job: `verify`, `reindex`, `copy`, `gc`, `report`, `syncing`,
+`catalog`, `catalog_export` and `snapshots`. They share `spark` (the session), `running` (functions
+as tasks), `planning` (who reads what), `evidence` (what is there, read once) and `index_writer`.
+`engines` chooses between threads and Spark, whose `transfers` carry files. It may import
+everything but `cli`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,21 @@
-"""Keeping a local cache and a shared remote equal, at a cost proportional to what changed."""
+"""Keeping a local cache and a shared remote equal, at a cost proportional to what changed.
+
+Start with `run` (in which order a sync pulls and pushes, and what it says if that fails) and
+`service` (the sync of one cache, which `opening` puts together). What each operation works with is
+its `context`.
+
+What changed here: `dirty` marks paths before they change, in the `journal`, which is exact, and in
+the `sidecar`, which all clients of a cache share; `scan` compares marked paths with the base.
+`merge` says what follows where both sides changed, `start_over` what to do if the last sync was
+stopped or the remote is another one.
+
+A push: `push` in the order of `push_plan`, which changes nothing; `conflicts` are settled so that
+both sides keep their data, `complete` lets no half of a version out, `uploads` replace nothing of
+others, `deletions` remove objects. A pull: `pull` in the order of `pull_plan`; `downloads` fetch
+and `install` puts files in their places. Files of both go through a `transfer`.
+
+Content alone: `hydrate` brings it, `evict` gives it up by its `access_times`. Around all that:
+`hashing` of files that may change, the `staged_cache` of a setup, data that is `unmigrated`.
+
+It may import `index`, `catalog`, `artifacts`, `locks`, `stores` and what is below them.
+"""

@@ -1,8 +1,12 @@
 """Vaults: where secrets are, how they are referred to, and how they stay out of everything else.
 
 Secrets stay on their machine, in the directory `secrets` that no setting moves and no sync carries.
-Start reading at `Vaults`; what keeps secrets is a `Provider`. This room may import `repo` and what
-is below it; nothing below knows of it.
+Start reading at `Vaults`: `vault` is one of them, `config` its file. What keeps secrets is a
+`provider`; `providers` knows all of them, and `local_encryption` is the one that needs nothing
+else, with its `keys`. `references` are how other files name secrets, `sensitive` keeps values out
+of what is shown, `events` writes down who did what. `refresh` is for secrets that grow old,
+`migration` for vaults that get another type. This room may import `repo` and what is below it;
+nothing below knows of it.
 """
 
 from __future__ import annotations
