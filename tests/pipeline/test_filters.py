@@ -6,8 +6,10 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,7 @@ from pyspark.sql import datasource as spark_filters
 from swampstore import Repo
 from swampstore.catalog.schema import Row
 from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.scan import (
     Condition,
@@ -26,12 +29,14 @@ from swampstore.pipeline.source.scan import (
     Wanted,
     understood,
 )
+from swampstore.pipeline.tables import Tables
 from swampstore.stores.wrapper import CountingStore
 from tests.support.histories import MODELS, NAMES, History
-from tests.support.members import bucket_in_a_directory, shared_directory
+from tests.support.members import bucket_in_a_directory, bucket_on_a_server, shared_directory
+from tests.support.remotes import ProxiedRemote
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ("store", *Row._fields)
 MOMENT = datetime(2026, 5, 14, 20, 19, 51, 42000, tzinfo=UTC)
@@ -118,46 +123,79 @@ def begun(frame_id: str) -> Frame:
     return frame
 
 
-def test_a_frame_must_do_for_all_that_it_was_ever_asked(temporary: Path) -> None:
+def asked(frame_id: str, *conditions: Condition) -> Wanted:
+    return Frame(frame_id).asked(conditions)[0]
+
+
+def version(number: int) -> Condition:
+    return Condition("version", "=", number)
+
+
+def test_a_frame_must_do_for_all_plans_that_have_not_begun(temporary: Path) -> None:
     first = (Condition("version", "in", (1, 2)), Condition("created_at", ">", MOMENT))
     second = (Condition("model_id", "=", "ü\n"),)
+    begun("a")
+    begun("b")
 
-    assert begun("a").asked(first).alternatives == (tuple(sorted(first, key=repr)),)
-    both = Frame("a").asked(second)
+    assert asked("a", *first).alternatives == (tuple(sorted(first, key=repr)),)
+    both = asked("a", *second)
     assert both.admits({"version": 2, "created_at": datetime.now(UTC), "model_id": "x"})
     assert both.admits({"version": 3, "model_id": "ü\n"})
     assert not both.admits({"version": 3, "model_id": "x"})
-    assert Frame("a").asked(first) == both
-    assert begun("b").asked(second).alternatives == (second,)
+    assert asked("a", *first) == both
+    assert asked("b", *second).alternatives == (second,)
     assert [stat.S_IMODE(one.stat().st_mode) for one in temporary.iterdir()] == [0o600, 0o600]
 
 
-def test_a_frame_that_was_asked_for_everything_reads_everything(temporary: Path) -> None:
+def test_a_plan_that_has_begun_needs_no_other_reading(temporary: Path) -> None:
     del temporary
-    begun("a").asked((Condition("version", "=", 1),))
+    frame = begun("a")
+    everything, reading = frame.asked(())
+    assert everything.is_everything
 
-    assert Frame("a").asked(()).is_everything
-    assert Frame("a").asked((Condition("version", "=", 2),)).is_everything
+    frame.ran(reading)
+    frame.ran(reading)  # by its other tasks, and when it runs again
+
+    assert asked("a", version(2)).alternatives == ((version(2),),)
+
+
+def test_a_reading_that_two_plans_can_have_proves_nothing_about_either(temporary: Path) -> None:
+    del temporary
+    frame = begun("a")
+    _, one = frame.asked((version(1),))
+    _, two = frame.asked((version(2),))
+
+    frame.ran(two)
+    assert asked("a", version(3)).admits({"version": 1})
+    assert asked("a", version(3)).admits({"version": 2})
+
+    frame.ran(one)  # only the first one can have had it
+    assert not asked("a", version(3)).admits({"version": 1})
+    assert asked("a", version(3)).admits({"version": 2})
 
 
 def test_a_frame_that_is_asked_too_much_reads_everything(temporary: Path) -> None:
     del temporary
-    frame = begun("a")
-    asked = [frame.asked((Condition("version", "=", number),)) for number in range(20)]
+    begun("a")
+    wanted = [asked("a", version(number)) for number in range(20)]
 
-    assert not asked[10].is_everything
-    assert asked[19].is_everything
+    assert not wanted[10].is_everything
+    assert wanted[19].is_everything
 
 
 def test_what_cannot_be_remembered_narrows_nothing(temporary: Path) -> None:
     frame = begun("a")
-    frame.asked((Condition("version", "=", 1),))
-    for note in temporary.iterdir():
-        note.unlink()  # as those who clean up do
+    frame.asked((version(1),))
+    [note] = temporary.iterdir()
+    note.write_text("[1, [")
+    assert asked("a", version(2)).is_everything
 
-    assert frame.asked((Condition("version", "=", 2),)).is_everything
+    note.unlink()  # as those who clean up do
+    assert asked("a", version(2)).is_everything
+    frame.ran(1)
     os.rmdir(temporary)
-    assert begun("b").asked((Condition("version", "=", 1),)).is_everything
+    begun("b")
+    assert asked("b", version(1)).is_everything
 
 
 def test_notes_of_frames_that_nobody_used_for_long_go(temporary: Path) -> None:
@@ -170,8 +208,8 @@ def test_notes_of_frames_that_nobody_used_for_long_go(temporary: Path) -> None:
     begun("newest")
 
     assert {one.name.removeprefix("swampstore-frame-") for one in temporary.iterdir()} == {
-        "new.jsonl",
-        "newest.jsonl",
+        "new.json",
+        "newest.json",
         "other",
     }
 
@@ -375,8 +413,6 @@ def test_a_directory_in_place_is_listed_no_further_than_needed(tmp_path: Path) -
 def test_frames_give_right_answers_however_they_are_used(
     spark: SparkSession, bucket: Place
 ) -> None:
-    from swampstore.pipeline.tables import Tables
-
     frame = Tables(spark, [bucket]).artifacts()
     one = frame.filter("model_id = 'i-1' AND is_latest")
     two = frame.filter("model_id = 'i-2' AND version = 1")
@@ -396,9 +432,87 @@ def test_frames_give_right_answers_however_they_are_used(
     assert tuple(counts) == (16, 4, 40)
 
 
-def test_filters_reach_the_reading(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
-    from swampstore.pipeline.tables import Tables
+def test_whatever_ran_before_the_answers_are_right(spark: SparkSession, bucket: Place) -> None:
+    frame = Tables(spark, [bucket]).artifacts()
+    frame.createOrReplaceTempView("used")
+    random = Random(7)
+    rows = [(row.model_id, row.data_name, row.version) for row in frame.collect()]
+    planned: list[tuple[DataFrame, int]] = []
 
+    def narrow() -> tuple[str, int]:
+        model, name, number = random.choice(rows)
+        return random.choice(
+            [
+                (f"model_id = '{model}'", sum(one[0] == model for one in rows)),
+                (f"data_name = '{name}'", sum(one[1] == name for one in rows)),
+                (f"version < {number}", sum(one[2] < number for one in rows)),
+            ]
+        )
+
+    for _ in range(14):
+        condition, expected = narrow()
+        match random.randrange(6):
+            case 0:
+                assert frame.count() == len(rows)
+            case 1:
+                planned.append((frame.filter(condition), expected))
+                planned[-1][0].explain()
+            case 2 if planned:
+                query, expected = random.choice(planned)
+                assert len(query.collect()) == expected
+            case 3:
+                other, others = narrow()
+                both = f"SELECT 1 FROM used WHERE {condition} UNION ALL SELECT 2 FROM used WHERE"
+                assert len(spark.sql(f"{both} {other}").collect()) == expected + others
+            case 4:
+                query = frame.filter(condition).cache()
+                assert query.count() == expected
+                query.unpersist()
+                planned.append((query, expected))
+            case _:
+                query = frame.filter(condition)
+                assert len(query.collect()) == expected
+                planned.append((query, expected))
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_the_same_question_costs_the_same_whatever_was_asked_before(
+    spark: SparkSession, tmp_path: Path, s3_remote: ProxiedRemote, snapshot: bool
+) -> None:
+    member = bucket_on_a_server(tmp_path, s3_remote).member("ana")
+    with member.open() as repo:
+        populate(repo)
+        repo.sync.push()
+        repo.sync.migrate_index()
+    places = places_of(member.repo_dir, None, member.environ)
+    if snapshot:
+        refresh(places, engine="local")
+
+    def cost(question: Callable[[], object]) -> tuple[int, int]:
+        """How many descriptions of versions, and how many contents, were fetched."""
+        s3_remote.proxy.reset()
+        question()
+        keys = [one.key for one in s3_remote.proxy.requests if one.kind == "GET"]
+        return (
+            sum(key.endswith("/metadata.yaml") for key in keys),
+            sum(key.endswith("/raw") for key in keys),
+        )
+
+    frame = Tables(spark, places).artifacts(content=True, attributes=True)
+    one = "model_id = 'i-3' AND data_name = 'log'"
+    described = 0 if snapshot else 4
+    everything = 0 if snapshot else 40
+
+    assert cost(lambda: frame.filter(one).select("version").collect()) == (described, 0)
+    assert cost(frame.count) == (everything, 0)
+    assert cost(lambda: frame.select("data_name", "size").collect()) == (everything, 0)
+    assert cost(lambda: frame.filter(one).select("version").collect()) == (described, 0)
+    latest = f"{one} AND is_latest"
+    assert cost(lambda: frame.filter(latest).select("content").collect()) == (described, 1)
+    assert cost(lambda: frame.filter(one).select("content").collect()) == (described, 4)
+
+
+def test_filters_reach_the_reading(spark: SparkSession, bucket: Place, tmp_path: Path) -> None:
     # Whoever read more than the shard of i-1 would stumble.
     broken = tmp_path / "broken"
     assert bucket.root is not None

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from swampstore.notices import notice
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.schemas import LOCATED
 from swampstore.pipeline.source import FORMAT, PUSH_DOWN, register
+from swampstore.pipeline.source.artifacts import LONGEST_CONTENT
+from swampstore.pipeline.source.lazily import with_content
 from swampstore.pipeline.source.objects import ALL, Chosen
 
 if TYPE_CHECKING:
@@ -44,10 +48,30 @@ class Tables:
         """Return the files of directories, with their hashes if asked for."""
         return self._table("files", hashed=str(hashed).lower())
 
-    def artifacts(self, *, content: bool = False, attributes: bool = False) -> DataFrame:
-        """Return one row per version, with content or attributes if asked for."""
-        options = {"content": str(content).lower(), "attributes": str(attributes).lower()}
+    def artifacts(
+        self, *, content: bool = False, attributes: bool = False, longest: int = LONGEST_CONTENT
+    ) -> DataFrame:
+        """Return one row per version, with content or attributes if asked for.
+
+        These are fetched where a query selects them, of rows that pass its filters. Content of more
+        than `longest` bytes is NULL.
+        """
+        if not (content or attributes):
+            return self._artifacts()
+        located = self._artifacts(located="true")
+        columns = located.columns[: -len(LOCATED.split(", "))]
+        return with_content(
+            located,
+            self.places,
+            columns,
+            content=content,
+            attributes=attributes,
+            longest=longest,
+        )
+
+    def _artifacts(self, **options: str) -> DataFrame:
         if self.spark.conf.get(PUSH_DOWN, "false") != "true":
+            notice("filters save no requests: this session does not let %s be true", PUSH_DOWN)
             return self._table("artifacts", **options)
         # The filter lets every row pass. A frame whose filters choose what is read must never be
         # without one; see `scan.Frame`.

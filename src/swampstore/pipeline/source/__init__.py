@@ -153,6 +153,7 @@ def _artifacts(options: Mapping[str, str]) -> Table[Any]:
         content=is_on(options, "content"),
         attributes=is_on(options, "attributes"),
         longest=number_of(options, "maxContentBytes", LONGEST_CONTENT),
+        located=is_on(options, "located"),
         snapshot=options.get("snapshot", "true").lower() != "false",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,7 +13,6 @@ from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.schema import Row
 from swampstore.index.path_map import Names, is_safe
 from swampstore.layout import METADATA
-from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
@@ -29,6 +27,7 @@ from swampstore.pipeline.source.index import (
     loads,
     slices,
 )
+from swampstore.pipeline.source.lazily import content_of
 from swampstore.pipeline.source.remembered import Memory, memories, recall
 from swampstore.pipeline.source.scan import EVERYTHING, Conditions, Wanted, batches, choices
 from swampstore.pipeline.source.versions import (
@@ -39,7 +38,6 @@ from swampstore.pipeline.source.versions import (
     look,
     versions_of,
 )
-from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -54,11 +52,15 @@ _COLUMNS = ("store", *Row._fields)
 
 @dataclass(frozen=True)
 class Artifacts:
-    """One row per version. Only what is asked for is fetched, and only of rows that are wanted."""
+    """One row per version. Only what is asked for is fetched, and only of rows that are wanted.
+
+    With `located` rows say what the index knows of their content, for `lazily` to fetch it.
+    """
 
     content: bool = False
     attributes: bool = False
     longest: int = LONGEST_CONTENT
+    located: bool = False
     snapshot: bool = True
     wanted: Wanted = EVERYTHING
 
@@ -66,6 +68,7 @@ class Artifacts:
     def schema(self) -> str:
         """The columns, as SQL writes them."""
         columns = [schemas.ARTIFACTS]
+        columns += [schemas.LOCATED] if self.located else []
         columns += [schemas.CONTENT] if self.content else []
         columns += [schemas.ATTRIBUTES] if self.attributes else []
         return ", ".join(columns)
@@ -108,14 +111,15 @@ class Artifacts:
         for one in recall(place, piece, store, self.wanted):
             yield from self._as_they_are(place, one.rows, schema)
             found = self._found(place, self._names(place, one.files, None), one.versions)
-            yield from batches((columns for columns, _, _ in found), schema)
+            yield from batches(self._with_content(place, store, found), schema)
 
     def _as_they_are(
         self, place: Place, rows: pa.Table, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         count = rows.num_rows
         of_place = [pa.repeat(value, count) for value in (place.identity, place.namespace)]
-        columns = [rows[name] for name in COLUMNS.names]
+        names = [*COLUMNS.names, *(("raw_size", "raw_sha256") if self.located else ())]
+        columns = [rows[name] for name in names]
         yield from pa.table([*of_place, *columns], names=schema.names).cast(schema).to_batches()
 
     def _recalled(self, place: Place, rows: pa.Table) -> Iterator[_Found]:
@@ -143,6 +147,8 @@ class Artifacts:
     def _with_content(
         self, place: Place, store: Store, found: Iterable[_Found]
     ) -> Iterator[tuple[Any, ...]]:
+        if self.located:
+            found = (one._replace(columns=one.columns + _location(one.raw)) for one in found)
         if not (self.content or self.attributes):
             yield from (columns for columns, _, _ in found)
             return
@@ -193,7 +199,7 @@ class Artifacts:
 
     def _hydrated(self, store: Store, names: Names, one: _Found) -> tuple[Any, ...]:
         raw = self._fetched(one)
-        data = _content(store, names.remote(raw.rel), raw.sha256) if raw else None
+        data = content_of(store, names.remote(raw.rel), raw.sha256) if raw else None
         extra: tuple[Any, ...] = (data,) if self.content else ()
         if self.attributes:
             document = data if is_json(one.row.content_type) else None
@@ -205,6 +211,10 @@ class _Found(NamedTuple):
     columns: tuple[Any, ...]
     row: Row
     raw: File | None
+
+
+def _location(raw: File | None) -> tuple[int | None, str | None]:
+    return (None, None) if raw is None else (raw.size, raw.sha256)
 
 
 # Which files -------------------------------------------------------------------------------
@@ -244,21 +254,3 @@ def _may_hold(conditions: Conditions, partition: str) -> bool:
 
 def _partition_start(type_normalized: str) -> str:
     return f"{_PARTITION}{type_normalized.replace('/', '--')}--"
-
-
-# What is in them -------------------------------------------------------------------------
-
-
-def _content(store: Store, key: str, sha256: str | None) -> bytes | None:
-    try:
-        data = store.get(key).data
-    except ObjectNotFoundError:
-        notice("%s is not in %s: its content is NULL", key, store.identity)
-        return None
-    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
-        raise CorruptObjectError(
-            f"{key} of {store.identity} is not what the index says: its SHA-256 is another",
-            hint="Somebody may be pushing it: try again. If it stays so, run"
-            " `swampstore pipeline verify`.",
-        )
-    return data

@@ -46,7 +46,7 @@ Operand = str | int | datetime | tuple[str | int | datetime, ...] | None
 _MOST_ALTERNATIVES = 16
 _MOMENT = "moment"
 _PREFIX = "swampstore-frame-"
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONG = 7 * 24 * 3600.0
 
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -163,44 +163,84 @@ def _is_simple(value: object) -> bool:
     return isinstance(value, str | int | datetime)
 
 
+class _Asked(NamedTuple):
+    """What one plan asked of a frame, and its number."""
+
+    number: int
+    conditions: str
+
+
+class _Ledger(NamedTuple):
+    """What plans of a frame asked that may still begin to read, and the number of the last one."""
+
+    last: int = 0
+    waiting: tuple[_Asked, ...] = ()
+
+
 class Frame:
-    """What was asked of one loaded frame so far.
+    """What was asked of one loaded frame, and not read yet.
 
     Spark (4.3) plans a reading for the filters that it pushed last, keeps that one reading per
-    loaded frame, and uses it for every query of the frame from then on: both sides of a join of
-    a frame with itself read what only one of them asked for. So every reading has to do for all
-    that was asked of its frame before, also by other processes: Spark plans in new ones. It is
-    noted in a file; a frame without one reads everything.
+    loaded frame, and gives it to every plan of the frame that begins to read from then on: both
+    sides of a join of a frame with itself read what only one of them asked for. A plan that has
+    begun keeps its reading. So a reading has to do for all plans that have not begun, also
+    those of other processes: Spark plans in new ones.
+
+    That is noted in a file. Tasks note which reading they have; if only one plan can have it, that
+    one has begun. Where they cannot reach the file, nothing is ever forgotten. A frame without a
+    file reads everything.
     """
 
     def __init__(self, frame_id: str) -> None:
-        self._path = os.path.join(tempfile.gettempdir(), f"{_PREFIX}{frame_id}.jsonl")
+        self._path = os.path.join(tempfile.gettempdir(), f"{_PREFIX}{frame_id}.json")
 
     def begin(self) -> None:
         """Note that nothing was asked yet, and forget frames that nobody used for long."""
         with suppress(OSError):
             _sweep(os.path.dirname(self._path))
-            os.close(os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600))
+            with open(os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(json.dumps(_Ledger()))
 
-    def asked(self, conditions: Conditions) -> Wanted:
-        """Return what a reading must hold now that this is asked for, too."""
-        line = _encoded(conditions)
+    def asked(self, conditions: Conditions) -> tuple[Wanted, int]:
+        """Return what a reading must hold now that this is asked for, too, and its number."""
+        encoded = _encoded(conditions)
+
+        def note(ledger: _Ledger) -> _Ledger:
+            number = ledger.last + 1
+            return _Ledger(number, (*ledger.waiting, _Asked(number, encoded)))
+
         try:
-            lines = self._noted(line)
-        except OSError:  # what cannot be remembered must not narrow anything
-            return EVERYTHING
-        if len(lines) > _MOST_ALTERNATIVES:
-            return EVERYTHING
-        return Wanted(tuple(_decoded(one) for one in lines))
+            ledger = self._changed(note)
+        except (OSError, ValueError, TypeError):  # what cannot be remembered must not narrow
+            return EVERYTHING, 0
+        alternatives = list(dict.fromkeys(one.conditions for one in ledger.waiting))
+        if len(alternatives) > _MOST_ALTERNATIVES:
+            return EVERYTHING, ledger.last
+        return Wanted(tuple(_decoded(one) for one in alternatives)), ledger.last
 
-    def _noted(self, line: str) -> list[str]:
+    def ran(self, number: int) -> None:
+        """Note that a reading is used: by the only plan that can have it, if there is but one."""
+
+        def note(ledger: _Ledger) -> _Ledger:
+            able = [one for one in ledger.waiting if one.number <= number]
+            if len(able) != 1:
+                return ledger
+            return ledger._replace(waiting=tuple(one for one in ledger.waiting if one not in able))
+
+        with suppress(OSError, ValueError, TypeError):
+            self._changed(note)
+
+    def _changed(self, change: Callable[[_Ledger], _Ledger]) -> _Ledger:
         with open(os.open(self._path, _FLAGS), "r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            lines = file.read().splitlines()
-            if line not in lines:
-                file.write(f"{line}\n")
-                lines.append(line)
-        return lines
+            last, waiting = json.load(file)
+            ledger = _Ledger(last, tuple(_Asked(*one) for one in waiting))
+            changed = change(ledger)
+            if changed != ledger:
+                file.seek(0)
+                file.truncate()
+                file.write(json.dumps(changed))
+        return changed
 
 
 def _sweep(directory: str) -> None:
@@ -351,12 +391,18 @@ class PushingScan(Scan[P]):
     ) -> None:
         super().__init__(table, places, tasks, schema)
         self._frame = frame
+        self._reading = 0
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Read what is wanted by these filters too; Spark applies all of them itself."""
-        self._wanted = self._frame.asked(understood(filters))
+        self._wanted, self._reading = self._frame.asked(understood(filters))
         self._table = self._table.narrowed(self._wanted)
         return filters
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one piece; whoever planned this reading needs no other one."""
+        self._frame.ran(self._reading)
+        yield from super().read(partition)
 
 
 def batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
