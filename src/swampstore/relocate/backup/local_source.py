@@ -118,12 +118,12 @@ class LocalSource:
     """The files of a datastore that is used in place."""
 
     def __init__(
-        self, repo: OpenRepo, previous: Manifest | None, uploads: Uploads, tell: Progress
+        self, repo: OpenRepo, previous: Manifest | None, uploads: Uploads, progress: Progress
     ) -> None:
         self._repo = repo
         self._tree = repo.tree
         self._uploads = uploads
-        self._tell = tell
+        self._progress = progress
         self._files = self._bytes = 0
         self._known: dict[str, _Known] = {}
         if previous is not None:
@@ -175,7 +175,7 @@ class LocalSource:
     def _count(self, entries: list[FileEntry]) -> None:
         self._files += len(entries)
         self._bytes += sum(entry.size for entry in entries)
-        self._tell(Step("backup", self._files, self._files, self._bytes, self._bytes))
+        self._progress(Step("backup", self._files, self._files, self._bytes, self._bytes))
 
     def _unchanged(self, files: dict[str, Signature]) -> list[FileEntry]:
         """Return the entries of a unit if all of it is known and there; none otherwise."""

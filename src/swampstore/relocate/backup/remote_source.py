@@ -74,14 +74,14 @@ class RemoteSource:
     """The files of one namespace of a remote."""
 
     def __init__(
-        self, repo: OpenRepo, previous: Manifest | None, uploads: Uploads, tell: Progress
+        self, repo: OpenRepo, previous: Manifest | None, uploads: Uploads, progress: Progress
     ) -> None:
         self._repo = repo
         self._store = repo.connection.store
         self._names = repo.connection.names
         self._documents = Documents(self._store, self._names, _CONCURRENCY)
         self._uploads = uploads
-        self._tell = tell
+        self._progress = progress
         self._files = self._bytes = 0
         self._reused: frozenset[str] = frozenset()
         # What was left out would not be missed if its shard was not read.
@@ -216,7 +216,7 @@ class RemoteSource:
         collected.files += files
         self._files += len(files)
         self._bytes += sum(file.size for file in files)
-        self._tell(Step("backup", self._files, self._files, self._bytes, self._bytes))
+        self._progress(Step("backup", self._files, self._files, self._bytes, self._bytes))
 
     def _fetch_all(
         self, todo: list[tuple[str, dict[str, Entry]]], commit: _Commit, collected: Collected
