@@ -131,7 +131,7 @@ def test_the_command_line_lists_and_collects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cli = CommandLine(repo_dir, capsysbinary, monkeypatch)
-    assert cli("bundles", "list").out == "0 bundles, 0 B of at most 1.0 GB\n"
+    assert cli("bundles", "list", "--format", "table").out == "0 bundles, 0 B of at most 1.0 GB\n"
     first = Bundles(repo).put(b"x" * 2000)
     clock.advance(hours=1)
     second = Bundles(repo).put(b"y" * 2000)

@@ -707,7 +707,7 @@ def test_warnings_are_shown_with_what_to_do_and_fail_nothing(
     monkeypatch.setenv("SWAMP_REPO_DIR", repo.config.repo_dir)
     assert main(["doctor", "--deep"]) == 0
     out = capsys.readouterr().out
-    assert "│ warning │ 1 path(s) changed here and not pushed yet; the oldest since" in out
+    assert "warning  1 path(s) changed here and not pushed yet; the oldest since" in out
     assert "  -> Run `swampstore sync --push`." in out
     assert "remote_orphans" in out
     assert out.endswith("All is well.\n")

@@ -43,7 +43,7 @@ def store(repo_dir: Path) -> Iterator[Store]:
 
 
 def test_nothing_is_locked(cli: CommandLine) -> None:
-    assert cli("datastore", "lock", "status").out == "Nothing is locked.\n"
+    assert cli("datastore", "lock", "status", "--format", "table").out == "Nothing is locked.\n"
     assert cli("datastore", "lock", "status", "--json").json == {"locks": []}
 
 
