@@ -590,7 +590,7 @@ def test_rename_says_what_became_of_the_content(cli: CommandLine, three_names: R
 def test_rename_as_text_warns_on_standard_error(cli: CommandLine, three_names: Repo) -> None:
     outcome = cli("data", "rename", "web", "keep", "kept")
     assert "version 2 became version 1" in outcome.out
-    assert outcome.err.startswith("warning: ")
+    assert "\nwarning: " in outcome.err
 
 
 def test_rename_to_a_name_in_use_is_an_error(cli: CommandLine, three_names: Repo) -> None:

@@ -46,6 +46,7 @@ class EphemeralStore:
             numbers = self._versions.get(ref, [])
             current = self.content.metadata(ref, numbers[-1]) if numbers else None
             owner = owner_for(ref, current, draft.owner)
+            draft = draft.following(current)
             self._reserve(ref, len(content))
             version = numbers[-1] + 1 if numbers else 1
             checksum = hashlib.sha256(content).hexdigest()

@@ -16,6 +16,7 @@ from swampstore import yaml_dialect
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import LARGEST_VERSION
+from swampstore.notices import did_you_mean
 from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy
 
 _TEXT_TYPES = frozenset({"application/json", "application/yaml", "application/x-yaml"})
@@ -174,7 +175,8 @@ class Metadata:
 class Draft:
     """What a writer says about a new version; the store adds the rest.
 
-    Without an owner, whoever owns the name goes on owning it.
+    Without an owner, whoever owns the name goes on owning it. A draft that `inherits` keeps the
+    model's name and the user's own tags of the version before, but for those in `without`.
     """
 
     content_type: str = "application/octet-stream"
@@ -186,6 +188,9 @@ class Draft:
     lifecycle: str = ""
     renamed_to: str = ""
     id: str = ""
+    inherits: bool = False
+    without: frozenset[str] = frozenset()
+    is_type_guessed: bool = False
 
     def checked(self) -> Draft:
         """Return the draft with its values in their canonical form; raise ValidationError."""
@@ -198,7 +203,26 @@ class Draft:
             tags=checked_tags(tags),
             owner=self.owner and _checked_owner(self.owner),
             id=self.id or str(uuid.uuid4()),
+            is_type_guessed="type" not in self.tags,
         )
+
+    def following(self, newest: Metadata | None) -> Draft:
+        """Return the (checked) draft with what it keeps of the version before.
+
+        Raises ValidationError if it is to be without a tag that is not there.
+        """
+        kept = _kept_tags(newest) if newest is not None and self.inherits else {}
+        for key in sorted(self.without):
+            if key not in kept:
+                raise ValidationError(
+                    f"there is no tag {key!r} to be removed.{did_you_mean(key, kept)}",
+                    hint=f"Tags: {', '.join(kept)}." if kept else "It has no tags of its own.",
+                )
+            del kept[key]
+        tags = {**kept, **self.tags}
+        if self.is_type_guessed and "type" in kept:
+            tags["type"] = kept["type"]
+        return replace(self, tags=tags)
 
     def metadata(
         self, name: str, version: int, owner: Owner, created_at: str, size: int, checksum: str
@@ -220,6 +244,30 @@ class Draft:
             lifecycle=self.lifecycle,
             renamed_to=self.renamed_to,
         )
+
+
+# They say which run or step wrote a version, so they are no tags of the next one.
+RUN_TAGS = frozenset(
+    {
+        *("source", "workflow", "workflowId", "workflowRunId", "job", "step", "initiatedBy"),
+        *("reportName", "reportScope"),
+    }
+)
+_LASTING = ("modelName", "specName")
+_GUESSED_TYPES = frozenset({"resource", "file", "report"})
+
+
+def _kept_tags(newest: Metadata) -> dict[str, str]:
+    """Return the tags of a version that the next one has as well, unless it is told otherwise."""
+    is_of_step = newest.tags.get("source") == "step-output" or "workflowRunId" in newest.tags
+    if is_of_step or newest.is_deleted:
+        # Which of them are the workflow's cannot be told; and what is gone begins anew.
+        return {key: newest.tags[key] for key in _LASTING if key in newest.tags}
+    return {
+        key: value
+        for key, value in newest.tags.items()
+        if key not in RUN_TAGS and not (key == "type" and value in _GUESSED_TYPES)
+    }
 
 
 def encode(metadata: Metadata) -> bytes:

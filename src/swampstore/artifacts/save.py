@@ -91,6 +91,7 @@ class ArtifactStore:
         with _holding(group) as hold, self.mutations.changing(ref, "save") as change:
             marker, newest = current(self.tree, ref)
             owner = owner_for(ref, newest, draft.owner)
+            draft = draft.following(newest)
             version = claim_version(self.tree, change, ref, marker, hold)
             now = to_iso(self.clock())
             metadata = draft.metadata(ref.name, version, owner, now, len(content), checksum)

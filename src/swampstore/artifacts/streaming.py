@@ -56,6 +56,7 @@ class VersionWriter:
             with mutations.changing(ref, "claim") as change:
                 marker, newest = current(tree, ref)
                 owner_for(ref, newest, draft.owner)
+                draft.following(newest)  # before anything is written in vain
                 writer.version = claim_version(tree, change, ref, marker, writer._hold)
                 writer._fd = change.create(ref.file_rel(writer.version, RAW))
                 mutations.ledger.settle([ref.rel])
@@ -116,6 +117,7 @@ class VersionWriter:
                 self._check_still_there()
                 marker, newest = current(self._tree, ref)
                 owner = owner_for(ref, newest, self._draft.owner)
+                self._draft = self._draft.following(newest)
                 metadata = self._metadata(owner)
                 marker = publish(change, ref, metadata, marker, deferred=self._deferred)
             except BaseException:

@@ -83,7 +83,10 @@ data = Group(
             "data.get:hydrate", "Fetch content that is only on the remote, much of it at once."
         ),
         "delete": Entry("data.delete:delete", "Delete a data name, one version, or many names."),
-        "rename": Entry("data.delete:rename", "Give a data name another name."),
+        "rename": Entry(
+            "data.delete:rename",
+            "Give a data name another name; the history stays with the old one.",
+        ),
         "gc": Entry("data.gc:gc", "Delete expired data and versions beyond their policy."),
         "prune": Entry(
             "data.gc:prune", "Delete the data of models that no definition stands for any more."

@@ -40,25 +40,28 @@ class Artifacts:
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
 
-    def save(
+    def save(  # noqa: PLR0913 - each is a word of what is saved
         self,
         model: str | ModelRef,
         name: str,
         content: Content,
         *,
         content_type: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        tags: Mapping[str, str | None] | None = None,
         lifetime: str = DEFAULT_LIFETIME,
         garbage_collection: int | str = DEFAULT_POLICY,
         streaming: bool = False,
         owner: Owner | None = None,
+        inherit: bool = True,
     ) -> Artifact:
         """Save content as the next version of a data name and return it.
 
         Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
         streamed, whatever its size. The content type is guessed from that unless given. Without
         an owner, whoever owns the name goes on owning it; a model addressed by its name keeps
-        that name. Lifetime `ephemeral` keeps the data in memory only.
+        that name. The model's name and the tags of the version before stay, but for those that say
+        which run wrote it: `tags` changes some of them, and removes those that are None in it;
+        without `inherit` none is kept. Lifetime `ephemeral` keeps the data in memory only.
         """
         ref = self._new(model, name)
         if isinstance(model, str) and "/" not in model:
@@ -70,8 +73,10 @@ class Artifacts:
             lifetime=lifetime,
             garbage_collection=garbage_collection,
             streaming=streaming,
-            tags=tags or {},
+            tags={key: value for key, value in (tags or {}).items() if value is not None},
             owner=owner,
+            inherits=inherit,
+            without=frozenset(key for key, value in (tags or {}).items() if value is None),
         )
         if lifetime == EPHEMERAL:
             data = stream.read() if stream is not None else data
@@ -107,7 +112,7 @@ class Artifacts:
     ) -> Iterator[VersionWriter]:
         """Claim the next version and yield a writer for it; it is visible when the block ends."""
         ref = self._new(model, name)
-        with self._repo.store.open_writer(ref, draft or Draft()) as writer:
+        with self._repo.store.open_writer(ref, draft or Draft(inherits=True)) as writer:
             yield writer
 
     def append(self, model: str | ModelRef, name: str, data: bytes | str) -> Artifact:

@@ -19,6 +19,7 @@ from swampstore.cli.options import (
 from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, SwampstoreError
+from swampstore.notices import shell_word
 
 if TYPE_CHECKING:
     from swampstore.layout import ModelRef
@@ -161,9 +162,15 @@ def _summary(verb: str, names: int, versions: int) -> str:
 @click.argument("new", help="The data name to have instead.")
 @pass_session
 def rename(session: Session, model: str, old: str, new: str) -> None:
-    """Give a data name another name."""
+    """Give a data name another name; the history stays with the old one."""
     with session.open_repo() as repo:
         ref = repo.ref(model, old)
+        history = len(repo.require_name(ref.model, old)) - 1
+        if history and not session.json:
+            session.note(
+                f"Of {printable(old)}, {counted(history, 'earlier version')} stay under that"
+                f" name: `swampstore log {shell_word(model)} {shell_word(old)}`."
+            )
         with session.working(repo, [ref.model]):
             renamed = repo.artifacts.rename(ref.model, old, new)
             members = model_members(ref.model, [repo.latest(ref.model, new)])

@@ -47,6 +47,14 @@ STDIN = "-"
 @click.option("--json-value", metavar="TEXT", help="Save this JSON document.")
 @click.option("--content-type", metavar="TYPE", help="A MIME type.  [default: by the file name]")
 @tag_option
+@click.option(
+    "--untag",
+    "untag",
+    metavar="KEY",
+    multiple=True,
+    help="Leave out a tag that the version before has; may be repeated.",
+)
+@click.option("--no-inherit", is_flag=True, help="Keep no tags of the version before.")
 @click.option("--spec", metavar="NAME", help="The tag specName.")
 @click.option("--model-name", metavar="NAME", help="The tag modelName.")
 @click.option(
@@ -131,6 +139,8 @@ def _details(
     lifetime: str | None,
     policy: str | None,
     streaming: bool,
+    untag: tuple[str, ...],
+    no_inherit: bool,
 ) -> dict[str, Any]:
     """Return what was asked for in the words of the library."""
     if lifetime == "ephemeral":
@@ -138,12 +148,19 @@ def _details(
             "ephemeral data would end with this command",
             hint="Use another lifetime, such as 1h; or save it from a program.",
         )
-    chosen = dict(tags)
+    chosen: dict[str, str | None] = {**dict.fromkeys(untag), **dict(tags)}
     if spec is not None:
         chosen["specName"] = spec
     if model_name is not None:
         chosen["modelName"] = model_name
-    wanted: dict[str, Any] = {"content_type": content_type, "tags": chosen, "streaming": streaming}
+    if no_inherit and untag:
+        raise click.UsageError("--no-inherit keeps no tags, so there is none to --untag.")
+    wanted: dict[str, Any] = {
+        "content_type": content_type,
+        "tags": chosen,
+        "streaming": streaming,
+        "inherit": not no_inherit,
+    }
     if lifetime is not None:
         wanted["lifetime"] = lifetime
     if policy is not None:
