@@ -166,7 +166,8 @@ class Base:
         """Record in one transaction what was synced; the upload notes of these paths go.
 
         `shards` says which shard was applied, by partition and scope key ("" is everything): its
-        ETag. A fact that is None is removed.
+        ETag. As what else it was applied before, in any scope, is forgotten: it may become that
+        again, byte by byte, and the base would not have followed. A fact that is None is removed.
         """
         rows = [_row(one) for one in known]
         gone = [(rel,) for rel in forgotten]
@@ -178,10 +179,26 @@ class Base:
             (_INSERT_KNOWN, rows),
             ("DELETE FROM known WHERE rel = ?", gone),
             ("DELETE FROM uploads WHERE rel = ?", settled),
+            ("DELETE FROM shards WHERE scope = ? AND partition = ?", self._outdated(shards)),
             ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
             ("INSERT OR REPLACE INTO facts VALUES (?, ?)", learnt),
             ("DELETE FROM facts WHERE name = ?", unlearnt),
         )
+
+    def _outdated(self, shards: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+        """Return under which scopes and partitions other ETags than these are recorded.
+
+        One look at all of them: no index leads to the scopes of a partition.
+        """
+        if not shards:
+            return []
+        now = {(partition, etag) for (partition, _), etag in shards.items()}
+        partitions = {partition for partition, _ in now}
+        return [
+            (scope, partition)
+            for scope, partition, etag in self._rows("SELECT scope, partition, etag FROM shards")
+            if partition in partitions and (partition, etag) not in now
+        ]
 
     def shard_etags(self, scope_key: str = "") -> dict[str, str]:
         """Return the ETag of each shard as it was last applied in this scope, by partition."""

@@ -136,10 +136,8 @@ class Reader:
                 yield Slice(partition, {}, GONE, complete=True)
 
     def mark_partial(self, partitions: Collection[str]) -> None:
-        """Before entries of a partition enter the base, record that it has some of them."""
-        unrecorded = [one for one in partitions if self._known.get(one, GONE) == GONE]
-        if unrecorded:
-            self.record(dict.fromkeys(unrecorded, PARTIAL))
+        """Before entries of partitions enter the base, record that it has some of them."""
+        self.record(dict.fromkeys(partitions, PARTIAL))
 
     def record(self, etags: Mapping[str, str]) -> None:
         """Record as which shards the base has partitions."""
