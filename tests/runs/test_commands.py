@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo
+from swampstore.redaction import Redactor
+from swampstore.runs.capture import Capture, RunLog
 from swampstore.runs.method_request import MethodRequest, MethodResult, RunListener
 from swampstore.runs.method_run import run_method
 from swampstore.runs.outputs import LIVE_LOGS, Outputs
@@ -91,6 +93,21 @@ def test_output_comes_while_the_command_runs_and_streams_stay_apart(repo: Repo) 
     request = MethodRequest(MODEL, "scan", command=["sh", "-c", "echo a; sleep 0.1; echo b >&2"])
     run_method(repo, request, listener=heard)
     assert heard.shown == [("stdout", b"a\n"), ("stderr", b"b\n")]
+
+
+def test_a_secret_that_is_split_over_both_streams_is_never_put_together(repo: Repo) -> None:
+    log = RunLog(repo, "split")
+    shown: list[bytes] = []
+    with Capture(log, Redactor(["hunter2"]), lambda _, data: shown.append(data)) as capture:
+        for stream, data in (
+            ("stdout", b"it is hunt"),
+            ("stderr", b"er2, then"),
+            ("stdout", b"\n"),
+        ):
+            capture.take(stream, data)
+        capture.finish()
+    assert b"hunter2" not in b"".join(shown)
+    assert b"hunter2" not in Path(log.path).read_bytes()
 
 
 def test_output_of_any_size_is_kept(repo: Repo) -> None:

@@ -55,7 +55,7 @@ def record(
     model: ModelRef | None = None,
     **members: Any,
 ) -> None:
-    """Write down that something was done; failing is worth a warning, no more.
+    """Write down that something was done. If that fails, warn and go on.
 
     `kind` is the first word of the command that does the same: data, run, workflow, datastore.
     `members` are further names and numbers, such as `method` or `exitCode`; those that are None
@@ -75,7 +75,7 @@ def record(
 
 
 def write(repo: OpenRepo, series: str, timestamp: str, document: Mapping[str, Any]) -> None:
-    """Append a line to a series of files; failing is worth a warning, no more."""
+    """Append a line to a series of files. If that fails, warn and go on."""
     kept = {name: value for name, value in document.items() if value is not None}
     try:
         line = json.dumps(kept, ensure_ascii=False, separators=(",", ":"), default=str)

@@ -10,7 +10,7 @@ only seals those that are large, or whose day is over, and takes them along.
     sealing:  the same, with `.sealing` at the end
     sealed:   audit/commands-2026-05-14-{machine}-{token}.jsonl
 
-The name stays the same, so that whoever is killed in between neither loses nor doubles a line.
+The name stays the same, so that a kill in between neither loses nor doubles a line.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _append_locally(home: str, stem: str, line: bytes, *, durable: bool) -> None
 
 
 def _completing(path: str, line: bytes) -> bytes:
-    """Return what is to be added for a line: whoever died in the middle of one takes none along."""
+    """Return the bytes to add for a line, which begin with the end of a dead writer's half line."""
     with open(path, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 1))
@@ -245,7 +245,7 @@ def _home(config: Config) -> str:
 
 
 def _machine(config: Config) -> str:
-    """Return what tells this copy of the repository from every other one, here and elsewhere."""
+    """Return a name that no other copy of the repository has, here or elsewhere."""
     path = f"{config.local_dir}/{_MACHINE}"
     if not (known := read_file(path)):
         os.makedirs(config.local_dir, exist_ok=True)

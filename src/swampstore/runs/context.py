@@ -383,7 +383,7 @@ class FileWriter:
 
 
 def told(error: BaseException) -> str:
-    """Return what is told about an error: its message, its kind too if that is not one of ours."""
+    """Return the message of an error, with its class if that is not one of ours."""
     if isinstance(error, SwampstoreError):
         return error.message
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

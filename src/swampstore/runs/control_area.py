@@ -1,7 +1,7 @@
 """What runs on other machines, through objects of the remote that no sync carries.
 
     _control/runs/{namespace or _}/{run id}.json           written by the machine that runs it
-    _control/runs/{namespace or _}/{run id}.cancel.json    written by whoever wants it to end
+    _control/runs/{namespace or _}/{run id}.cancel.json    written by who wants it to end
 
 A run shows itself there once it lasts for some seconds, so that a short one costs no request, and
 takes itself away when it ends. The remote may be out of reach: then nobody elsewhere sees the run.

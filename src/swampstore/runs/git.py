@@ -12,7 +12,7 @@ _DEEPEST_REF = 5
 
 
 def git_commit(directory: str) -> str | None:
-    """Return the commit that is checked out, None if there is none or that cannot be told."""
+    """Return the commit that is checked out, None if there is none or it cannot be found out."""
     try:
         git = _git_dir(os.path.realpath(directory))
         return None if git is None else _resolved(git, _common(git), "HEAD")

@@ -51,7 +51,7 @@ class Evaluation:
 
     @cached_property
     def resolver(self) -> Resolver:
-        """What puts secrets where they are named, and tells the redactor of them."""
+        """Replaces references by secrets, and adds each secret to the redactor."""
         from swampstore.vaults.references import Resolver
 
         return Resolver(self.vaults, self._redactor)

@@ -1,6 +1,6 @@
 """What a method in Python says while it runs: its logger, and what it prints.
 
-Both go to the log of the run and to whoever listens, without secrets.
+Both go to the log of the run and to its listener, without secrets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Handler(logging.Handler):
 
 def run_logger(state: RunState) -> logging.Logger:
     """Return a logger of its own for a run."""
-    # Not one of the registry, which keeps each for ever and tells its parents.
+    # Not one of the registry, which keeps each for ever and passes records on to its parents.
     name = f"{state.model} {state.method}"
     logger = logging.Logger(name, logging.INFO)  # noqa: LOG001
     logger.addHandler(_Handler(state))

@@ -235,7 +235,7 @@ def check_arguments(target: Target, given: Given) -> Given:
 
 
 def holds_expression(value: Any) -> bool:
-    """Whether there is an expression somewhere in a document, told at a glance."""
+    """Whether there may be an expression somewhere in a document; parses nothing."""
     match value:
         case str():
             return OPENING in value

@@ -173,7 +173,7 @@ class _MethodRun:
             if self._group:
                 self._group.commit()
                 self._group = None
-        except BaseException as error:  # noqa: BLE001 - whatever a method raises, its record tells
+        except BaseException as error:  # noqa: BLE001 - the record says what a method raised
             status = self._status_of(error)
             self._exit_code = EXIT_INTERRUPTED if status == CANCELLED else exit_code_of(error)
             return status, error
@@ -250,7 +250,7 @@ class _MethodRun:
         try:
             group.rollback()
         except SwampstoreError as error:
-            # Nobody sees them, and whoever meets them removes them.
+            # No reader sees these versions, and the next command that meets them removes them.
             notice("what the run wrote could not be removed yet: %s", error.message)
         self._writing.forget()
 

@@ -125,7 +125,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that is looked at before a method changes anything.
+    """A condition that must hold before a method changes anything.
 
     It is for these `methods`, for all if there are none. One that is `optional` runs only if a
     definition requires it.

@@ -396,7 +396,7 @@ _FILE_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z)\.yaml$")
 
 
 def stem(model: ModelRef, method: str, started_at: str) -> str:
-    """Return the path of the record of a run, and of its log, without what tells the two apart."""
+    """Return the path of the record of a run, and of its log, without the ending."""
     return f"{OUTPUTS}/{model.type}/{method}/{model.id}-{_file_time(started_at)}"
 
 

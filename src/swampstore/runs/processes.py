@@ -30,7 +30,7 @@ _REST = 0.2
 
 
 class Interruption(threading.Event):
-    """A wish that a run ends. `signal` is what its command is told, `strikes` how often it came.
+    """A wish that a run ends. `signal` is sent to its command, `strikes` counts how often it came.
 
     While `raises` is true, code of a method runs that nothing else would reach.
     """

@@ -1,7 +1,8 @@
 """What is left of a run whose process died: a record that says so.
 
 A method that was killed has written no output record, because that is written once, at the end; a
-workflow has one that says it is running. Whoever finds the dead run on its machine sees to both.
+workflow has one that says it is running. A command on the same machine that finds the dead run
+writes the one, or corrects the other.
 """
 
 from __future__ import annotations

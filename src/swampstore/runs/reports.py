@@ -1,4 +1,4 @@
-"""Reports: what a run tells people about itself, as Markdown and as JSON beside its data.
+"""Reports: what people read about a run, as Markdown and as JSON beside its data.
 
     @swampstore.report("@acme/cost")
     def cost(context):
@@ -204,7 +204,7 @@ def _run(one: Report, context: ReportContext, redactor: Redactor) -> WrittenRepo
     try:
         markdown, document = _parts(one.function(context))
         written = list(_saved(one, context, redactor, markdown, document))
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is told in its place
+    except Exception as error:  # noqa: BLE001 - the report says what it was
         message = redactor.text(str(error) or type(error).__name__)
         return WrittenReport(
             one.name, one.scope, tuple(_told(one, context, redactor, message)), message
@@ -231,7 +231,7 @@ def _told(
     document = {"error": True, "reportName": one.name, "scope": one.scope, "message": message}
     try:
         yield from _saved(one, context, redactor, "", document)
-    except SwampstoreError:  # the run tells of the first failure
+    except SwampstoreError:  # the run reports the first failure
         return
 
 

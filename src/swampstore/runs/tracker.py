@@ -393,7 +393,7 @@ class Tracker:
     def dead(self) -> Sequence[Run]:
         """Return the runs that say they go on, and whose process is gone.
 
-        On this machine that is told by the process. One of a machine that shares the directory
+        On this machine the process decides. A run of another machine that shares the directory
         counts as dead when it was not heard of for long enough.
         """
         before = to_iso(self._repo.clock() - STALE)
@@ -411,7 +411,7 @@ class Tracker:
     def reap(self) -> Sequence[Run]:
         """Mark the runs that died, here and in their records; return those marked by this call.
 
-        Where nothing can be written that is left to whoever can.
+        Where nothing can be written this does nothing; a process that can write does it later.
         """
         if not self.dead() or not os.access(os.path.dirname(self._file.path), os.W_OK):
             return []

@@ -268,7 +268,7 @@ class Writing:
     def open_writer(
         self, spec: Spec, name: str, said: Mapping[str, Any] | None = None
     ) -> VersionWriter:
-        """Claim the next version of an instance; whoever writes it must take secrets out of it."""
+        """Claim the next version of an instance; the caller takes secrets out of what it writes."""
         draft = self.origin.draft(spec, said or {})
         ref = self.ref(spec, name)
         with self.lock:

@@ -1,7 +1,7 @@
 """What was done with which secret, when, and by whom: a line each, never with a value.
 
-The lines are part of the audit, in files of their own: `audit/vault-audit-{day}-...jsonl`. An
-event that cannot be written stops nobody: that is told as a warning.
+The lines are part of the audit, in files of their own: `audit/vault-audit-{day}-...jsonl`. If
+an event cannot be written, the command warns and goes on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
 
 def record(repo: Repo, action: str, vault: str, vault_type: str, key: str, caller: str) -> None:
-    """Append an event to a file of this machine; failing is worth a warning, no more."""
+    """Append an event to a file of this machine. If that fails, warn and go on."""
     now = to_iso(repo.clock())
     event = Event(action, now, vault, vault_type, key, caller, actor_name())
     write(repo, VAULTS[0], now, event.to_json())

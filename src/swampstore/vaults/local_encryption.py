@@ -2,7 +2,7 @@
 
 While the key is changed there are two, and each file can be read with one of them: the new key
 lies beside the old one before the first file is encrypted with it, and the old one goes when
-nothing needs it any more. Whoever is killed in between has lost nothing, and does it again.
+nothing needs it any more. A process that is killed in between loses nothing, and can do it again.
 
 A secret is encrypted with AES-256-GCM and a key that is derived for it anew. Its file is a JSON
 object with `iv`, `data` and `salt` in base64, and `version` 2. The tag follows the ciphertext; the

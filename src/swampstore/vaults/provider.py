@@ -94,7 +94,7 @@ class Provider:
         raise self._cannot("delete")
 
     def details(self, key: str) -> Details:
-        """Return what can be told about a secret without its value."""
+        """Return what is known about a secret, without its value."""
         return Details(len(self.get(key).encode()))
 
     def annotate(self, key: str, annotation: Mapping[str, Any] | None) -> None:

@@ -146,7 +146,7 @@ class CommandVault(Provider):
             )
             printed = done.stdout.decode()
         except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError) as error:
-            # Neither what it was given nor what it printed is told: either may be the secret.
+            # The error quotes neither its input nor its output: either may be the secret.
             raise self._failed(words[0], name, _reason(error)) from None
         if name == "get" and done.returncode == self._not_found and done.returncode != 0:
             raise self._not_there(key)

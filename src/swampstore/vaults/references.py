@@ -154,7 +154,7 @@ class Resolver:
     def resource(self, value: Any) -> Any:
         """Return a resource that was read, resolved where a text is one reference and no more.
 
-        It has single quotes, as whoever saves one writes it; anything else was meant as it is.
+        It has single quotes, as a save writes it; anything else was meant as it is.
         """
         match value:
             case str():

@@ -20,7 +20,7 @@ def new_hook(command: str, ttl: str, now: datetime) -> dict[str, Any]:
 
 
 def is_due(hook: Mapping[str, Any] | None, now: datetime) -> bool:
-    """Whether the value is older than its hook allows; what cannot be told is due."""
+    """Whether the value is older than its hook allows; one of unknown age is due."""
     if hook is None:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Workflows: jobs and steps in an order, and runs of them that can be stopped and gone on with.
+"""Workflows: jobs and steps in an order, and runs of them that can be stopped and resumed.
 
 Start reading at `definition`, the format of the files, and `plan`, the order that follows from it.
 `runner` carries a plan out: `jobs` decides what runs next, `steps` does one step, `attempts` makes

@@ -213,7 +213,7 @@ class MethodAttempts:
         )
 
     def _goes_on_after(self, outcome: Outcome) -> bool:
-        """Wait before the next attempt; False if there is none, which is told."""
+        """Wait before the next attempt; without one, end the step and return False."""
         attempt = self._record.attempt or 0
         if self._record.status == RUNNING and self._has_another(outcome):
             pause = self._step.retry.pause(attempt)

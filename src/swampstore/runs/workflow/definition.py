@@ -59,7 +59,7 @@ class ApprovalTask:
 
 @dataclass(frozen=True, slots=True)
 class AssertTask:
-    """Fail unless an expression is true. `severity` is only told."""
+    """Fail unless an expression is true. The record keeps `severity`."""
 
     expr: str
     message: str

@@ -1,4 +1,4 @@
-"""What is told of a run while it goes on: to a person, to a program, and to its log."""
+"""The events of a run while it goes on: for a person, for a program, and for its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run would do: levels, steps and expansions, as far as the inputs tell. Runs nothing."""
+"""What a run would do with some inputs: levels, steps and expansions. Runs nothing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Preview:
         return {name: value for name, value in members.items() if value is not None}
 
     def _expansions(self, step: Step) -> list[str] | None:
-        """Return the names of the expansions, None if only the run itself will tell."""
+        """Return the names of the expansions, None if only the run itself can find them out."""
         if step.for_each is None:
             return None
         from swampstore.runs.expressions import Scope, evaluate
@@ -94,7 +94,7 @@ class _Preview:
 
 
 def problems(repo: Repo, workflow: Workflow, ancestors: tuple[str, ...] = ()) -> list[str]:
-    """Return what a run would fail at, as far as that can be told from the files."""
+    """Return what a run would fail at, as far as the files show that."""
     found: list[str] = []
     workflows = Workflows(repo)
     for job in workflow.jobs:

@@ -323,7 +323,7 @@ class RunRecords:
         self._tree = repo.tree
 
     def save(self, record: RunRecord) -> None:
-        """Replace the record in one step, durably; it goes with the next push, whoever pushes."""
+        """Replace the record in one step, durably; the next push takes it along."""
         self.write(record.rel, encode(record))
 
     def write(self, rel: str, data: bytes) -> None:

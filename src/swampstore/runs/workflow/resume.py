@@ -1,7 +1,7 @@
 """Going on with a run that stopped: whether nobody carries it out, and where to begin again.
 
-What the attempts of a killed step have left is looked at when the step runs: see `attempts`.
-Whoever finds or lists runs marks those whose process died on the way.
+When a step runs again, `attempts` cleans up what its killed attempts have left. `find_run` and
+`past_runs` mark the runs whose process died.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _going_on(run_id: str) -> NotResumableError:
 
 
 def is_of_this_machine(record: RunRecord) -> bool:
-    """Whether a run was carried out here, as far as the name of the machine tells."""
+    """Whether a run was carried out on a machine of this name."""
     return record.host is None or record.host == os.uname().nodename
 
 
@@ -234,7 +234,7 @@ def _is_lost(repo: Repo, record: RunRecord) -> bool:
     try:
         found = Tracker(repo).list(everywhere=True)
     except SwampstoreError:
-        return False  # nobody can tell
+        return False  # the remote does not say
     return any(run.id == record.id and run.status == LOST for run in found)
 
 

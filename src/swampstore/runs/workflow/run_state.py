@@ -79,7 +79,7 @@ class Circumstances:
 
 @dataclass(slots=True)
 class RunState:
-    """One run that is going on: its record, what it was given, and whom it tells."""
+    """One run that is going on: its record, what it was given, its log and its listener."""
 
     repo: Repo
     workflow: Workflow
@@ -165,7 +165,7 @@ class StepState:
         return True
 
     def end(self, outcome: Outcome) -> None:
-        """Note how it ended, and tell."""
+        """Write down how it ended, and tell listeners."""
         with self.run.live:
             self.note(outcome)
         if outcome.status == WAITING:

@@ -273,7 +273,7 @@ def _watched(work: Callable[[], None], cancelled: Interruption) -> None:
                 wait([future])
             except BaseException as error:  # noqa: BLE001 - whatever a signal raises
                 raised = raised or error
-                if cancelled.strikes == strikes:  # whoever hears signals has not said it
+                if cancelled.strikes == strikes:  # the handler of signals has not said it
                     cancelled.strike(signal.SIGINT)
     if raised is not None and future.exception() is None:
         raise raised
