@@ -138,6 +138,23 @@ def _is_told_by_monolith(place: Place) -> bool:
     return MONOLITH_KEY in objects and meta.get("version") != 2
 
 
+def late_notes(place: Place) -> set[str]:
+    """Return the notes of removals whose objects are gone, or not those that were meant.
+
+    The request that writes a note may come twice, the second time after everything was done. Nobody
+    looks for such a note until somebody syncs in full.
+    """
+    objects, entries = place.infos(), index_of(place.objects())
+    late = set()
+    for rel in objects:
+        if not rel.startswith(REMOVALS):
+            continue
+        named = json.loads(objects[rel].data)["objects"]
+        if all(one["rel"] not in objects or one["rel"] in entries for one in named):
+            late.add(rel)
+    return late
+
+
 def check_removals(place: Place, past: Past, *, has_forgotten: bool) -> None:
     """Whoever deleted has removed what that left, or nobody can tell it from an upload."""
     objects = place.infos()

@@ -282,6 +282,8 @@ class Fleet:
             checks.check_verdict(place, self.past)
             # Whoever has moved away may have left some, and who syncs in full comes across them.
             has_forgotten = oracle.is_index_lost or oracle.forgot or len(self.places.oracles) > 1
+            if checks.late_notes(place):
+                self._now(machines[0], partial(self._sync_fully, machines[0]))
             checks.check_removals(place, self.past, has_forgotten=bool(has_forgotten))
         checks.check_locks(self.past)
         oracle.resolve(seen[0][1])
@@ -325,6 +327,9 @@ class Fleet:
             OPS["repair"](Tell(self, machine), {})
         changes: int = OPS["sync"](Tell(self, machine), {"full": full})
         return changes
+
+    def _sync_fully(self, machine: Machine) -> None:
+        OPS["sync"](Tell(self, machine), {"full": True})
 
     def _look(self, machine: Machine) -> tuple[str, list[Found]]:
         outcome = self._now(machine, lambda: _seen(machine))

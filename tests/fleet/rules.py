@@ -11,6 +11,7 @@ from swampstore.artifacts import claims
 from swampstore.index import repair as recovery
 from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import Notes, Remover
 from swampstore.index.repair import Recovery
 from swampstore.locks import lock
@@ -172,7 +173,12 @@ RULES: dict[str, Rule] = {
         store="gcs",
     ),
     "an object is deleted only if it is still the one": Rule(
-        {(Remover, "_remove_if_older"): _remove, (Remover, "_delete"): _delete},
+        {
+            (Remover, "_remove_if_older"): _remove,
+            (Remover, "_delete"): _delete,
+            # Without this, whoever uploaded something else would look again, and send it anew.
+            (RemoteIndex, "renew"): _nothing,
+        },
         _REMOVED_LATER,
     ),
     "earlier uploads are looked at again": Rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from dataclasses import replace
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
@@ -304,6 +305,22 @@ class RemoteIndex:
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
         )
         return version_of(view.version).commit(self._context, view, change, scope, look_again)
+
+    def renew(self, view: View) -> None:
+        """Write the documents of a view anew, with the same entries.
+
+        Every commit to them that was begun before finds that out, and looks at its uploads again.
+        """
+        whole = view.monolith and replace(view.monolith, is_dirty=True)
+        parts = {one: replace(doc, is_dirty=True) for one, doc in view.shards.items() if doc.etag}
+        if not parts and not (whole and whole.etag):
+            self.fence()
+            return
+        made = View(view.snapshot, monolith=whole, shards=parts)
+        nothing = Change({}, frozenset(), {})
+        version = version_of(view.version)
+        committed = version.commit(self._context, made, nothing, None, trust)
+        self._base.apply(shards=committed.shards, facts=committed.facts)
 
     def migrate(self) -> Migrated:
         """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""

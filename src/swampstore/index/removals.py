@@ -237,18 +237,43 @@ class Remover:
     def finish(self, note: Note, index: RemoteIndex) -> Removed:
         """Finish what somebody was stopped at: remove what no index names, then the note.
 
-        Nothing is done as long as the index itself is damaged.
+        The request that wrote the note may have come twice, the second time after all was done, so
+        that uploads since then look older than it. Whoever made these is about to commit them, on
+        documents that were seen before: those are written anew first, so that they are looked at
+        again. Nothing is done as long as the index itself is damaged.
         """
         view = index.view({partition_of(one.rel) for one in note.objects})
         if view.is_made_anew:
             return Removed(is_settled=False)
         unnamed = [one for one in note.objects if view.raw(one.rel) is None]
-        now = self._store.clock() if unnamed else note.written
+        there = self._there(unnamed)
+        if not there:
+            return self._remove(note, (), self._remove_noted)
+        now = self._store.clock()
+        index.renew(view)
 
         def remove(one: Removal) -> bool | None:
             return self._remove_if_older(one, note.written, now)
 
-        return self._remove(note, unnamed, remove)
+        return self._remove(note, there, remove)
+
+    def _there(self, wanted: Collection[Removal]) -> list[Removal]:
+        """Return those that have an object, whatever it is."""
+        found: list[Removal] = []
+        looks = in_parallel(self._has_object, wanted, self._concurrency, self._deadline)
+        for one, is_there, error in looks:
+            if error is not None and not isinstance(error, StoreError):
+                raise error
+            if is_there or error is not None:
+                found.append(one)
+        return found
+
+    def _has_object(self, wanted: Removal) -> bool:
+        try:
+            self._store.head(self._names.remote(wanted.rel))
+        except ObjectNotFoundError:
+            return False
+        return True
 
     def _remove(
         self,
