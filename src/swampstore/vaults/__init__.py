@@ -2,11 +2,11 @@
 
 Secrets stay on their machine, in the directory `secrets` that no setting moves and no sync carries.
 Start reading at `Vaults`: `vault` is one of them, `config` its file. What keeps secrets is a
-`provider`; `providers` knows all of them, and `local_encryption` is the one that needs nothing
-else, with its `keys`. `references` are how other files name secrets, `sensitive` keeps values out
-of what is shown, `events` writes down who did what. `refresh` is for secrets that grow old,
-`migration` for vaults that get another type. This room may import `repo` and what is below it;
-nothing below knows of it.
+`provider`: `local_encryption` needs nothing but its `keys`, the `providers` ask elsewhere.
+`references` are how other files name secrets, `sensitive` is for outputs of methods that go to a
+vault, `events` writes down who did what. `refresh` is for secrets that grow old, `migration` for
+vaults that get another type. This room may import `repo` and what is below it; nothing below knows
+of it.
 """
 
 from __future__ import annotations
