@@ -9,9 +9,7 @@ commit like any other, so a sharded one stays sharded.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,7 +25,7 @@ from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import folders
+from swampstore.stores.protocol import folders, hash_object
 
 _CONCURRENCY = 8
 _PIECE = 1 << 20
@@ -181,8 +179,8 @@ def _token_if_same(side: _Side, own: str, foreign: str, copy: _Copy) -> str | No
     if _size(side.originals, original) != copy.size:
         return None
     with contextlib.suppress(ObjectNotFoundError):
-        ours, token = _sha256(side.copies, f"{own}/{foreign}/{copy.rest}")
-        return token if ours == _sha256(side.originals, original)[0] else None
+        ours, info = hash_object(side.copies, f"{own}/{foreign}/{copy.rest}")
+        return info.token if ours == hash_object(side.originals, original)[0] else None
     return None
 
 
@@ -196,17 +194,6 @@ def _size(store: Store, key: str) -> int | None:
         return store.head(key).size
     except ObjectNotFoundError:
         return None
-
-
-def _sha256(store: Store, key: str) -> tuple[str, str | None]:
-    """Hash an object of any size; return its token as well."""
-    with tempfile.TemporaryFile() as file:
-        info = store.download(key, file.fileno())
-        file.seek(0)
-        digest = hashlib.sha256()
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-        return digest.hexdigest(), info.token
 
 
 def _remove_file(root: str, rel: str) -> None:

@@ -14,8 +14,6 @@ same content there again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import tempfile
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +23,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from swampstore.errors import SwampstoreError
-from swampstore.files import disk_errors
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
@@ -35,7 +32,7 @@ from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import ObjectInfo, Store, hash_object
 
 if TYPE_CHECKING:
     from swampstore.index.remote_index import RemoteIndex
@@ -346,13 +343,10 @@ class Remover:
         """Whether an object has the content that was noted; reads it."""
         if wanted.sha256 is None or info.size != wanted.size:
             return False
-        with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
-            try:
-                seen = self._store.download(key, file.fileno())
-            except ObjectNotFoundError:
-                return False
-            file.seek(0)
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            sha256, seen = hash_object(self._store, key)
+        except ObjectNotFoundError:
+            return False
         return seen.etag == info.etag and sha256 == wanted.sha256
 
     def _delete(self, key: str, info: ObjectInfo) -> bool:

@@ -316,6 +316,19 @@ def sha256_of(body: bytes | BinaryIO) -> str:
     return digest.hexdigest()
 
 
+def hash_object(store: Store, key: str) -> tuple[str, ObjectInfo]:
+    """Return the SHA-256 of what an object holds, in hex, and which object that was.
+
+    All of it is read, and a large one is not held in memory. Raises ObjectNotFoundError, DiskError.
+    """
+    import tempfile
+
+    with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
+        info = store.download(key, file.fileno())
+        file.seek(0)
+        return hashlib.file_digest(file, "sha256").hexdigest(), info
+
+
 def receive(
     chunks: Iterable[bytes], fd: int, *, what: str, size: int | None, sha256: str | None
 ) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +17,7 @@ from swampstore.index.path_kinds import version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import hash_object
 from swampstore.sync.complete import is_complete, is_content_here
 from swampstore.sync.context import SyncContext
 from swampstore.sync.scan import is_covered
@@ -229,13 +228,11 @@ class Content(NamedTuple):
 
 def remote_content(context: SyncContext, rel: str) -> Content | None:
     """Read an object, without holding a large one in memory; None if there is none."""
-    with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
-        try:
-            info = context.store.download(context.names.remote(rel), file.fileno())
-        except ObjectNotFoundError:
-            return None
-        file.seek(0)
-        return Content(hashlib.file_digest(file, "sha256").hexdigest(), info.token)
+    try:
+        sha256, info = hash_object(context.store, context.names.remote(rel))
+    except ObjectNotFoundError:
+        return None
+    return Content(sha256, info.token)
 
 
 def has_object(context: SyncContext, rel: str) -> bool:

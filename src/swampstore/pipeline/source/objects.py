@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,7 +19,7 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed, pieces
 from swampstore.pipeline.source.scan import Whole
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.protocol import Store, hash_object
 
 # Larger objects go through a file, so that memory does not depend on what is stored.
 IN_MEMORY = 4 << 20
@@ -121,7 +120,8 @@ def read_content(store: Store, one: Listed) -> Content | None:
     """
     try:
         if one.info.size > IN_MEMORY:
-            return _hashed(store, one.info)
+            sha256, info = hash_object(store, one.info.key)
+            return Content(sha256, info.size)
         data = store.get(one.info.key).data
     except ObjectNotFoundError:
         return None
@@ -154,15 +154,6 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
         described_name=found.name,
         described_version=found.version,
     )
-
-
-def _hashed(store: Store, info: ObjectInfo) -> Content:
-    """Hash a large object without holding it in memory."""
-    with tempfile.TemporaryFile() as file:
-        store.download(info.key, file.fileno())
-        file.seek(0)
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Content(digest, file.seek(0, 2))
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
