@@ -49,9 +49,7 @@ def settle(change: Change, ref: DataRef, version: int) -> None:
 
 def is_claim(tree: Tree, ref: DataRef, version: int) -> bool:
     """Whether a version, whose directory is there, was not committed yet."""
-    if not os.path.lexists(tree.path(ref.file_rel(version, METADATA))):
-        return True
-    return on_disk.is_deferred(tree, ref, version)
+    return not on_disk.is_committed(tree, ref, version)
 
 
 @contextmanager

@@ -112,16 +112,17 @@ def top_committed(tree: Tree, ref: DataRef, without: Container[int] = ()) -> int
     """Return the highest version that is finalised and committed, 0 if there is none."""
     return latest_of(
         version_numbers(tree, ref),
-        lambda version: version not in without and _is_committed(tree, ref, version),
+        lambda version: version not in without and is_committed(tree, ref, version),
     )
 
 
 def committed_versions(tree: Tree, ref: DataRef) -> list[int]:
     """Return the versions that are finalised and committed, ascending."""
-    return [one for one in version_numbers(tree, ref) if _is_committed(tree, ref, one)]
+    return [one for one in version_numbers(tree, ref) if is_committed(tree, ref, one)]
 
 
-def _is_committed(tree: Tree, ref: DataRef, version: int) -> bool:
+def is_committed(tree: Tree, ref: DataRef, version: int) -> bool:
+    """Whether a version is finalised, and waits for no group to be committed."""
     is_finalised = os.path.lexists(tree.path(ref.file_rel(version, METADATA)))
     return is_finalised and not is_deferred(tree, ref, version)
 

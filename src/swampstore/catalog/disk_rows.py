@@ -107,19 +107,17 @@ class Reading(NamedTuple):
 
 def read_name(tree: Tree, namespace: str, ref: DataRef) -> Reading:
     """Read all versions of a name; raise OSError if the files do not allow that."""
-    rows: list[Row] = []
     problems: list[Problem] = []
-    for version in reversed(on_disk.version_numbers(tree, ref)):
-        try:
-            metadata = on_disk.read_metadata(tree, ref, version)
-        except MetadataError as error:
-            problems.append(Problem(version, error.message))
-            continue
-        if metadata is not None:
-            deferred = on_disk.is_deferred(tree, ref, version)
-            rows.append(row_of(namespace, ref, metadata, deferred=deferred))
+
+    def complain(version: int, error: MetadataError) -> None:
+        problems.append(Problem(version, error.message))
+
+    rows = tuple(
+        row_of(namespace, ref, metadata, deferred=deferred)
+        for metadata, deferred in on_disk.stored_versions(tree, ref, complain)
+    )
     marker = on_disk.effective_marker(tree, ref)
-    return Reading(ref, tuple(rows), marker, tuple(problems))
+    return Reading(ref, rows, marker, tuple(problems))
 
 
 def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> Reading:
