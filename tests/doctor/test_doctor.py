@@ -473,6 +473,9 @@ def test_content_that_is_missing_is_found(repo: Repo, data: Path) -> None:
 def test_content_of_another_size_is_found_unless_it_is_streaming(repo: Repo, data: Path) -> None:
     (data.parent / "log/1/raw").write_text("a line that is still being written")
     assert failures(examine(repo)) == set()
+    (data.parent / "log/1/raw").write_text("less")
+    assert "has 4 bytes, not 5" in finding(examine(repo), "content_size").details[0]
+    (data.parent / "log/1/raw").write_text("line\n")
     (data / "2/raw").write_text("short")
     report = examine(repo)
     assert failures(report) == {"content_size"}

@@ -87,8 +87,7 @@ def _content_problems(
     size = tree.size(raw)
     if size is None:
         return [] if has_remote else [(checks.CONTENT, f"{tree.path(raw)} is missing")]
-    # A streaming version may be growing right now.
-    if metadata.streaming or metadata.size is None or metadata.size == size:
+    if metadata.allows(size):
         return []
     return [(checks.SIZES, f"{tree.path(raw)} has {size} bytes, not {metadata.size}")]
 
