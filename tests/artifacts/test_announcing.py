@@ -356,7 +356,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "doctor/contamination.py": {
         "os.rmdir": "directories of copies that belong to another namespace",
         "os.unlink": "copies that belong to another namespace, and are there as well",
-        "tempfile.TemporaryFile": "content that is only hashed",
     },
     "namespaces/manifests.py": {"os.makedirs": "the directory of a manifest"},
     "relocate/namespace.py": {
@@ -445,7 +444,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the copy of our content, which it marks",
         "shutil.copyfile": "the same",
     },
-    "sync/merge.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "relocate/destinations.py": {
         "os.makedirs": "the new place",
         "tempfile.TemporaryFile": "content that is only hashed",
@@ -472,7 +470,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "tempfile.TemporaryFile": "the same",
         "tempfile.gettempdir": "the name of its directory",
     },
-    "index/removals.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "sync/downloads.py": {
         "os.makedirs": "the staging directory",
         "os.mkdir": "a directory in it for each thread",
@@ -536,7 +533,6 @@ ALLOWED: dict[str, dict[str, str]] = {
         "shutil.which": "looking for Java",
         "tempfile.mkdtemp": "the same",
     },
-    "pipeline/source/objects.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/evidence/reading.py": {
         "os.makedirs": "the directory of a verification that goes on, in the local tier",
         "shutil.rmtree": "the same",
