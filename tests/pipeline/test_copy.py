@@ -47,7 +47,7 @@ def target(tmp_path: Path) -> Bucket:
     return Bucket(tmp_path / "target")
 
 
-def run(spark: SparkSession, source: str, target: str, **options: Any) -> Copied:
+def run(spark: SparkSession | None, source: str, target: str, **options: Any) -> Copied:
     from swampstore.pipeline.copy import copy
 
     return copy(spark, places_of(source), target, **options)
@@ -68,9 +68,15 @@ def content_requests(remote: ProxiedRemote) -> list[tuple[str, str]]:
     ]
 
 
+@pytest.mark.parametrize("engine", ["spark", "local"])
 def test_a_datastore_goes_from_gcs_to_s3_and_the_second_time_nothing_is_read(
-    spark: SparkSession, gcs_remote: ProxiedRemote, s3_remote: ProxiedRemote, tmp_path: Path
+    request: pytest.FixtureRequest,
+    gcs_remote: ProxiedRemote,
+    s3_remote: ProxiedRemote,
+    tmp_path: Path,
+    engine: str,
 ) -> None:
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
     with sync_harness.Machine(tmp_path / "cache", gcs_remote.open()) as machine:
         for version in (1, 2):
             save(machine, "state", version, b"content %d" % version)
@@ -168,7 +174,11 @@ def command_line(*args: str) -> int:
         return cli_run(copy, args)
 
 
-def test_all_namespaces_go_at_once(spark: SparkSession, tmp_path: Path, target: Bucket) -> None:
+@pytest.mark.parametrize("engine", ["spark", "local"])
+def test_all_namespaces_go_at_once(
+    request: pytest.FixtureRequest, tmp_path: Path, target: Bucket, engine: str
+) -> None:
+    spark = request.getfixturevalue("spark") if engine == "spark" else None
     contents = {"infra": b"of infra", "web": b"of web"}
     url = f"file://{tmp_path}/source"
     for slug, content in contents.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections.abc import Iterable
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore import open_repo
-from swampstore.cli.pipeline import Bulk
 from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.gc import Collection, gc, gc_in_place
@@ -225,12 +223,11 @@ def planned_here(monkeypatch: pytest.MonkeyPatch) -> datetime:
     now = datetime.now(UTC) + timedelta(hours=2)
 
     def plan(
-        _spark: object, places: Iterable[Place], _now: datetime, _progress: object
+        places: Iterable[Place], _now: datetime
     ) -> tuple[dict[tuple[str, str], list[Candidate]], list[str]]:
         return {(one.identity, one.namespace): garbage_of(one, now) for one in places}, ["a doubt"]
 
-    monkeypatch.setattr("swampstore.pipeline.gc.plan_places", plan)
-    monkeypatch.setattr(Bulk, "spark", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("swampstore.pipeline.gc.plan_here", plan)
     return now
 
 

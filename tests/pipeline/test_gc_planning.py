@@ -216,6 +216,7 @@ def test_two_namespaces_are_collected_at_once(
 ) -> None:
     from swampstore.pipeline import gc as job
     from swampstore.pipeline.gc.candidates import Candidates, plan_places
+    from swampstore.pipeline.gc.here import plan_here
 
     fill(ana, "apps")
     fill(bob, "infra")
@@ -235,7 +236,9 @@ def test_two_namespaces_are_collected_at_once(
         return found, warnings
 
     monkeypatch.setattr(job, "plan_places", observed)
+    here = plan_here(places, now)
     swept = gc(spark, places, now=now, grace=AT_ONCE)
+    assert here == (plans[0], [])
     # The data of a run that has a record is no garbage.
     assert plans == [{(places[0].identity, "apps"): apps, (places[0].identity, "infra"): infra[:1]}]
     assert swept.warnings == ()

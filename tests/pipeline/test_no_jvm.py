@@ -74,6 +74,39 @@ def test_nothing_that_is_small_starts_a_jvm_or_loads_spark(ana: Machine, called:
     assert not called.exists(), called.read_text()
 
 
+BULK = [
+    ["pipeline", "verify"],
+    ["pipeline", "verify", "--repair"],
+    ["pipeline", "reindex", "--dry-run"],
+    ["pipeline", "reindex", "--rehash"],
+    ["pipeline", "gc"],
+    ["pipeline", "copy", "{bucket}", "{bucket}-copy"],
+    ["pipeline", "verify", "{bucket}-copy", "--engine", "local"],
+    ["pipeline", "catalog", "{bucket}", "--refresh"],
+    ["pipeline", "push"],
+]
+
+
+def test_bulk_work_on_little_starts_no_jvm(ana: Machine, bucket: Path, called: Path) -> None:
+    ana.use(bucket)
+    for content in ("old", "new"):
+        ana.put(MODEL, "state", content)
+    assert ana("sync").status == 0
+    Path(f"{bucket}-copy").mkdir()
+    commands = [[part.format(bucket=f"file://{bucket}") for part in one] for one in BULK]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        input=json.dumps(commands),
+        env=environ_of(ana, called),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = [line.rpartition(" [")[0] for line in done.stderr.splitlines() if line.startswith("[")]
+    assert told == [f"{command} 0" for command in commands], done.stderr
+    assert not called.exists(), called.read_text()
+
+
 def test_a_start_of_java_would_be_noticed(ana: Machine, called: Path) -> None:
     program = "from swampstore.pipeline.spark.java import find_java; find_java()"
     subprocess.run([sys.executable, "-c", program], env=environ_of(ana, called), check=False)

@@ -18,6 +18,8 @@ from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex, write_shard
+from swampstore.pipeline.reindex.here import reindex_little
+from swampstore.pipeline.settings import SparkSettings
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
@@ -74,15 +76,27 @@ LOSSES = {
 }
 
 
+def reindex_here(places: list[Place], **options: Any) -> Reindexed:
+    done = reindex_little(places, "local", SparkSettings(), **options)
+    assert done is not None
+    return done
+
+
+@pytest.mark.parametrize("engine", ["spark", "local"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_new_machine_finds_everything_whatever_was_lost(
-    spark: SparkSession, tmp_path: Path, loss: str
+    request: pytest.FixtureRequest, tmp_path: Path, loss: str, engine: str
 ) -> None:
     version = LOSSES[loss].version
     ground = Ground(tmp_path, version)
     before = ground.commit_seq if version == 2 else 0
     LOSSES[loss].happen(ground.bucket)
-    done = reindex(spark, ground.places)
+    would = reindex_here(ground.places, dry_run=True)
+    if engine == "spark":
+        done = reindex(request.getfixturevalue("spark"), ground.places)
+    else:
+        done = reindex_here(ground.places)
+    assert would.documents == done.documents
     assert done.entries == done.kept + done.made == len(ground.payload)
     assert done.documents
     assert ground.bucket.version == version
@@ -112,8 +126,11 @@ def test_a_sound_index_stays_as_it_is_and_a_dry_run_changes_nothing(
     ground.bucket.remove(SHARD)
     documents = _documents(ground.bucket)
     would = reindex(spark, ground.places, dry_run=True)
-    assert (would.entries, would.documents) == (len(ground.payload), 0)
+    assert (would.entries, would.documents) == (len(ground.payload), 2)
+    assert reindex_here(ground.places, dry_run=True).documents == 2
     assert _documents(ground.bucket) == documents
+    assert reindex_here(ground.places).documents == 2
+    assert reindex_here(ground.places, rehash=True).documents == 0
 
 
 def _documents(bucket: Bucket) -> dict[str, bytes]:

@@ -26,6 +26,7 @@ from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import Finding, Verified, kinds, verify
+from swampstore.pipeline.verify.here import verify_here
 from swampstore.pipeline.verify.mending import (
     Action,
     Find,
@@ -105,6 +106,10 @@ def test_every_kind_of_damage_is_found_and_repaired(
     seen = verify(spark, places, grace=AT_ONCE)
     assert found(seen) == injected.found
     assert not seen.ok
+    here = verify_here(places, grace=AT_ONCE)
+    assert sorted(here.findings) == sorted(map(tuple, seen.findings.collect()))
+    assert (here.kinds, here.open, here.first) == (seen.kinds, seen.open, seen.first)
+    assert (here.objects, here.bytes) == (seen.objects, seen.bytes)
 
     repaired = verify(spark, places, repair=True, grace=AT_ONCE)
     assert repaired.open == 0

@@ -13,6 +13,7 @@ from swampstore.index.path_kinds import version_file
 from swampstore.layout import DataRef, ref_of
 from swampstore.pipeline.gc import Collection
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
+from swampstore.pipeline.gc.here import plan_here
 from swampstore.pipeline.gc.sweep import NameState, removal_of
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
@@ -77,7 +78,10 @@ class Clock:
         self, grace: timedelta = DAY, *, dry_run: bool = False, after: timedelta = timedelta()
     ) -> Collection:
         self.now += after
-        collection = Collection(self.place, garbage_of(self.place, self.now), self.now, grace)
+        garbage = garbage_of(self.place, self.now)
+        found, _ = plan_here([self.place], self.now)
+        assert [*found.values()] == ([garbage] if garbage else [])
+        collection = Collection(self.place, garbage, self.now, grace)
         if dry_run:
             collection.preview()
         else:

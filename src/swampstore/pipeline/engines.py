@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from swampstore.sync.downloads import Brought, Download, Staging
     from swampstore.sync.uploads import Placed, Upload
 
-Job = Literal["push", "pull", "catalog", "snapshot"]
+Job = Literal["push", "pull", "catalog", "snapshot", "verify", "reindex", "gc", "copy"]
 Chosen = Literal["local", "spark"]
 NEVER = sys.maxsize
 
@@ -58,6 +58,11 @@ BREAK_EVEN: Mapping[Job, BreakEven] = {
     "pull": BreakEven(NEVER, 50_000),
     "catalog": BreakEven(NEVER, 100_000),
     "snapshot": BreakEven(2_000, 1_000),
+    # A plain process verifies some 15,000 objects in the time that a JVM takes to start.
+    "verify": BreakEven(20_000, 20_000),
+    "reindex": BreakEven(20_000, 20_000),
+    "gc": BreakEven(20_000, 20_000),
+    "copy": BreakEven(5_000, 2_000),
 }
 
 

@@ -70,19 +70,26 @@ FINDINGS = (
 )
 
 
-def arrow_schema_of_artifacts() -> pa.Schema:
-    """Return the columns that tell of a version, and not of its place, as Arrow has them."""
+def arrow_schema(columns: str) -> pa.Schema:
+    """Return columns without structures as Arrow has them; needs neither Spark nor Java."""
     import pyarrow as pa
 
     kinds = {
         "string": pa.string(),
+        "int": pa.int32(),
         "bigint": pa.int64(),
         "boolean": pa.bool_(),
+        "binary": pa.binary(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
     }
-    columns = (column.split() for column in _ARTIFACT.split(", "))
-    return pa.schema([(name, kinds[kind]) for name, kind in columns])
+    named = (column.split() for column in columns.split(", "))
+    return pa.schema([(name, kinds[kind]) for name, kind in named])
+
+
+def arrow_schema_of_artifacts() -> pa.Schema:
+    """Return the columns that tell of a version, and not of its place, as Arrow has them."""
+    return arrow_schema(_ARTIFACT)
 
 
 # A file of a version (the name, the number), and the marker of a name.
@@ -171,8 +178,6 @@ def _write_parquet(rows: list[Mapping[str, Any]], directory: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    kinds = {"string": pa.string(), "boolean": pa.bool_()}
-    columns = [column.split() for column in FINDINGS.split(", ")]
-    schema = pa.schema([(name, kinds[kind]) for name, kind in columns])
+    schema = arrow_schema(FINDINGS)
     os.mkdir(directory)
     parquet.write_table(pa.Table.from_pylist(rows, schema), f"{directory}/part-00000.parquet")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from swampstore.config import Config
     from swampstore.pipeline.places import Place
-    from swampstore.pipeline.settings import SparkSettings
+    from swampstore.pipeline.settings import Engine, SparkSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,10 @@ class Bulk:
                 return settings_at(repo.config, self.master)
         except RepoNotFoundError:
             return settings_at(None, self.master)  # a bucket can be looked after from anywhere
+
+    def engine_of(self, engine: Engine | None, settings: SparkSettings) -> Engine:
+        """Return who does the work; whoever names a master wants Spark, in one's own words."""
+        return engine or ("spark" if self.master else settings.engine)
 
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:

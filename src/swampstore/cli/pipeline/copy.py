@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, master_option
 from swampstore.cli.rendering import counted, progress_shown, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
-from swampstore.pipeline.schemas import write_findings
+from swampstore.pipeline.schemas import write_few_findings
 
 if TYPE_CHECKING:
     from swampstore.pipeline.copy import Copied
+    from swampstore.pipeline.settings import Engine
 
 _SHOWN = 20
+
+
+def _collected(function: Callable[..., None]) -> Callable[..., None]:
+    """Hand what is said about the source and the run to a function as `bulk`."""
+
+    @wraps(function)
+    def collected(
+        *args: Any,
+        source: str,
+        namespaces: tuple[str, ...],
+        dry_run: bool,
+        findings: str | None,
+        master: str | None,
+        **rest: Any,
+    ) -> None:
+        function(*args, bulk=Bulk(source, namespaces, dry_run, findings, master), **rest)
+
+    return collected
 
 
 @command(
@@ -50,18 +73,17 @@ _SHOWN = 20
 @dry_run_option
 @findings_option
 @master_option
+@engine_option
+@_collected
 @pass_session
 def copy(
     session: Session,
     *,
-    source: str,
+    bulk: Bulk,
     target: str,
-    namespaces: tuple[str, ...],
     into: str | None,
     owner: str | None,
-    dry_run: bool,
-    findings: str | None,
-    master: str | None,
+    engine: Engine | None,
 ) -> None:
     """Copy a datastore to another store; the exit status is 1 if something stayed behind.
 
@@ -70,16 +92,22 @@ def copy(
     this source.
     """
     from swampstore.pipeline.copy import copy as copy_places
-    from swampstore.pipeline.copy import findings_table
+    from swampstore.pipeline.evidence.here import is_little
 
-    bulk = Bulk(source, namespaces, dry_run, findings, master)
-    places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as progress:
+    dry_run = bulk.dry_run
+    places, settings = bulk.places(session), bulk.settings(session)
+    chosen = bulk.engine_of(engine, settings)
+    is_indexed = all(place.indexed for place in places)
+    with ExitStack() as stack:
+        spark = None
+        if not (is_indexed and is_little(places, chosen, settings, "copy")):
+            spark = stack.enter_context(bulk.spark(session))
+        progress = stack.enter_context(progress_shown())
         copied = copy_places(
             spark, places, target, into=into, owner=owner, dry_run=dry_run, progress=progress
         )
-        if findings:
-            write_findings(findings_table(spark, copied), findings)
+    if bulk.findings:
+        write_few_findings([one.to_row() for one in copied.findings], bulk.findings)
     session.show(copied.to_json(), lambda: _text(copied))
     if not copied.is_complete:
         click.get_current_context().exit(EXIT_ERROR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.rendering import counted, printable, progress_shown, size_text
 from swampstore.cli.session import Session
@@ -22,6 +24,7 @@ from swampstore.retention.lifetimes import parse_duration
 if TYPE_CHECKING:
     from swampstore.pipeline.gc import Collected, Kind
     from swampstore.pipeline.places import Place
+    from swampstore.pipeline.settings import Engine
 
 _SHOWN = 20
 _WORDS: dict[Kind, str] = {
@@ -63,9 +66,10 @@ class _Grace(click.ParamType[timedelta]):
     metavar="DURATION",
     help="Delete what was marked so long ago and has not changed; 0 marks and deletes at once.",
 )
+@engine_option
 @pipeline_options
 @pass_session
-def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
+def gc(session: Session, *, grace: timedelta, engine: Engine | None, bulk: Bulk) -> None:
     """Delete expired data and versions beyond their policy, after a grace period.
 
     What is found for the first time is only marked. Run it again after the grace period, every
@@ -74,7 +78,7 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
     """
     places = bulk.places(session)
     if all(place.indexed for place in places):
-        collected = _collect(session, bulk, places, grace)
+        collected = _collect(session, bulk, places, grace, engine)
     else:
         collected = _collect_in_place(bulk, places)
     if bulk.findings:
@@ -87,10 +91,22 @@ def gc(session: Session, *, grace: timedelta, bulk: Bulk) -> None:
         click.get_current_context().exit(EXIT_ERROR)
 
 
-def _collect(session: Session, bulk: Bulk, places: Sequence[Place], grace: timedelta) -> Collected:
+def _collect(
+    session: Session,
+    bulk: Bulk,
+    places: Sequence[Place],
+    grace: timedelta,
+    engine: Engine | None,
+) -> Collected:
+    from swampstore.pipeline.evidence.here import is_little
     from swampstore.pipeline.gc import gc as collect
 
-    with bulk.spark(session) as spark, progress_shown() as progress:
+    settings = bulk.settings(session)
+    with ExitStack() as stack:
+        spark = None
+        if not is_little(places, bulk.engine_of(engine, settings), settings, "gc"):
+            spark = stack.enter_context(bulk.spark(session))
+        progress = stack.enter_context(progress_shown())
         return collect(spark, places, grace=grace, dry_run=bulk.dry_run, progress=progress)
 
 

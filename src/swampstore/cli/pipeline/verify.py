@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
+from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
 from swampstore.cli.rendering import counted, printable, progress_shown, size_text
 from swampstore.cli.session import Session
@@ -17,6 +19,7 @@ from swampstore.pipeline.schemas import write_few_findings, write_findings
 
 if TYPE_CHECKING:
     from swampstore.pipeline.reindex import Reindexed
+    from swampstore.pipeline.settings import Engine
     from swampstore.pipeline.verify import Verified
 
 _SHOWN = 20
@@ -69,6 +72,7 @@ class _Slice(click.ParamType[tuple[int, int]]):
     is_flag=True,
     help="Mend what can be mended; what is beyond that is set aside, and told.",
 )
+@engine_option
 @pipeline_options
 @pass_session
 def verify(
@@ -79,31 +83,44 @@ def verify(
     grace: int,
     work: str | None,
     repair: bool,
+    engine: Engine | None,
     bulk: Bulk,
 ) -> None:
     """Hash everything and compare it with the index; the exit status is 1 if something is wrong."""
     from swampstore.pipeline.verify import verify as verify_places
+    from swampstore.pipeline.verify.here import verify_little
 
     if bulk.dry_run and not repair:
         raise click.UsageError("--dry-run is about --repair; without it, nothing is changed")
-    places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as progress:
-        verified = verify_places(
-            spark,
-            places,
-            shard=shard,
-            sample=sample,
-            work_dir=work,
-            repair=repair,
-            dry_run=bulk.dry_run,
-            grace=timedelta(minutes=grace),
-            progress=progress,
-        )
-        if bulk.findings is not None:
-            write_findings(verified.findings, bulk.findings)
+    places, settings = bulk.places(session), bulk.settings(session)
+    chosen: dict[str, Any] = {
+        "shard": shard,
+        "sample": sample,
+        "repair": repair,
+        "dry_run": bulk.dry_run,
+        "grace": timedelta(minutes=grace),
+    }
+    with progress_shown() as progress:
+        little = verify_little(places, bulk.engine_of(engine, settings), settings, **chosen)
+        if little is not None:
+            verified = little
+            _keep(verified, bulk)
+        else:
+            with bulk.spark(session) as spark:
+                verified = verify_places(spark, places, work_dir=work, progress=progress, **chosen)
+                _keep(verified, bulk)
     session.show(verified.to_json(), lambda: _text(verified))
     if not verified.ok:
         click.get_current_context().exit(EXIT_ERROR)
+
+
+def _keep(verified: Verified, bulk: Bulk) -> None:
+    if bulk.findings is None:
+        return
+    if isinstance(verified.findings, Sequence):
+        write_few_findings([one._asdict() for one in verified.findings], bulk.findings)
+    else:
+        write_findings(verified.findings, bulk.findings)
 
 
 def _text(verified: Verified) -> str:
@@ -173,28 +190,41 @@ def _summary(verified: Verified) -> str:
 @grace_option(
     "Objects that no entry names are entered when they are older: a push may be going on."
 )
+@engine_option
 @pipeline_options
 @pass_session
-def reindex(session: Session, *, rehash: bool, grace: int, bulk: Bulk) -> None:
+def reindex(
+    session: Session, *, rehash: bool, grace: int, engine: Engine | None, bulk: Bulk
+) -> None:
     """Make the index of a remote anew from what is stored there."""
     from swampstore.pipeline.reindex import reindex as reindex_places
+    from swampstore.pipeline.reindex.here import reindex_little
 
-    places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as progress:
-        done = reindex_places(
-            spark,
-            places,
-            rehash=rehash,
-            grace=timedelta(minutes=grace),
-            dry_run=bulk.dry_run,
-            progress=progress,
-        )
-        if bulk.findings is not None:
-            if done.findings is not None:
-                write_findings(done.findings, bulk.findings)
-            else:
-                write_few_findings([], bulk.findings)
+    places, settings = bulk.places(session), bulk.settings(session)
+    chosen: dict[str, Any] = {
+        "rehash": rehash,
+        "grace": timedelta(minutes=grace),
+        "dry_run": bulk.dry_run,
+    }
+    with progress_shown() as progress:
+        little = reindex_little(places, bulk.engine_of(engine, settings), settings, **chosen)
+        if little is not None:
+            done = little
+            _keep_reindexed(done, bulk)
+        else:
+            with bulk.spark(session) as spark:
+                done = reindex_places(spark, places, progress=progress, **chosen)
+                _keep_reindexed(done, bulk)
     session.show(done.to_json(), lambda: _reindexed_text(done))
+
+
+def _keep_reindexed(done: Reindexed, bulk: Bulk) -> None:
+    if bulk.findings is None:
+        return
+    if done.findings is None or isinstance(done.findings, list):
+        write_few_findings(done.findings or [], bulk.findings)
+    else:
+        write_findings(done.findings, bulk.findings)
 
 
 def _reindexed_text(done: Reindexed) -> str:
@@ -214,6 +244,6 @@ def _reindexed_text(done: Reindexed) -> str:
             f"Entries whose object is missing or another one: {done.contradicted};"
             " run `swampstore pipeline verify`."
         )
-    if not done.dry_run:
-        lines.append(f"Documents written: {done.documents}.")
+    verb = "that would be written" if done.dry_run else "written"
+    lines.append(f"Documents {verb}: {done.documents}.")
     return "\n".join(lines)

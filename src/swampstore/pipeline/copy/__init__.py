@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
 from swampstore.index.format import Entry
@@ -32,6 +32,7 @@ from swampstore.pipeline.copy.comparison import (
     claim_namespace,
     ends_of,
 )
+from swampstore.pipeline.copy.here import ComparisonHere
 from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     DAMAGED,
@@ -182,7 +183,7 @@ _AT_TARGET = frozenset({CONFLICT, NOT_KEPT, OVERTAKEN})
 
 
 def copy(
-    spark: SparkSession,
+    spark: SparkSession | None,
     sources: Sequence[Place],
     target: str,
     *,
@@ -193,6 +194,7 @@ def copy(
 ) -> Copied:
     """Copy places to the store at `target`, each to its own namespace or all of one `into`.
 
+    Without Spark threads of this process copy; then all sources must have an index.
     `owner` is the id of the repository that a new namespace will belong to, where nothing at the
     source tells it. What could not be copied is in the result; it can be done again at any time.
     Raises NamespaceTakenError, ValidationError, StoreError, and IndexDamagedError for a source
@@ -218,7 +220,7 @@ def copy(
 class _Copy:
     """One source on its way to one target."""
 
-    def __init__(self, spark: SparkSession, ends: Ends, progress: Progress) -> None:
+    def __init__(self, spark: SparkSession | None, ends: Ends, progress: Progress) -> None:
         self._spark = spark
         self._ends = ends
         self._progress = progress
@@ -279,7 +281,7 @@ class _Copy:
 
     def _waves(self, target: Place | None) -> Iterator[list[Unit]]:
         """Yield what is to be copied, as the two indexes are now, wave by wave."""
-        comparison = Comparison.of(self._spark, self._ends.source, target)
+        comparison = self._compared(target)
         before, self._refused, self._findings = self._refused, {}, []
         try:
             totals = comparison.totals()
@@ -291,6 +293,11 @@ class _Copy:
                 yield self._fresh(units_of(self._allowed(comparison.wanted(wave, waves))), before)
         finally:
             comparison.close()
+
+    def _compared(self, target: Place | None) -> Comparison | ComparisonHere:
+        if self._spark is None:
+            return ComparisonHere.of(self._ends.source, target)
+        return Comparison.of(self._spark, self._ends.source, target)
 
     def _allowed(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         allowed = []
@@ -316,13 +323,11 @@ class _Copy:
 
     def _run(self, units: Sequence[Unit], commits: Commits) -> None:
         told = commits.with_versions(units)
-        packed = bins(told, lambda unit: unit.weight, tasks_for(self._spark))
+        packed = bins(told, lambda unit: unit.weight, tasks_for(self._spark) if self._spark else 1)
         tasks = [CopyTask(self._ends.source, self._ends.target, tuple(one)) for one in packed]
         placed: list[Placed] = []
         try:
-            for outcome in run_tasks(
-                self._spark, copy_units, tasks, label="copy", progress=self._progress
-            ):
+            for outcome in self._outcomes(tasks):
                 if isinstance(outcome, Refused):
                     self._note([outcome])
                 elif isinstance(outcome, Placed):
@@ -330,6 +335,11 @@ class _Copy:
         finally:
             # Also if a task failed: what came over before need not come again.
             self._settle(commits.commit(placed))
+
+    def _outcomes(self, tasks: Sequence[CopyTask]) -> Iterator[Any]:
+        if self._spark is None:
+            return (outcome for task in tasks for outcome in copy_units(task))
+        return run_tasks(self._spark, copy_units, tasks, label="copy", progress=self._progress)
 
     def _settle(self, outcomes: Iterable[Placed | Refused]) -> None:
         for one in outcomes:

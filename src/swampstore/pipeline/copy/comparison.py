@@ -43,6 +43,8 @@ _RACY_MS = 2_000
 _WAVE_OBJECTS = 10_000
 _WAVE_BYTES = 8 << 30
 _WAVES = 20
+# So many objects of a wave, and what became of them, are in the memory of the driver.
+_LARGEST_WAVE = 200_000
 _TROUBLE = "problem IS NOT NULL OR there_problem IS NOT NULL"
 
 
@@ -63,6 +65,16 @@ class Trouble(NamedTuple):
     document: str
     rel: str | None
     problem: str
+
+
+def waves_of(totals: Totals) -> int:
+    """Return into how many parts a copy is cut.
+
+    There are few of them, but none is larger than what the driver keeps in memory.
+    """
+    objects = min(max(_WAVE_OBJECTS, totals.missing // _WAVES), _LARGEST_WAVE)
+    size = max(_WAVE_BYTES, totals.missing_bytes // _WAVES)
+    return max(1, -(-totals.missing // objects), -(-totals.missing_bytes // size))
 
 
 @dataclass(frozen=True)
@@ -105,9 +117,7 @@ class Comparison:
 
     def waves(self, totals: Totals) -> int:
         """Return into how many parts the copy is cut; each ends with a commit."""
-        objects = max(_WAVE_OBJECTS, totals.missing // _WAVES)
-        size = max(_WAVE_BYTES, totals.missing_bytes // _WAVES)
-        return max(1, -(-totals.missing // objects), -(-totals.missing_bytes // size))
+        return waves_of(totals)
 
     def wanted(self, wave: int, waves: int) -> list[Wanted]:
         """Return what one part is to bring over; all of a data name is in the same one."""

@@ -164,6 +164,10 @@ class Finding(NamedTuple):
         """How bad it is; what is only worth knowing fails nothing."""
         return SEVERITIES[self.kind]
 
+    def to_row(self) -> dict[str, Any]:
+        """Return it as a row of the table of findings."""
+        return {**self._asdict(), "severity": self.severity, "repaired": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Copied:

@@ -13,9 +13,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
-
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_entry, decode_meta
@@ -30,6 +27,7 @@ from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total, 
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
+from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.index import Index, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
 from swampstore.pipeline.source.scan import batches
@@ -206,11 +204,6 @@ def readable_content(store: Store, one: Listed) -> Content | None:
         return read_content(store, one)
     except (CorruptObjectError, StorePermissionError) as error:
         return Content(error=error.message)
-
-
-def arrow_schema(columns: str) -> pa.Schema:
-    """Return the schema that tasks make their rows by; only the driver can read the text."""
-    return to_arrow_schema(StructType.fromDDL(columns), timezone="UTC")
 
 
 Share = tuple[int, Any]

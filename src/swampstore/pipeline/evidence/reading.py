@@ -29,7 +29,6 @@ from swampstore.pipeline.evidence.gathering import (
     Places,
     Share,
     Task,
-    arrow_schema,
     as_listed,
     gathered,
     readable_content,
@@ -41,6 +40,7 @@ from swampstore.pipeline.evidence.rows import Seen, Total, paths_in, rows_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, each, tasks_for
 from swampstore.pipeline.running import watched
+from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
 

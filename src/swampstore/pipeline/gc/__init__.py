@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.results import Progress, Step, no_progress
 from swampstore.pipeline.gc.candidates import Candidate, plan_places
+from swampstore.pipeline.gc.here import plan_here
 from swampstore.pipeline.gc.marks import (
     Marked,
     Marks,
@@ -117,7 +118,7 @@ GRACE = timedelta(hours=24)
 
 
 def gc(
-    spark: SparkSession,
+    spark: SparkSession | None,
     places: Sequence[Place],
     *,
     now: datetime | None = None,
@@ -127,6 +128,7 @@ def gc(
 ) -> Collected:
     """Mark what is garbage; remove what has been, unchanged, since it was marked a grace ago.
 
+    Without Spark this process finds out what is garbage, which is faster where little is stored.
     Ages are judged by the clocks of the stores, unless `now` is given. What cannot be decided
     stays and is named in the warnings. Of several places one that fails does not keep the others
     from being collected; see `Collected.failed`. Raises ValidationError for a directory that is
@@ -136,7 +138,10 @@ def gc(
     _check(places)
     moments = [now or _clock(place) for place in places]
     # Of several clocks the slowest counts: nothing goes before its time.
-    found, warnings = plan_places(spark, places, min(moments), progress)
+    if spark is None:
+        found, warnings = plan_here(places, min(moments))
+    else:
+        found, warnings = plan_places(spark, places, min(moments), progress)
     collections = [
         Collection(place, found.get((place.identity, place.namespace), []), moment, grace)
         for place, moment in zip(places, moments, strict=True)

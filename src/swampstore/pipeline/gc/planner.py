@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from swampstore.catalog.schema import Row
-from swampstore.pipeline.evidence.gathering import arrow_schema
+from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.retention.plan import RECORD_REL, NamePlanner, record_rel
 from swampstore.retention.rules import Doubts, Removal
@@ -32,11 +32,11 @@ NAME = (*PLACE, "type_normalized", "model_id", "data_name")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_SAID = (
+SAID = (
     *("version", "is_latest", "deferred", "lifecycle", "lifetime", "garbage_collection"),
     *("workflow_id", "workflow_run_id", "size"),
 )
-_GIVEN = (*NAME, *_SAID, "created", "is_recorded", "created_at")
+_GIVEN = (*NAME, *SAID, "created", "is_recorded", "created_at")
 # Takes the members of a row of the catalog out of these; of those that it does not look at, the
 # planner gets the empty text that comes after them.
 _AS_ROW = itemgetter(
@@ -71,16 +71,16 @@ def planned(artifacts: DataFrame, runs: DataFrame, now: datetime) -> Iterator[Pl
     `runs` has the columns of `PLACE` and the path `rel` of every record of a workflow run that
     there is. The artifacts are read once; Spark keeps the decisions until the end of the block.
     """
-    decisions = _by_name(artifacts, runs).mapInArrow(_task(now), _DECISIONS).persist()
+    decided = _by_name(artifacts, runs).mapInArrow(_task(now), _DECISIONS).persist()
     try:
         created_at = F.timestamp_micros("created").alias("created_at")
-        removals = decisions.where("cause IS NULL")
+        removals = decided.where("cause IS NULL")
         yield Plan(
             removals.select(*NAME, "version", created_at, "size", "reason"),
-            decisions.where("cause IS NOT NULL").select(*PLACE, "cause", "names", "example"),
+            decided.where("cause IS NOT NULL").select(*PLACE, "cause", "names", "example"),
         )
     finally:
-        decisions.unpersist()
+        decided.unpersist()
 
 
 def warnings(doubts: Iterable[SparkRow]) -> tuple[str, ...]:
@@ -98,14 +98,14 @@ def _by_name(artifacts: DataFrame, runs: DataFrame) -> DataFrame:
     records = records.withColumn("is_recorded", F.expr("true"))
     said = artifacts.select(
         *NAME,
-        *_SAID[:-1],
+        *SAID[:-1],
         F.coalesce("size", F.lit(0)).alias("size"),
         F.unix_micros("created_at").alias("created"),
         record.alias("record"),
     )
     recorded = said.join(records, [*PLACE, "record"], "left")
     return (
-        recorded.select(*NAME, *_SAID, "created", "is_recorded")
+        recorded.select(*NAME, *SAID, "created", "is_recorded")
         .repartition(*NAME)
         .sortWithinPartitions(*NAME, "version")
     )
@@ -116,7 +116,7 @@ def _task(now: datetime) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
     schema = arrow_schema(_DECISIONS)
 
     def run(versions: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches(_decisions(_rows(versions), now), schema)
+        yield from batches(decisions(_rows(versions), now), schema)
 
     return run
 
@@ -126,7 +126,7 @@ def _rows(versions: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[tuple[Any, ...]]:
+def decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of `_DECISIONS` for versions in the order of their names."""
     place_of, name_of = itemgetter(slice(len(PLACE))), itemgetter(slice(len(NAME)))
     for place, names in groupby(versions, place_of):

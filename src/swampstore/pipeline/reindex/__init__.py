@@ -8,7 +8,7 @@ document that cannot be understood is kept in quarantine before it is replaced.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
@@ -37,7 +37,6 @@ from swampstore.pipeline.evidence.gathering import (
     Claims,
     IndexState,
     Task,
-    arrow_schema,
     everything,
     gathered,
     shares_of,
@@ -64,10 +63,10 @@ from swampstore.pipeline.reindex.planned import (
     entries_in,
 )
 from swampstore.pipeline.running import watched
-from swampstore.pipeline.schemas import FINDINGS
+from swampstore.pipeline.schemas import FINDINGS, arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import PreconditionFailedError
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import Store, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +77,7 @@ if TYPE_CHECKING:
 __all__ = ["GRACE", "Rebuilding", "Reindexed", "reindex"]
 
 GRACE = timedelta(hours=1)
-_CONCURRENCY = 10
+CONCURRENCY = 10
 WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
 
 
@@ -115,13 +114,16 @@ def write_shard(
     wanted: RawEntries,
     expected: str | None,
     commit_seq: int | None = None,
+    *,
+    dry_run: bool = False,
 ) -> tuple[str, str, bool]:
     """Make a shard hold these entries; return its ETag, its token and whether it was written.
 
+    With `dry_run` only find out whether it would be.
     `commit_seq` is the commit that writes it, if commits are counted. `expected` is the ETag that
     it had when the entries were settled. Raises IndexMovedError if somebody wrote another one.
     """
-    documents = Documents(store, place.names(), _CONCURRENCY)
+    documents = Documents(store, place.names(), CONCURRENCY)
     for _ in attempts(()):
         now = documents.shard_as_it_is(partition)
         if now.doc is not None and now.doc.entries == wanted:
@@ -130,6 +132,8 @@ def write_shard(
         if now.etag != expected:
             key = place.names().remote(shard_key(partition))
             raise index_moved(f"somebody else wrote {key}", ())
+        if dry_run:
+            return UNWRITTEN.etag, UNWRITTEN.token, True
         current = now.doc or Document({})
         document = current.holding(merged(current.entries, wanted))
         data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
@@ -141,7 +145,9 @@ def write_shard(
     raise AssertionError  # attempts() ends with an error
 
 
-def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | None) -> Task:
+def shard_writer(
+    place: Place, expected: Mapping[str, str], commit_seq: int | None, *, dry_run: bool
+) -> Task:
     """Return what a task does with planned rows, which come sorted by partition."""
     schema = arrow_schema(WRITTEN)
 
@@ -151,7 +157,9 @@ def shard_writer(place: Place, expected: Mapping[str, str], commit_seq: int | No
             for partition, group in groupby(rows, key=itemgetter(0)):
                 wanted = wanted_in(body for _, body in group)
                 found = expected.get(partition)
-                answer = _answer(place, store, partition, wanted, found, commit_seq)
+                answer = _answer(
+                    place, store, partition, wanted, found, commit_seq, dry_run=dry_run
+                )
                 yield pa.RecordBatch.from_pylist([answer], schema=schema)
 
     return write
@@ -174,9 +182,13 @@ def _answer(
     wanted: RawEntries,
     expected: str | None,
     commit_seq: int | None,
+    *,
+    dry_run: bool,
 ) -> dict[str, Any]:
     try:
-        etag, token, is_written = write_shard(place, store, partition, wanted, expected, commit_seq)
+        etag, token, is_written = write_shard(
+            place, store, partition, wanted, expected, commit_seq, dry_run=dry_run
+        )
     except IndexMovedError as error:
         return {"partition": partition, "error": error.message}
     return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}
@@ -190,13 +202,13 @@ class Rebuilding:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: SparkSession | None,
         place: Place,
         writer: IndexWriter | None,
         *,
         rehash: bool,
         grace: timedelta,
-        progress: Progress,
+        progress: Progress = no_progress,
         adopts: bool = True,
     ) -> None:
         self._spark = spark
@@ -209,9 +221,8 @@ class Rebuilding:
 
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
-        if self._writer is not None and self._adopts:
-            # Deletions that were stopped. A repair may need their content yet.
-            finish_pending_deletes(self._writer)
+        self._finish_deletes()
+        assert self._spark is not None
         places = {0: self._place}
         table = Claims(with_raw=True)
         shares = shares_of(table, places, tasks_for(self._spark))
@@ -224,6 +235,11 @@ class Rebuilding:
         claims.unpersist()
         return done
 
+    def _finish_deletes(self) -> None:
+        """Finish deletions that were stopped. A repair may need their content yet."""
+        if self._writer is not None and self._adopts:
+            finish_pending_deletes(self._writer)
+
     def _reads(self, state: IndexState) -> Chosen:
         """Return what is read while it is listed; what else is needed is read later."""
         if self._rehash:
@@ -231,6 +247,7 @@ class Rebuilding:
         return Assumed(state.trust_rules(self._grace))
 
     def _rebuilt(self, state: IndexState, look: Evidence, evidence: DataFrame) -> Reindexed:
+        assert self._spark is not None
         tasks = tasks_of(self._spark, look.total)
         plan = self._plan(state, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
@@ -239,16 +256,25 @@ class Rebuilding:
         dry_run = self._writer is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
-        if self._writer is not None and state.version:
-            with self._writer.locks.committing() as guard:
-                documents = Documents(self._writer.store, self._place.names(), _CONCURRENCY)
-                documents.guard = guard
-                named = rows.where(rows["fate"].isin(*NAMED))
-                done = replace(
-                    done, documents=Writing(state, documents, named, self._progress).run()
-                )
+        if state.version:
+            named = rows.where(rows["fate"].isin(*NAMED))
+            with self._documents() as documents:
+                writing = Writing(state, documents, named, self._progress)
+                done = replace(done, documents=writing.run())
         rows.unpersist()
         return done
+
+    @contextmanager
+    def _documents(self) -> Iterator[Documents]:
+        """Yield the documents to be written, under the lock; without a writer none ever is."""
+        if self._writer is None:
+            with self._place.open() as store:
+                yield Unwritten(store, self._place.names(), CONCURRENCY)
+            return
+        with self._writer.locks.committing() as guard:
+            documents = Documents(self._writer.store, self._place.names(), CONCURRENCY)
+            documents.guard = guard
+            yield documents
 
     def _plan(self, state: IndexState, look: int) -> Plan:
         return Plan(
@@ -274,14 +300,9 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
         yield from batches(findings(incoming), schema)
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-        names = place.names()
         for batch in incoming:
             for fate, body in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                severity = {CONTRADICTED: "error", DROPPED: "warning"}.get(fate, "info")
-                is_done = not dry_run and fate not in (CONTRADICTED, WAITING, LEAVING)
-                for rel, _ in entries_in(body):
-                    where = place.identity, place.namespace
-                    yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
+                yield from finding_rows(place, fate, body, dry_run=dry_run)
 
     noteworthy = rows.where(rows["fate"] != KEPT).select("fate", "body")
     found = noteworthy.mapInArrow(in_batches, FINDINGS).persist()
@@ -289,11 +310,59 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
     return found
 
 
+def finding_rows(
+    place: Place, fate: str, body: bytes, *, dry_run: bool
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the findings about the paths of one planned row."""
+    severity = {CONTRADICTED: "error", DROPPED: "warning"}.get(fate, "info")
+    is_done = not dry_run and fate not in (CONTRADICTED, WAITING, LEAVING)
+    names, where = place.names(), (place.identity, place.namespace)
+    for rel, _ in entries_in(body):
+        yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
+
+
+UNWRITTEN = Written("not written", "not written")
+
+
+class Unwritten(Documents):
+    """Documents that are read and never written, to find out what would be."""
+
+    def put_meta(self, data: bytes, token: str | None, *, commits: bool) -> Written:
+        """Do nothing."""
+        del data, token, commits
+        return UNWRITTEN
+
+    def put_monolith(self, data: bytes, token: str | None) -> Written:
+        """Do nothing."""
+        del data, token
+        return UNWRITTEN
+
+    def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:
+        """Do nothing."""
+        del partition, data, token
+        return UNWRITTEN
+
+    def overwrite_shard(self, partition: str, data: bytes) -> Written:
+        """Do nothing."""
+        del partition, data
+        return UNWRITTEN
+
+    def delete_shard(self, partition: str) -> None:
+        """Do nothing."""
+
+    def delete_shard_if(self, partition: str, token: str) -> None:
+        """Do nothing."""
+
+
 class Writing:
     """Writes the documents of one place as its rows say."""
 
     def __init__(
-        self, state: IndexState, documents: Documents, rows: DataFrame, progress: Progress
+        self,
+        state: IndexState,
+        documents: Documents,
+        rows: DataFrame | None,
+        progress: Progress = no_progress,
     ) -> None:
         self._state = state
         self._place = state.place
@@ -302,9 +371,14 @@ class Writing:
         self._progress = progress
         self._quarantine = Quarantine(documents.store, state.place.names())
 
+    @property
+    def _is_dry(self) -> bool:
+        return isinstance(self._documents, Unwritten)
+
     def run(self) -> int:
         """Write what has to be written; return how many documents that were."""
-        self._keep_evidence()
+        if not self._is_dry:
+            self._keep_evidence()
         state = self._state
         assert state.version is not None
         return state.version.rebuild(
@@ -328,14 +402,16 @@ class Writing:
             self._quarantine.keep(rel)
 
     def _entries(self) -> RawEntries:
+        assert self._rows is not None
         return wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
 
     def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
+        assert self._rows is not None
         spark = self._rows.sparkSession
         tasks = tasks_for(spark)
         expected = {partition: info.etag for partition, info in self._state.shards}
-        write = shard_writer(self._place, expected, commit_seq)
+        write = shard_writer(self._place, expected, commit_seq, dry_run=self._is_dry)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
         with watched(spark, "write shards", tasks, self._progress):
             answers = frame.mapInArrow(write, WRITTEN).collect()

@@ -18,16 +18,17 @@ from swampstore.clock import to_iso
 from swampstore.index.format import Entry as IndexEntry
 from swampstore.index.format import encode_entry
 from swampstore.index.partitions import partition_of
-from swampstore.pipeline.evidence.gathering import Task, arrow_schema, as_listed, readable_content
+from swampstore.pipeline.evidence.gathering import Task, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
+from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+
 
 # What becomes of some paths of a partition; the body has each path with its entry, if it gets one.
 PLANNED = "home string, fate string, count bigint, body binary"
@@ -199,6 +200,10 @@ def _proven(path: Path, sha256: str) -> bytes | None:
     return best.raw if best else None
 
 
+def _joined(one: Any, other: Any) -> Any:
+    return one + other if isinstance(one, list) else one.unionByName(other)
+
+
 @dataclass(frozen=True, slots=True)
 class Reindexed:
     """What became of the entries, and which documents were written.
@@ -207,7 +212,8 @@ class Reindexed:
     that no entry named. `contradicted` entries stay, though their object is missing or another
     one: `verify` tells more. `waiting` objects are too young to be anything but a push. `leaving`
     are left of deletions, and are removed by whoever finishes those.
-    `findings` is a table of all but the kept ones, None if there are none.
+    `findings` is a table of all but the kept ones, None if there are none; a list if this process
+    did it.
     """
 
     places: int = 0
@@ -222,13 +228,14 @@ class Reindexed:
     documents: int = 0
     seconds: float = 0.0
     dry_run: bool = False
-    findings: DataFrame | None = field(default=None, repr=False, compare=False)
+    findings: Any = field(default=None, repr=False, compare=False)  # pyspark is not typed here
 
     def __add__(self, other: Reindexed) -> Reindexed:
         sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMS}
         findings = self.findings
         if other.findings is not None:
-            findings = findings.unionByName(other.findings) if findings else other.findings
+            is_first = findings is None
+            findings = other.findings if is_first else _joined(findings, other.findings)
         return Reindexed(**sums, dry_run=self.dry_run or other.dry_run, findings=findings)
 
     @property

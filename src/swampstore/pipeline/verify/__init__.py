@@ -10,14 +10,13 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as f
 
-from swampstore.errors import ValidationError
 from swampstore.index.results import Progress, no_progress
 from swampstore.layout import LOCAL_DIR
 from swampstore.notices import notice
@@ -27,7 +26,9 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE, Rebuilding
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import FOUND, Selection, examine, is_settled
+from swampstore.pipeline.verify.outcome import NAMED, Finding, Verified, is_wrong
 from swampstore.pipeline.verify.repair import Repair
+from swampstore.pipeline.verify.selection import checked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,69 +38,9 @@ if TYPE_CHECKING:
     from swampstore.pipeline.verify.examination import Examination
     from swampstore.pipeline.verify.repair import Mended
 
-_NAMED = 50
 _WORK = "pipeline"
 
-
-class Finding(NamedTuple):
-    """One thing that was found. `rel` is the path in its namespace, `key` the object."""
-
-    store: str
-    namespace: str
-    kind: str
-    rel: str
-    key: str | None
-    detail: str
-    severity: str
-    repaired: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What a verification found, and what a repair did about it.
-
-    `kinds` counts the findings of each kind, `open` those that are wrong and were not repaired.
-    `actions` counts what a repair did, or with `dry_run` would do. `first` are the first findings
-    that are wrong, `findings` all of them as a table. `quarantine` are the directories with copies
-    of all that a repair replaced or removed.
-    """
-
-    places: int
-    objects: int
-    bytes: int
-    kinds: Mapping[str, int]
-    open: int
-    repaired: int
-    lost: int
-    actions: Mapping[str, int]
-    first: tuple[Finding, ...]
-    dry_run: bool
-    seconds: float
-    findings: DataFrame = field(repr=False, compare=False)
-    quarantine: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is wrong, or not any more, and nothing was lost."""
-        return not self.open and not self.lost
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the members of the result document."""
-        return {
-            "ok": self.ok,
-            "dryRun": self.dry_run,
-            "places": self.places,
-            "objects": self.objects,
-            "bytes": self.bytes,
-            "findings": dict(self.kinds),
-            "open": self.open,
-            "repaired": self.repaired,
-            "lost": self.lost,
-            "actions": dict(self.actions),
-            "quarantine": list(self.quarantine),
-            "first": [one._asdict() for one in self.first],
-            "seconds": round(self.seconds, 3),
-        }
+__all__ = ["Finding", "Verified", "verify"]
 
 
 def verify(
@@ -121,8 +62,7 @@ def verify(
     machine. What is younger than `grace` may belong to a push that is going on, and is no
     failure. `repair` mends what can be mended; with `dry_run` it only counts what it would do.
     """
-    selection = Selection(_slice(shard), 1.0 if sample is None else sample, grace)
-    _check(places, selection, repair=repair)
+    selection = checked(places, shard, sample, grace, repair=repair)
     started = monotonic()
     directory = _directory(spark, places, selection, work_dir)
     numbered = dict(enumerate(places))
@@ -132,34 +72,6 @@ def verify(
         outcome = job.repair(seen, dry_run=dry_run) if repair else job.confirmed(seen)
         verified = _verified(seen, outcome, dry_run=repair and dry_run)
     return replace(verified, seconds=monotonic() - started)
-
-
-def _slice(shard: tuple[int, int] | None) -> tuple[int, int]:
-    number, count = shard or (1, 1)
-    if not 1 <= number <= count:
-        raise ValidationError(
-            f"{number}/{count} is no slice", hint="Write k/n with k from 1 to n, such as 2/7."
-        )
-    return number, count
-
-
-def _check(places: Sequence[Place], selection: Selection, *, repair: bool) -> None:
-    if not 0 < selection.sample <= 1:
-        raise ValidationError(
-            f"{selection.sample:g} is no share of the content", hint="Use 0.1 for a tenth of it."
-        )
-    if not repair:
-        return
-    if selection.sample < 1:
-        raise ValidationError(
-            "a sample shows too little to repair by", hint="Leave --sample out with --repair."
-        )
-    for place in places:
-        if not place.indexed:
-            raise ValidationError(
-                f"{place} is used in place and has no index that could be repaired",
-                hint="Use `swampstore doctor --repair`.",
-            )
 
 
 def _directory(
@@ -189,10 +101,6 @@ def _counted(findings: DataFrame) -> _Outcome:
     findings = findings.persist()
     rows = findings.groupBy("kind", "repaired").count().collect()
     return _Outcome(findings, {(kind, repaired): count for kind, repaired, count in rows})
-
-
-def _is_wrong(kind: str) -> bool:
-    return kinds.KINDS[kind].severity != "info"
 
 
 _IDENTITY = ("store", "namespace", "kind", "rel")
@@ -229,7 +137,7 @@ class _Job:
     def confirmed(self, seen: Examination) -> _Outcome:
         """Return what is found in two looks, if others committed or deleted during the first."""
         found = _with_repaired(seen.found)
-        if not any(map(_is_wrong, seen.counts)) or is_settled(seen):
+        if not any(map(is_wrong, seen.counts)) or is_settled(seen):
             return _Outcome(found, {(kind, False): count for kind, count in seen.counts.items()})
         again = self.examine({number: one.place for number, one in seen.states.items()})
         both = found.join(again.found.select(*_IDENTITY), [*_IDENTITY], "left_semi")
@@ -310,9 +218,9 @@ def _verified(seen: Examination, outcome: _Outcome, *, dry_run: bool) -> Verifie
     wrong: Counter[bool] = Counter()
     for (kind, is_repaired), count in outcome.counts.items():
         totals[kind] += count
-        if _is_wrong(kind) and kind != kinds.LOST:
+        if is_wrong(kind) and kind != kinds.LOST:
             wrong[is_repaired] += count
-    has_some = any(map(_is_wrong, totals))
+    has_some = any(map(is_wrong, totals))
     return Verified(
         places=len(seen.states),
         objects=seen.total.objects,
@@ -332,4 +240,4 @@ def _verified(seen: Examination, outcome: _Outcome, *, dry_run: bool) -> Verifie
 
 def _first(findings: DataFrame) -> Iterator[Finding]:
     rows = findings.where("severity != 'info'").sort("store", "namespace", "rel", "kind")
-    return (Finding(*row) for row in rows.select(*Finding._fields).limit(_NAMED).collect())
+    return (Finding(*row) for row in rows.select(*Finding._fields).limit(NAMED).collect())

@@ -23,18 +23,18 @@ from swampstore.pipeline.evidence.gathering import (
     IndexState,
     Places,
     Task,
-    arrow_schema,
     gathered,
     look,
     shares_of,
     sums_in,
     survey,
 )
-from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
+from swampstore.pipeline.evidence.reading import Reading, tasks_of
 from swampstore.pipeline.evidence.rows import Path, Total, TrustRules, paths_in, why_forbidden
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
+from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.pipeline.source.scan import batches
 from swampstore.pipeline.verify import kinds
@@ -79,20 +79,30 @@ def _young(found: Problem) -> Problem:
 
 def stale_shards(entries: DataFrame, states: Mapping[int, IndexState]) -> dict[int, dict[str, int]]:
     """Return by how many entries shards differ from the monolith that they repeat, if they do."""
-    shards = {
-        number: frozenset(readable_shards(one)) for number, one in states.items() if one.has_copies
-    }
+    shards = readable_copies(states)
     if not any(shards.values()):
         return {}
     rows = entries.repartition(tasks_for(entries.sparkSession), "unit")
+    return stale_counts(rows.mapInArrow(comparer(shards), _STALE).collect())
+
+
+def readable_copies(states: Mapping[int, IndexState]) -> dict[int, frozenset[str]]:
+    """Return the shards of each place that repeat a monolith and can be understood."""
+    return {
+        number: frozenset(readable_shards(one)) for number, one in states.items() if one.has_copies
+    }
+
+
+def stale_counts(rows: Iterable[tuple[int, str, int]]) -> dict[int, dict[str, int]]:
+    """Return what tasks have counted, by place and partition."""
     found: dict[int, dict[str, int]] = {}
-    for row in rows.mapInArrow(_comparer(shards), _STALE).collect():
-        counts = found.setdefault(row["place"], {})
-        counts[row["partition"]] = counts.get(row["partition"], 0) + row["count"]
+    for number, partition, count in rows:
+        counts = found.setdefault(number, {})
+        counts[partition] = counts.get(partition, 0) + count
     return found
 
 
-def _comparer(shards: Mapping[int, frozenset[str]]) -> Task:
+def comparer(shards: Mapping[int, frozenset[str]]) -> Task:
     """Return what a task does with all entries of some paths."""
     schema = arrow_schema(_STALE)
 
@@ -233,12 +243,13 @@ def examine(
     tasks = tasks_of(spark, look.total)
     entries = claims.where("unit IS NOT NULL")
     evidence = entries.unionByName(look.rows).repartition(tasks, "unit")
-    judge = _judge(places, trusts, look.number)
-    judged = evidence.mapInArrow(judge, _WITH_FILES).persist()
+    task = judge(places, trusts, look.number)
+    judged = evidence.mapInArrow(task, _WITH_FILES).persist()
     with watched(spark, "compare", tasks, progress):
         counts = Counter(dict(map(tuple, judged.groupBy("kind").count().collect())))
     found = judged.drop("unit", "files")
-    told = list(_of_documents(entries, states, look, selection))
+    stale = stale_shards(entries, states)
+    told = list(documents_found(states, look.totals, stale, selection))
     if told:
         found = found.unionByName(spark.createDataFrame(told, FOUND))
         counts.update(row[_KIND] for row in told)
@@ -246,11 +257,11 @@ def examine(
     return Examination(states, look.total, counts, found, judged)
 
 
-def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
+def judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
     """Return what a task does with all the evidence about some units."""
     schema = arrow_schema(_WITH_FILES)
 
-    def judge(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def work(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches(findings(incoming), schema)
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
@@ -258,7 +269,7 @@ def _judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
             files, found = examined(unit, paths.values(), trusts[number])
             yield from _rows(places[number], unit, files, found)
 
-    return judge
+    return work
 
 
 def _rows(
@@ -277,12 +288,15 @@ def finding_of(place: Place, found: Problem) -> tuple[Any, ...]:
     return (place.identity, place.namespace, found.kind, found.rel, key, found.detail)
 
 
-def _of_documents(
-    entries: DataFrame, states: Mapping[int, IndexState], look: Evidence, selection: Selection
+def documents_found(
+    states: Mapping[int, IndexState],
+    totals: Mapping[int, Total],
+    stale: Mapping[int, Mapping[str, int]],
+    selection: Selection,
 ) -> Iterator[tuple[Any, ...]]:
-    stale = stale_shards(entries, states)
+    """Yield the rows of findings about documents."""
     for number, one in states.items():
-        oldest = look.totals.get(number, Total()).oldest
+        oldest = totals.get(number, Total()).oldest
         is_first_push = oldest is None or oldest > one.now - selection.grace
         if one.is_bare and is_first_push:
             continue  # all that there is may belong to a push that is going to make an index
@@ -296,12 +310,24 @@ def is_of(place: Place) -> Column:
 
 
 def is_settled(seen: Examination) -> bool:
-    """Whether nobody has committed since the places were looked at, and nothing was removed.
+    """Whether nobody has committed since the places were looked at, and nothing was removed."""
+
+    def orphans() -> Iterator[tuple[Place, str]]:
+        unnamed = f.col("kind").isin(kinds.ORPHAN, kinds.UNREMOVED)
+        for state in seen.states.values():
+            for row in seen.of(state.place).where(unnamed).take(_LOOKED_AT_AGAIN):
+                yield state.place, row["key"]
+
+    return has_settled(seen.states, orphans())
+
+
+def has_settled(states: Mapping[int, IndexState], orphans: Iterable[tuple[Place, str]]) -> bool:
+    """Whether the indexes are what they were, and some objects that none names are still there.
 
     Objects that leave a store do so after their entries: one that was removed meanwhile looked
     like an orphan.
     """
-    for state in seen.states.values():
+    for state in states.values():
         with state.place.open() as store:
             now = look(state.place, store)
             if (now.etag, now.monolith and now.monolith.etag) != (
@@ -309,9 +335,13 @@ def is_settled(seen: Examination) -> bool:
                 state.monolith and state.monolith.etag,
             ):
                 return False
-            unnamed = f.col("kind").isin(kinds.ORPHAN, kinds.UNREMOVED)
-            orphans = seen.of(state.place).where(unnamed)
-            if not all(etag_of(store, row["key"]) for row in orphans.take(_LOOKED_AT_AGAIN)):
+    looked: Counter[Place] = Counter()
+    for place, key in orphans:
+        looked[place] += 1
+        if looked[place] > _LOOKED_AT_AGAIN:
+            continue
+        with place.open() as store:
+            if etag_of(store, key) is None:
                 return False
     return True
 

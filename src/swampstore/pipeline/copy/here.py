@@ -1,0 +1,108 @@
+"""What a target lacks, found out in this process where the indexes are small."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from swampstore.index.path_kinds import unit_of
+from swampstore.pipeline.copy.comparison import Totals, Trouble, waves_of
+from swampstore.pipeline.copy.outcomes import Wanted
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.source.index import Index
+
+
+class _Told(NamedTuple):
+    document: str
+    partition: str | None
+    rel: str | None
+    size: int | None
+    last_modified: str
+    sha256: str | None
+    local_mtime: str | None
+    commit_seq: int | None
+    raw: bytes | None
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class ComparisonHere:
+    """An indexed source beside a target; see `Comparison`."""
+
+    objects: int
+    bytes: int
+    missing: list[Wanted]
+    _troubles: list[Trouble]
+
+    @classmethod
+    def of(cls, source: Place, target: Place | None) -> Self:
+        """Compare two places; without a target, the source with nothing."""
+        ours, broken = _told(source, "source")
+        theirs, unusable = _told(target, "target") if target else ({}, [])
+        missing = [
+            _wanted(one, theirs.get(rel))
+            for rel, one in ours.items()
+            if not _is_same(one, theirs.get(rel))
+        ]
+        size = sum(one.size or 0 for one in ours.values())
+        return cls(len(ours), size, missing, [*broken, *unusable])
+
+    def totals(self) -> Totals:
+        """Count."""
+        size = sum(one.size for one in self.missing)
+        return Totals(self.objects, self.bytes, len(self.missing), size, len(self._troubles))
+
+    def troubles(self) -> list[Trouble]:
+        """Return what the indexes say that cannot be understood."""
+        return self._troubles
+
+    def waves(self, totals: Totals) -> int:
+        """Return into how many parts the copy is cut; each ends with a commit."""
+        return waves_of(totals)
+
+    def wanted(self, wave: int, waves: int) -> list[Wanted]:
+        """Return what one part is to bring over; all of a data name is in the same one."""
+        return [
+            one for one in self.missing if zlib.crc32(unit_of(one.rel).encode()) % waves == wave
+        ]
+
+    def close(self) -> None:
+        """Do nothing: it goes with its last user."""
+
+
+def _told(place: Place, side: str) -> tuple[dict[str, _Told], list[Trouble]]:
+    """Return the entries of a place that can be understood, and what cannot."""
+    with place.open() as store:
+        table = Index()
+        pieces = table.plan(place, store, 1)
+        rows = [_Told(*row[2:]) for one in pieces for row in table.rows(place, one, store)]
+    broken = [
+        Trouble(side, one.document, one.rel, one.problem) for one in rows if one.problem is not None
+    ]
+    return _by_path(rows), broken
+
+
+def _by_path(rows: Iterable[_Told]) -> dict[str, _Told]:
+    return {one.rel: one for one in rows if one.rel is not None and one.problem is None}
+
+
+def _is_same(one: _Told, there: _Told | None) -> bool:
+    """Whether two entries tell of the same content."""
+    if there is None or one.size != there.size:
+        return False
+    if one.sha256 is None:
+        return one.last_modified == there.last_modified
+    return one.sha256 == there.sha256
+
+
+def _wanted(one: _Told, there: _Told | None) -> Wanted:
+    assert one.rel is not None
+    assert one.size is not None
+    return Wanted(
+        *(one.rel, one.size, one.sha256, one.last_modified, one.local_mtime),
+        raw=one.raw,
+        etag=None,
+        there=there.raw if there else None,
+    )

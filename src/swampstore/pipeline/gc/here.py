@@ -1,0 +1,127 @@
+"""What is garbage, found out in this process where little is stored: by the same planner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from swampstore.catalog.schema import Row
+from swampstore.index.format import Entry
+from swampstore.layout import DataRef, ModelRef
+from swampstore.pipeline.gc.candidates import Candidate, Candidates, files_of_name, fingerprint
+from swampstore.pipeline.gc.planner import NAME, SAID, decisions
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.index import Index
+from swampstore.retention.plan import RECORD_REL
+from swampstore.retention.rules import Doubts, Removal, VersionFacts
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_COLUMNS = ("store", *Row._fields)
+_RECORDS = "workflow-runs/"
+
+
+class _Decision(NamedTuple):
+    """A version that goes, or with `cause` a reason why that cannot be told of some names."""
+
+    store: str
+    namespace: str
+    model_type: str
+    model_id: str
+    name: str
+    version: int
+    created: int
+    size: int
+    reason: str | None
+    cause: str | None
+    names: int
+    example: str
+
+
+def plan_here(places: Sequence[Place], now: datetime) -> tuple[Candidates, list[str]]:
+    """Return what is garbage at the time `now`, by store and namespace, and what is in doubt."""
+    found: Candidates = {}
+    told: list[str] = []
+    for place in places:
+        candidates, warnings = _planned(place, now)
+        if candidates:
+            found[place.identity, place.namespace] = candidates
+        told += [f"{place}: {warning}" for warning in warnings]
+    return found, told
+
+
+def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
+    with place.open() as store:
+        index, table = Index(), Artifacts()
+        said = [row for one in index.plan(place, store, 1) for row in index.rows(place, one, store)]
+        rows = [row for one in table.plan(place, store, 1) for row in table.rows(place, one, store)]
+    entries: dict[str, Entry] = {}
+    for _, _, _, _, rel, size, modified, sha256, mtime, commit_seq, _, problem in said:
+        if problem is None and rel is not None:
+            entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
+    damaged = sum(row[-1] is not None for row in said)
+    records = {rel for rel in entries if rel.startswith(_RECORDS)}
+    known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
+    decided = [_Decision(*row) for row in decisions(known, now)]
+    doubts = Doubts("data name")
+    for one in decided:
+        if one.cause is not None:
+            doubts.add(one.cause, one.example, one.names)
+    warnings = list(doubts.warnings())
+    if damaged:
+        warnings.append(f"{damaged} entries or documents of the index cannot be understood")
+    going = [one for one in decided if one.cause is None]
+    return list(_candidates(going, entries)), warnings
+
+
+def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield what the planner must know of each version."""
+    for values in rows:
+        row = dict(zip(_COLUMNS, values, strict=True))
+        at = row["created_at"]
+        created = None if at is None else (at - _EPOCH) // _MICROSECOND
+        record = RECORD_REL.format(row["workflow_id"], row["workflow_run_id"])
+        said = (row[name] for name in (*NAME, *SAID))
+        yield (*said, created, True if record in records else None)
+
+
+def _candidates(going: Sequence[_Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:
+    """Yield what goes of each name, with what the index says of it."""
+    by_name: dict[str, list[tuple[str, int]]] = {}
+    wanted = {_ref(one).rel for one in going}
+    for rel in entries:
+        name_rel = _name_of(rel)
+        if name_rel in wanted:
+            by_name.setdefault(name_rel, []).extend(files_of_name([rel], name_rel))
+    ordered = sorted(going, key=lambda one: (_ref(one).rel, one.reason or "", one.version))
+    for (name_rel, reason), group in groupby(ordered, lambda one: (_ref(one).rel, one.reason)):
+        gone = list(group)
+        versions = tuple(
+            VersionFacts(one.version, _EPOCH + one.created * _MICROSECOND, one.size) for one in gone
+        )
+        numbers = {one.version for one in gone}
+        units: dict[int, dict[str, Entry]] = {}
+        for rel, version in by_name.get(name_rel, ()):
+            if reason is not None:
+                units.setdefault(0, {})[rel] = entries[rel]
+            elif version in numbers:
+                units.setdefault(version, {})[rel] = entries[rel]
+        if not units:
+            continue
+        first = gone[0]
+        removal = Removal(first.model_type, first.model_id, first.name, versions, reason)
+        yield Candidate(removal, {unit: fingerprint(some) for unit, some in units.items()})
+
+
+def _name_of(rel: str) -> str:
+    """Return the directory of the data name that a path would belong to."""
+    parent, _, last = rel.rpartition("/")
+    return parent if last == "latest" else parent.rpartition("/")[0]
+
+
+def _ref(one: _Decision) -> DataRef:
+    return DataRef(ModelRef(one.model_type, one.model_id), one.name)
