@@ -175,7 +175,7 @@ class CatalogError(SwampstoreError, RuntimeError):
 class QueryError(SwampstoreError, ValueError):
     """A predicate, projection or ordering cannot be understood."""
 
-    code = "QUERY_FAILED"
+    code = "query_failed"
 
 
 class PruneRefusedError(SwampstoreError, RuntimeError):

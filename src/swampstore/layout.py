@@ -246,6 +246,11 @@ def normalise_type(raw: str) -> str:
     >>> normalise_type("AWS::EC2::VPC")
     'aws/ec2/vpc'
     """
+    if ".." in raw or "\\" in raw:
+        raise ValidationError(
+            f"the model type {raw!r} holds '..' or a backslash, as a path does",
+            hint="A model is TYPE/ID, such as aws/ec2/i-0abc; see `swampstore ls`.",
+        )
     text = raw.strip().lower().replace("::", "/")
     text = re.sub(r"\s+", "/", text).replace(".", "/")
     text = re.sub(r"/+", "/", text).removeprefix("/").removesuffix("/")

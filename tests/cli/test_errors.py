@@ -134,7 +134,7 @@ NOT_UTF8 = "caf\udce9"  # how Python spells the Latin-1 bytes of an argument
     ],
 )
 def test_arguments_that_are_not_utf8_are_refused(cli: CommandLine, arguments: list[str]) -> None:
-    assert cli(*arguments, "--json").error["code"] in ("validation_failed", "QUERY_FAILED")
+    assert cli(*arguments, "--json").error["code"] in ("validation_failed", "query_failed")
     assert cli(*arguments).status == 1
 
 

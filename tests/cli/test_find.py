@@ -114,7 +114,7 @@ def test_a_query_without_a_predicate_asks_for_one_on_a_terminal(repo_dir: Path) 
 
 def test_a_predicate_that_is_not_understood_is_an_error(cli: CommandLine) -> None:
     error = cli("data", "query", "nmae == 'x'", "--json").error
-    assert error["code"] == "QUERY_FAILED"
+    assert error["code"] == "query_failed"
     assert "name" in error["hint"]
 
 

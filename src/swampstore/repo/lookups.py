@@ -20,6 +20,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
+from swampstore.notices import did_you_mean
 from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from swampstore.sync.hydrate import Hydrated
 
 T = TypeVar("T")
+_ALIKE = 1000
 _LISTED = 12
 _REQUIRED: Any = object()
 
@@ -145,7 +147,12 @@ class Repo(OpenDatastore):
                 hint="Give the address, TYPE/ID, of the one you mean.",
             )
         known = self.catalog.known_model_names(_LISTED + 1)
-        hint = f"Known names: {_listing(known)}." if known else "No model has data with a name yet."
+        meant = _meant(name, self.catalog.known_model_names(_ALIKE))
+        hint = (
+            f"{meant}Known names: {_listing(known)}."
+            if known
+            else "No model has data with a name yet."
+        )
         raise ModelNotFoundError(
             f"no model is named {name!r}", hint=f"{hint} Or give the address as TYPE/ID."
         )
@@ -406,14 +413,16 @@ class Repo(OpenDatastore):
                 f"{ref} was deleted at {newest[0].created_at}",
                 hint=f"Its versions are kept: `swampstore data versions {ref}`.",
             )
+        names = self.catalog.names(ref.model)
         return NotFoundError(
             f"{ref.model} has no data named {ref.name!r}",
-            hint=f"Names: {_listing(self.catalog.names(ref.model))}.",
+            hint=f"{_meant(ref.name, names)}Names: {_listing(names)}.",
         )
 
     def _no_model(self, model: ModelRef) -> ModelNotFoundError:
         known = [str(found) for found in self.catalog.models(_LISTED + 1, like=model.type)]
-        hint = f"Models with data: {_listing(known)}." if known else "No model has data yet."
+        meant = _meant(str(model), known)
+        hint = f"{meant}Models with data: {_listing(known)}." if known else "No model has data yet."
         return ModelNotFoundError(f"the model {model} has no data", hint=hint)
 
 
@@ -427,6 +436,11 @@ def _cel(text: str) -> str:
     from swampstore.catalog.query.tree import Literal, render
 
     return render(Literal("string", text))
+
+
+def _meant(word: str, known: list[str]) -> str:
+    question = did_you_mean(word, known).strip()
+    return f"{question} " if question else ""
 
 
 def _listing(names: list[str]) -> str:

@@ -125,6 +125,7 @@ def _extra(module: str, extra: str) -> Any:
 # How many contents are fetched together: few at first, in case they are all that is needed.
 _FIRST_PAGE = 64
 _LARGEST_PAGE = 2048
+_MANY_ATTRIBUTES = 1000
 
 
 def run_query(
@@ -187,6 +188,8 @@ class Stream:
         self._limit = limit
         self.total = 0
         self.unhydrated = 0
+        # Members of the content that was looked into, as long as they are few.
+        self.attributes: set[str] = set()
 
     def __iter__(self) -> Iterator[Any]:
         for one in self._found:
@@ -231,6 +234,8 @@ def stream_query(
         if attributes is None and not artifact.is_too_large_to_parse:
             unhydrated.add(row[:5])
             stream.unhydrated = len(unhydrated)
+        if isinstance(attributes, dict) and len(stream.attributes) < _MANY_ATTRIBUTES:
+            stream.attributes.update(attributes)
         return attributes, content
 
     def found() -> Iterator[Any]:

@@ -22,6 +22,7 @@ from swampstore.stores.errors import (
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+_MESSAGE = re.compile(r"<Message>(.*?)</Message>")
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
 # Where clients on cloud machines fetch credentials; a failure there means that there are none.
 _CREDENTIAL_SOURCES = ("169.254.", "fd00:ec2", "computeMetadata", "token request", "credential")
@@ -73,6 +74,7 @@ class Reply(NamedTuple):
     status: int | None
     code: str
     text: str
+    told: str
 
 
 def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> StoreError:
@@ -85,12 +87,12 @@ def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> Sto
         return not_found(key, bucket.identity)
     if reply.status == 404:
         return StoreMissingError(
-            f"{bucket.identity} does not exist ({what}: {reply.text})",
+            f"{bucket.identity} does not exist ({what}: {reply.told})",
             hint="Check the bucket's name, region and endpoint, or create it.",
         )
     if _is_transient(reply):
         return StoreUnreachableError(
-            f"{bucket.identity} did not complete {what}: {reply.text}",
+            f"{bucket.identity} did not complete {what}: {reply.told}",
             hint="Check the network and the endpoint, then try again; nothing was lost.",
         )
     return _refusal(reply, bucket, what)
@@ -103,7 +105,15 @@ def _read(error: Exception) -> Reply:
     text = " ".join(without_credentials(_QUERY.sub(r"\1?...", text)).split())
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]}..."
-    return Reply(int(status[1]) if status else None, code[1] if code else "", text)
+    return Reply(int(status[1]) if status else None, code[1] if code else "", text, _told(text))
+
+
+def _told(text: str) -> str:
+    """Return what people are told of an answer: of one in XML its message, and nothing else."""
+    code, message = _CODE.search(text), _MESSAGE.search(text)
+    if message:
+        return f"{code[1]}: {message[1]}" if code else message[1]
+    return text.partition("<?xml")[0].rstrip(" :") or text
 
 
 def _is_about_credentials(reply: Reply) -> bool:
@@ -131,23 +141,23 @@ def _credentials(reply: Reply, bucket: Bucket, what: str) -> StoreCredentialsErr
     else:
         problem = "no credentials were found"
     return StoreCredentialsError(
-        f"{problem} for {bucket.identity} ({what}: {reply.text})", hint=bucket.remedies.sign_in
+        f"{problem} for {bucket.identity} ({what}: {reply.told})", hint=bucket.remedies.sign_in
     )
 
 
 def _refusal(reply: Reply, bucket: Bucket, what: str) -> StoreError:
     if reply.status == 403:
         return StorePermissionError(
-            f"{bucket.identity} refused {what}: {reply.text}",
+            f"{bucket.identity} refused {what}: {reply.told}",
             hint=f"The credentials need {bucket.remedies.permissions}; without the right to list, "
             "even a missing object is refused.",
         )
     if _BAD_KEY in reply.text:
         return StoreError(
-            f"{bucket.identity} holds an object that no path can name ({what}: {reply.text})",
+            f"{bucket.identity} holds an object that no path can name ({what}: {reply.told})",
             hint="It was put there by another program: rename or remove it with that one.",
         )
     return StoreError(
-        f"{bucket.identity} refused {what}: {reply.text}",
+        f"{bucket.identity} refused {what}: {reply.told}",
         hint="Check the endpoint, the region and the bucket's settings.",
     )

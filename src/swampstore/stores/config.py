@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swampstore.errors import ConfigError, ValidationError
+from swampstore.notices import did_you_mean, shell_word
 from swampstore.redaction import is_secret, without_credentials
 from swampstore.stores.protocol import Store, trim_prefix
 from swampstore.stores.retry import RetryingStore
@@ -83,7 +84,11 @@ class Fields:
         """Return a string member that must be there."""
         value = self.text(name)
         if not value:
-            raise ConfigError(f"the store's {name} is missing", hint=f"Set {name}.")
+            raise ConfigError(
+                f"the store's {name} is missing",
+                hint="Give it in the address, as in `swampstore datastore setup s3://BUCKET/PREFIX`,"
+                f' or as a member: --config \'{{"{name}": "..."}}\'.',
+            )
         return value
 
     def matching(self, name: str, pattern: re.Pattern[str], expected: str) -> str:
@@ -263,7 +268,14 @@ def _store_type(name: str) -> type[StoreConfig]:
             store_type: type[StoreConfig] = entry.load()
             return store_type
     known = ", ".join(sorted({entry.name for entry in found}))
+    if name.startswith(("/", "~", ".")):
+        raise ConfigError(
+            f"{name} is a path, and says not how it is to be used",
+            hint=f"Run `swampstore datastore setup {shell_word(f'filesystem:{name}')}` to keep the"
+            f" data there, or `swampstore datastore setup {shell_word(f'file://{name}')}` to sync with a"
+            " directory that is mounted there.",
+        )
     raise ConfigError(
-        f"there is no kind of store called {name!r}",
+        f"there is no kind of store called {name!r}.{did_you_mean(name, known.split(', '))}",
         hint=f"Installed are: {known or 'none'}. Install the package that brings {name!r}.",
     )

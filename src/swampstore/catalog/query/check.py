@@ -5,6 +5,8 @@ CEL itself would answer most of them with "no row matches", which helps nobody.
 
 from __future__ import annotations
 
+import re
+
 from swampstore.catalog.query.fields import ensure_known, known_fields, suggestion
 from swampstore.catalog.query.tree import (
     Binary,
@@ -66,6 +68,9 @@ _SUMS: dict[tuple[str, Kind, Kind], Kind] = {
     ("-", "duration", "duration"): "duration",
 }
 _Names = frozenset[str]
+_MOMENTS = frozenset({"createdAt", "startedAt", "completedAt", "heartbeatAt"})
+# Part of a time will do: texts compare letter by letter.
+_BEGINS_LIKE_A_TIME = re.compile(r"\d{4}|$")
 
 
 def check_predicate(expr: Expr, source: str) -> None:
@@ -245,6 +250,8 @@ class _Checker:
         return result
 
     def _comparison(self, expr: Binary, left: Kind | None, right: Kind | None) -> None:
+        for field, other in ((expr.left, expr.right), (expr.right, expr.left)):
+            self._check_moment(field, other)
         if left is None or right is None:
             return
         if not _same_family(left, right):
@@ -273,6 +280,18 @@ class _Checker:
             return
         if kinds and not any(kind is None or _same_family(left, kind) for kind in kinds):
             raise self._mismatch(expr, left, kinds[0] or "null")
+
+    def _check_moment(self, field: Expr, other: Expr) -> None:
+        """Refuse to compare a time with text that is none: no row, or every row, would match."""
+        match field, other:
+            case Ident(name), Literal("string", str() as text) if name in _MOMENTS:
+                if not _BEGINS_LIKE_A_TIME.match(text):
+                    raise self._complaint(
+                        f"{name} is compared with {text!r}, which is no time",
+                        other,
+                        f'Write {name} > "2026-05-14T08:00:00Z"; or ask for an age:'
+                        " swampstore data search --since 1d.",
+                    )
 
     def _mismatch(self, expr: Binary, left: Kind, right: Kind) -> QueryError:
         subject, kind, other, misfit = expr.left, left, expr.right, right

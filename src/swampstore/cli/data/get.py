@@ -30,7 +30,9 @@ from swampstore.cli.rendering import (
     size_text,
 )
 from swampstore.cli.session import Session, write_output
+from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replacing
+from swampstore.notices import shell_word
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
@@ -77,6 +79,7 @@ def get(
         if raw:
             _write_raw(artifact)
         elif output is not None:
+            _check_output(output, artifact, model)
             _write_file(artifact, output)
             session.show(
                 {**description(repo, artifact), "output": output},
@@ -192,6 +195,23 @@ def _write_raw(artifact: Artifact) -> None:
     with artifact.open() as file:
         while chunk := file.read(_CHUNK):
             write_output(chunk)
+
+
+def _check_output(output: str, artifact: Artifact, model: str) -> None:
+    """Say what to type instead, if a file of that name cannot be written."""
+    again = f"swampstore data get {shell_word(model)} {shell_word(artifact.name)} -o"
+    above = os.path.dirname(os.path.abspath(output))
+    if os.path.isdir(output):
+        better = shell_word(os.path.join(output, artifact.name))
+        raise ValidationError(
+            f"{output} is a directory, and -o takes the name of a file",
+            hint=f"Run: {again} {better}",
+        )
+    if not os.path.isdir(above):
+        raise NotFoundError(
+            f"there is no directory {above} to write {os.path.basename(output)} to",
+            hint=f"Run: mkdir -p {shell_word(above)} && {again} {shell_word(output)}",
+        )
 
 
 def _write_file(artifact: Artifact, output: str) -> None:

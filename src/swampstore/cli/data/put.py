@@ -19,7 +19,8 @@ from swampstore.cli.rendering import printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
-from swampstore.layout import check_data_name
+from swampstore.layout import check_data_name, split_namespace
+from swampstore.notices import shell_word
 
 if TYPE_CHECKING:
     from swampstore.artifact import Artifact
@@ -69,6 +70,7 @@ STDIN = "-"
     help="How many versions to keep, or how long, such as 90d.  [default: 10]",
 )
 @click.option("--streaming", is_flag=True, help="Allow to append to this version.")
+@click.option("--allow-empty", is_flag=True, help="Save also if standard input is empty.")
 @click.option("--append", is_flag=True, help="Add to the latest version, a streaming one.")
 @pass_session
 def put(
@@ -79,6 +81,7 @@ def put(
     file: str | None,
     json_value: str | None,
     append: bool,
+    allow_empty: bool,
     **details: Any,
 ) -> None:
     """Save content as the next version of a data name."""
@@ -86,6 +89,8 @@ def put(
         file = STDIN
     if (json_value is None) == (file is None):
         raise click.UsageError("Give one of FILE, `-` for standard input, and --json-value.")
+    if json_value is None and file is not None and file.lstrip()[:1] in ("{", "["):
+        _refuse_document(session, model, name, file)
     if append and any(details.values()):
         raise click.UsageError("--append adds bytes only; the version keeps its details.")
     wanted = _details(**details)
@@ -97,15 +102,36 @@ def put(
             repo.model(model)  # before anything is read in vain
             check_data_name(name)
             source = stack.enter_context(_read_stdin(repo))
+            if not (allow_empty or append or source.seek(0, os.SEEK_END)):
+                raise ValidationError(
+                    "standard input is empty, so nothing was saved",
+                    hint="Pass --allow-empty to save an empty version, or name a FILE.",
+                )
+            source.seek(0)
         with session.working(repo, [model]):
             artifact = _save(repo, model, name, source or file, json_value, append, wanted)
         described = description(repo, artifact)
+    if "/" in model and str(artifact.model) not in (model, split_namespace(model)[1]):
+        session.note(f"The address {model!r} is written {artifact.model}.")
     session.show(
         described,
         lambda: (
             f"Saved {printable(artifact.ref)} version {artifact.version}"
             f" ({size_text(artifact.size)}) at {printable(described['contentPath'])}."
         ),
+    )
+
+
+def _refuse_document(session: Session, model: str, name: str, text: str) -> None:
+    """Tell whoever wrote a document where a file belongs how it is given."""
+    if os.path.lexists(text):
+        return
+    # `--json` takes no value: it is about what is printed.
+    told = "--json takes no value, so " if session.json else ""
+    words = " ".join(map(shell_word, ("swampstore", "data", "put", model, name)))
+    raise ValidationError(
+        f"{told}{text!r} was taken for the name of a file, and there is none",
+        hint=f"Run: {words} --json-value {shell_word(text)}",
     )
 
 

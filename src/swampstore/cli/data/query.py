@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from swampstore.cli.session import Found, Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import split_namespace
+from swampstore.notices import did_you_mean
 from swampstore.repo.querying import fetch_content, read_ahead, run_query, stream_query
 
 if TYPE_CHECKING:
@@ -55,6 +57,12 @@ def query(
     wanted = {"select": select, "limit": limit, "order": order, "hydrate": hydrate}
     if predicate is None and (session.json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise click.UsageError("The predicate is missing.")
+    if predicate is not None and not predicate.strip():
+        raise ValidationError(
+            "the predicate is empty",
+            hint="Run: swampstore data query true, which finds everything; or"
+            """ swampstore data query 'name == "state"'.""",
+        )
     with session.open_repo() as repo:
         if predicate is None:
             _converse(session, repo, wanted)
@@ -85,6 +93,8 @@ def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
     if listing.is_plain and session.is_read_by_people:
         session.note(footer())
     note_unhydrated(session, repo, stream.unhydrated)
+    if not stream.total:
+        note_unknown_attributes(session, predicate, stream.attributes)
 
 
 def _answer_with_content(
@@ -166,6 +176,19 @@ def complete_record(artifact: Artifact) -> tuple[dict[str, Any], bool]:
     if record.get("content") is None:
         record["content"] = ""
     return record, is_absent and not artifact.is_too_large_to_parse
+
+
+_ATTRIBUTE = re.compile(r"""\battributes(?:\.(\w+)|\[["'](.+?)["']\])""")
+
+
+def note_unknown_attributes(session: Session, predicate: str, known: set[str]) -> None:
+    """Say that nothing was found because no artifact has what was asked for."""
+    asked = {one[1] or one[2] for one in _ATTRIBUTE.finditer(predicate)}
+    for name in sorted(asked - known) if known else ():
+        session.note(
+            f"No artifact that was looked into has an attribute {name!r}."
+            f"{did_you_mean(name, known)} Attributes: {', '.join(sorted(known)[:12])}."
+        )
 
 
 def note_unhydrated(session: Session, repo: Repo, count: int) -> None:
