@@ -272,8 +272,8 @@ def _store_type(name: str) -> type[StoreConfig]:
         raise ConfigError(
             f"{name} is a path, and says not how it is to be used",
             hint=f"Run `swampstore datastore setup {shell_word(f'filesystem:{name}')}` to keep the"
-            f" data there, or `swampstore datastore setup {shell_word(f'file://{name}')}` to sync with a"
-            " directory that is mounted there.",
+            f" data there, or `swampstore datastore setup {shell_word(f'file://{name}')}` to"
+            " sync with a directory that is mounted there.",
         )
     raise ConfigError(
         f"there is no kind of store called {name!r}.{did_you_mean(name, known.split(', '))}",
