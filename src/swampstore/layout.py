@@ -246,17 +246,13 @@ def normalise_type(raw: str) -> str:
     >>> normalise_type("AWS::EC2::VPC")
     'aws/ec2/vpc'
     """
-    if ".." in raw or "\\" in raw:
-        raise ValidationError(
-            f"the model type {raw!r} holds '..' or a backslash, as a path does",
-            hint="A model is TYPE/ID, such as aws/ec2/i-0abc; see `swampstore ls`.",
-        )
     text = raw.strip().lower().replace("::", "/")
     text = re.sub(r"\s+", "/", text).replace(".", "/")
     text = re.sub(r"/+", "/", text).removeprefix("/").removesuffix("/")
     if not text:
         raise ValidationError(
-            f"the model type {raw!r} is empty", hint="Name a type such as aws/ec2 or @acme/probe."
+            f"the model type {raw!r} is empty: there is nothing in it but separators",
+            hint="A model is TYPE/ID, such as aws/ec2/i-0abc, and no path; see `swampstore ls`.",
         )
     segments = text.split("/")
     for segment in segments:

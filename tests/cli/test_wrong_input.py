@@ -32,7 +32,11 @@ WRONG = [
     (["data", "query", ""], "the predicate is empty", "swampstore data query true"),
     (["data", "query", "sise > 1"], "Unknown field sise", "Did you mean size?"),
     (["data", "query", 'createdAt > "yesterday"'], "which is no time", "search --since 1d"),
-    (["data", "put", "../../x", "y", "--json-value", "1"], "holds '..'", "swampstore ls"),
+    (
+        ["data", "put", "../../x", "y", "--json-value", "1"],
+        "nothing in it but separators",
+        "swampstore ls",
+    ),
     (["data", "put", "a/b", "../../x", "--json-value", "1"], "holds '..'", "Use letters"),
     (["data", "put", "a/b", "x"], "standard input is empty", "--allow-empty"),
     (["data", "get", "web-1", "stat"], "has no data named 'stat'", "Did you mean 'state'?"),

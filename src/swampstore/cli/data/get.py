@@ -30,7 +30,7 @@ from swampstore.cli.rendering import (
     size_text,
 )
 from swampstore.cli.session import Session, write_output
-from swampstore.errors import NotFoundError, ValidationError
+from swampstore.errors import DiskError
 from swampstore.files import disk_errors, replacing
 from swampstore.notices import shell_word
 
@@ -203,12 +203,12 @@ def _check_output(output: str, artifact: Artifact, model: str) -> None:
     above = os.path.dirname(os.path.abspath(output))
     if os.path.isdir(output):
         better = shell_word(os.path.join(output, artifact.name))
-        raise ValidationError(
+        raise DiskError(
             f"{output} is a directory, and -o takes the name of a file",
             hint=f"Run: {again} {better}",
         )
     if not os.path.isdir(above):
-        raise NotFoundError(
+        raise DiskError(
             f"there is no directory {above} to write {os.path.basename(output)} to",
             hint=f"Run: mkdir -p {shell_word(above)} && {again} {shell_word(output)}",
         )

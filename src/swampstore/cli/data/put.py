@@ -102,7 +102,8 @@ def put(
             repo.model(model)  # before anything is read in vain
             check_data_name(name)
             source = stack.enter_context(_read_stdin(repo))
-            if not (allow_empty or append or source.seek(0, os.SEEK_END)):
+            may_be_empty = allow_empty or append or details["streaming"]
+            if not (may_be_empty or source.seek(0, os.SEEK_END)):
                 raise ValidationError(
                     "standard input is empty, so nothing was saved",
                     hint="Pass --allow-empty to save an empty version, or name a FILE.",
