@@ -302,13 +302,14 @@ def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.artifacts import name_lock as mutation
     from swampstore.index import workers
-    from swampstore.locks import lock, manager, process
+    from swampstore.locks import at_once, lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
     from swampstore.sync import uploads
 
     _replace(workers.in_parallel, _one_by_one)
+    _patch(at_once.Beside, __init__=_right_away)
     _replace(clocks.system_clock, clock)
     _replace(lock.Heartbeat, Heart)
     _patch(manager, holder_variable=lambda environ: process.HolderVariable(_environ(environ)))
@@ -338,6 +339,12 @@ def _patch_swampstore() -> None:
             SimpleNamespace(nodename=actor.host) if (actor := current()) else real_uname()
         ),
     )
+
+
+def _right_away(beside: Any, work: Callable[[], Any]) -> None:
+    """Do what is done beside something else before that, in the thread of the machine."""
+    beside._work, beside._results, beside._error, beside._thread = work, [], None, None
+    beside._run()
 
 
 def _patch(owner: object, **members: object) -> None:

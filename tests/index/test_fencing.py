@@ -45,7 +45,7 @@ def commit_with_a_pause(here: Machine, there: Machine) -> None:
     """Commit, while somebody else takes the lock over between the last check and the write."""
     asked: list[int] = []
 
-    def guard() -> None:
+    def guard(_since: float) -> None:
         asked.append(1)
         if len(asked) > 1:
             raise LostError

@@ -292,7 +292,7 @@ def test_a_refused_commit_leaves_the_entries_that_it_was_to_remove(place: Place)
     prepared = a.service.prepare_push()
     asked: list[int] = []
 
-    def guard() -> None:
+    def guard(_since: float) -> None:
         asked.append(1)
         if len(asked) > 1:
             raise LockLostError("somebody else has the lock", hint="Try again.")
@@ -300,7 +300,7 @@ def test_a_refused_commit_leaves_the_entries_that_it_was_to_remove(place: Place)
     a.service._commit_lock = lambda: contextlib.nullcontext(guard)
     with pytest.raises(LockLostError):
         a.service.commit_push(prepared)
-    a.service._commit_lock = lambda: contextlib.nullcontext(lambda: None)
+    a.service._commit_lock = lambda: contextlib.nullcontext(lambda _since: None)
     assert len(asked) == 2
     assert remote_index(a.store).entries.keys() == before.keys()
     fresh.pull()

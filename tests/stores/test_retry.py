@@ -80,7 +80,27 @@ def pauses() -> list[float]:
 @pytest.fixture
 def store(flaky: Flaky, pauses: list[float]) -> RetryingStore:
     policy = RetryPolicy(sleep=pauses.append, uniform=max)
-    return RetryingStore(flaky, policy)
+    store = RetryingStore(flaky, policy)
+    store.delete("nothing")  # somebody answers
+    return store
+
+
+def test_where_nobody_ever_answered_it_is_found_out_soon_and_once(
+    flaky: Flaky, pauses: list[float]
+) -> None:
+    store = RetryingStore(flaky, RetryPolicy(sleep=pauses.append, uniform=max))
+    flaky.before = [UNREACHABLE] * 5
+    for _ in range(2):
+        with pytest.raises(StoreUnreachableError):
+            store.put("a", b"x")
+    assert len(flaky.before) == 1
+    assert sum(pauses) <= 1.5
+    # Once somebody has answered, it is worth the usual patience.
+    flaky.before = []
+    store.put("a", b"x")
+    flaky.before = [UNREACHABLE, UNREACHABLE]
+    store.put("a", b"y")
+    assert pauses[-2:] == [0.5 * 1.25, 1.5 * 1.25]
 
 
 def test_a_put_is_repeated_with_growing_pauses(

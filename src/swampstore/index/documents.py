@@ -7,10 +7,12 @@ that lead out of the cache are taken out, and what is written back no longer has
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from swampstore.clock import asleep_too
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
@@ -50,7 +52,7 @@ class StoredDocument:
     restored: frozenset[str] = frozenset()
 
 
-def _allowed() -> None:
+def _allowed(_since: float = math.inf) -> None:
     """Let everybody commit."""
 
 
@@ -58,13 +60,15 @@ class Documents:
     """The index documents of one namespace. `damage` collects what had to be left out.
 
     `guard` is called between the reading of the document that a commit builds on and the write
-    that makes the commit count; it raises if the committer may not commit any more.
+    that makes the commit count; it raises if the committer may not commit any more. It is told
+    when that document was last read: what was proven after that holds.
     """
 
     def __init__(self, store: Store, names: Names, concurrency: int) -> None:
         self.store = store
         self.damage: list[Skipped] = []
-        self.guard: Callable[[], None] = _allowed
+        self.guard: Callable[[float], None] = _allowed
+        self._last_read = math.inf
         self._names = names
         self._concurrency = concurrency
         self._meta_key = names.remote(META_KEY)
@@ -74,11 +78,30 @@ class Documents:
 
     def meta(self) -> Fetched | None:
         """Return `_meta.json`, None if there is none."""
-        return self._get(self._meta_key)
+        return self._was_read(self._get(self._meta_key))
 
     def meta_unless(self, etag: str) -> Fetched | None:
         """Return `_meta.json`, None if it still has this ETag; raise ObjectNotFoundError."""
-        return self.store.get_if_changed(self._meta_key, etag)
+        return self._was_read(self.store.get_if_changed(self._meta_key, etag))
+
+    def _was_read(self, answer: Fetched | None) -> Fetched | None:
+        """Note that a document which commits build on was just read."""
+        self._last_read = asleep_too()
+        return answer
+
+    def check_allowed(self) -> None:
+        """Raise if whoever wants to commit may not, where no condition stands in the way."""
+        self.guard(math.inf)
+
+    def _check_allowed_on_condition(self) -> None:
+        """Raise if whoever wants to replace what was read last may not.
+
+        If somebody takes over a lock that was proven since then, what was read is replaced before
+        that somebody begins, and the condition of the write does not hold any more.
+        """
+        able = self.store.capabilities
+        is_bound = able.conditional_create and able.conditional_update
+        self.guard(self._last_read if is_bound else math.inf)
 
     def monolith_info(self) -> ObjectInfo | None:
         """Describe the monolith without reading it."""
@@ -89,11 +112,11 @@ class Documents:
 
     def monolith(self) -> Fetched | None:
         """Return the monolith, None if there is none."""
-        return self._get(self._monolith_key)
+        return self._was_read(self._get(self._monolith_key))
 
     def monolith_unless(self, etag: str) -> Fetched | None:
         """Return the monolith, None if it still has this ETag; raise ObjectNotFoundError."""
-        return self.store.get_if_changed(self._monolith_key, etag)
+        return self._was_read(self.store.get_if_changed(self._monolith_key, etag))
 
     def parse_monolith(self, data: bytes, etag: str, token: str | None) -> StoredDocument:
         """Read a monolith; raise IndexDamagedError if it is none, because nothing replaces it."""
@@ -104,6 +127,11 @@ class Documents:
         """Return a shard; one that is missing or damaged has no `doc`. Raises NewerFormatError."""
         found = self.shard_as_it_is(partition)
         return replace(found, is_dirty=self._scrub(found.doc)) if found.doc else found
+
+    def read_shard(self, partition: str, data: bytes, etag: str, token: str) -> StoredDocument:
+        """Return what these bytes say, scrubbed; raise IndexDamagedError if they are no shard."""
+        doc = decode_shard(data, partition)
+        return StoredDocument(doc, etag, token, self._scrub(doc))
 
     def shard_as_it_is(self, partition: str) -> StoredDocument:
         """Return a shard with every entry that it has, also such that may not be there."""
@@ -161,12 +189,12 @@ class Documents:
         `commits` says that this write is the one that makes a change count.
         """
         if commits:
-            self.guard()
+            self._check_allowed_on_condition()
         return self._put(self._meta_key, data, token)
 
     def put_monolith(self, data: bytes, token: str | None) -> Written:
         """Replace the monolith that has this token (None: create it)."""
-        self.guard()
+        self._check_allowed_on_condition()
         return self._put(self._monolith_key, data, token)
 
     def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:

@@ -179,9 +179,14 @@ class RemoteIndex:
         self._snapshot = None
         return self._watch.is_unchanged(scope)
 
-    def refresh(self) -> State:
-        """Look at the remote; the next `changes` or `view` starts from what was found."""
-        self._snapshot = self._watch.look()
+    def refresh(self, *, recalling: bool = False) -> State:
+        """Look at the remote; the next `changes` or `view` starts from what was found.
+
+        With `recalling`, what was seen a moment ago will do: a `view` of it that is not what is
+        there looks again, and a commit that builds on it is refused if others were faster.
+        """
+        recalled = self._watch.recall() if recalling else None
+        self._snapshot = recalled or self._watch.look()
         return self._snapshot.state
 
     def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
@@ -234,6 +239,15 @@ class RemoteIndex:
         has what is there.
         """
         snapshot = self._look()
+        view = self._view(snapshot, partitions, additions)
+        if snapshot.is_recalled and not view.is_as_told:
+            self._documents.damage = []
+            return self._view(self._watch.look_again(), partitions, additions)
+        return view
+
+    def _view(
+        self, snapshot: MetaSnapshot, partitions: Collection[str], additions: Collection[str]
+    ) -> View:
         version = version_of(snapshot.version)
         return version.view(self._context, snapshot, {*partitions}, {*additions})
 
@@ -261,7 +275,7 @@ class RemoteIndex:
         return snapshot.is_told_by_monolith
 
     @contextlib.contextmanager
-    def guarded(self, guard: Callable[[], None]) -> Iterator[None]:
+    def guarded(self, guard: Callable[[float], None]) -> Iterator[None]:
         """Call `guard` before each write that makes a commit count; it raises to prevent it."""
         before, self._documents.guard = self._documents.guard, guard
         try:
@@ -271,7 +285,7 @@ class RemoteIndex:
 
     def check_allowed(self) -> None:
         """Raise what the guard raises, before something that no condition protects."""
-        self._documents.guard()
+        self._documents.check_allowed()
 
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""

@@ -207,7 +207,8 @@ class MetaSnapshot:
     was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
     the files of those that are stored, by partition: what no shard names was not deleted.
     `discovered` is a monolith made from a listing of the files, where none can be believed.
-    `origin` is what the monolith says of it, where there is no `meta`.
+    `origin` is what the monolith says of it, where there is no `meta`. `is_recalled` says that it
+    was seen a moment ago, and nobody has asked again.
     """
 
     version: int
@@ -221,6 +222,7 @@ class MetaSnapshot:
     is_exact: bool = False
     versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
     origin: str | None = None
+    is_recalled: bool = False
 
     @property
     def state(self) -> State:
@@ -312,6 +314,19 @@ class View:
         """Whether some of the entries were put together from what is left of a damaged index."""
         found = [self.monolith] if self.monolith else self.shards.values()
         return self.snapshot.is_healed or any(one.is_recovered for one in found)
+
+    @property
+    def is_as_told(self) -> bool:
+        """Whether every document is the very one that `_meta.json` tells of."""
+        meta = self.snapshot.meta
+        if meta is None or self.monolith is not None:
+            return self.snapshot.agrees_with(self.monolith.etag if self.monolith else None)
+        return not self.is_made_anew and all(
+            found.etag == meta.shards.get(partition)
+            if partition in meta.partitions
+            else found.etag is None
+            for partition, found in self.shards.items()
+        )
 
     def is_untold(self, partition: str) -> bool:
         """Whether `_meta.json` does not tell of what a shard holds."""

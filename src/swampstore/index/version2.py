@@ -16,6 +16,7 @@ from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
+from swampstore.index.own_shards import recalled
 from swampstore.index.partitions import META_KEY, Scope, partition_of, shard_key
 from swampstore.index.state import (
     COMMIT_SEQ,
@@ -159,7 +160,11 @@ class Version2(IndexVersion):
         assumed: set[str] = set()
         if context.documents.store.capabilities.conditional_create:
             assumed = additions - partitions - context.doubtful - {*snapshot.meta.partitions}
-        shards = context.recovery.shards((partitions | additions) - assumed, snapshot)
+        wanted = (partitions | additions) - assumed
+        own: dict[str, StoredDocument] = {}
+        if snapshot.is_recalled:
+            own = recalled(context.base, context.documents, snapshot.meta, wanted)
+        shards = context.recovery.shards(wanted - own.keys(), snapshot) | own
         return View(
             snapshot, shards=shards | dict.fromkeys(assumed, StoredDocument(is_assumed=True))
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
@@ -35,6 +35,7 @@ from swampstore.index.changes import (
 )
 from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
+from swampstore.index.own_shards import OwnShard, remembered
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (
     GONE,
@@ -58,10 +59,21 @@ _MADE_ANEW = "made anew"
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """A touched shard: what is on the store now, and the ETag of the entries it replaced."""
+    """A touched shard: what is on the store now, and the ETag of the entries it replaced.
+
+    `data` is what was written, empty if nothing was.
+    """
 
     found: StoredDocument
     etag_before: str | None
+    data: bytes = b""
+
+    @property
+    def own(self) -> OwnShard | None:
+        """What to keep of it for the next commit."""
+        if not self.data or not self.found.etag or not self.found.token:
+            return None
+        return OwnShard(self.found.etag, self.found.token, self.data.decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,7 @@ class ShardsCommitted:
     onto: MetaSnapshot
     etags_before: Mapping[str, str | None]
     etags: Mapping[str, str | None]
+    own: Mapping[str, OwnShard] = field(default_factory=dict)
 
 
 class ShardCommit:
@@ -108,7 +121,7 @@ class ShardCommit:
     def _prepare(self, view: View, parts: Collection[str], change: Change) -> None:
         """Raise what would stand in the way of the commit, before the first entry is taken out."""
         if change.removals:
-            self._documents.guard()
+            self._documents.check_allowed()
         if any(view.shards[one].restored for one in parts) and not self._watch.is_same(
             view.snapshot
         ):
@@ -163,7 +176,8 @@ class ShardCommit:
             snapshot = self._write_meta(onto, shards, seq) if is_free else None
             if snapshot is not None:
                 self._remove_empty(shards)
-                return ShardsCommitted(snapshot, onto, before, _etags(shards))
+                own = {one: kept for one, shard in shards.items() if (kept := shard.own)}
+                return ShardsCommitted(snapshot, onto, before, _etags(shards), own)
             untold = numbers
             onto = self._watch.look_again()
             if onto.version != 2:
@@ -213,8 +227,9 @@ class ShardCommit:
             entries = document(found).entries
             taken = removed | {rel: entries[rel] for rel in change.removals if rel in entries}
             merged = change.onto(document(found), seq).written_by(seq, taken)
+            data = encode_shard(merged)
             try:
-                written = self._documents.put_shard(partition, encode_shard(merged), found.token)
+                written = self._documents.put_shard(partition, data, found.token)
             except PreconditionFailedError:
                 before, found, removed = found, self._shard_again(partition, found, change), {}
                 if before.is_assumed and _has_entries(found.doc):
@@ -224,7 +239,8 @@ class ShardCommit:
                 # Whoever was faster may have used our number, and readers know entries by theirs.
                 seq = max(seq, (document(found).commit_seq or 0) + 1)
                 continue
-            return _Shard(StoredDocument(merged, written.etag, written.token), _name_of(found))
+            stored = StoredDocument(merged, written.etag, written.token)
+            return _Shard(stored, _name_of(found), data)
         raise AssertionError  # attempts() ends with an error
 
     def _shard_again(
@@ -338,6 +354,7 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
         return Committed(meta.commit_seq, {}, {})
     # The frozen monolith must never again prove anything.
     facts = seen_facts(base, done.snapshot) | dict.fromkeys((MONOLITH_ETAG, MONOLITH_CHECKED))
+    facts |= remembered(done.own)
     agreements = Agreements(base)
     shards: Shards = {}
     for one in scopes_of(scope):

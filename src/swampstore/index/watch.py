@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from swampstore.clock import Clock, from_iso, to_iso
+from swampstore.clock import Clock, asleep_too, from_iso, to_iso
 from swampstore.index.base import Base
 from swampstore.index.changes import index_moved, new_write_id
 from swampstore.index.documents import Documents
@@ -40,6 +40,8 @@ from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedErro
 from swampstore.stores.protocol import Fetched, ObjectInfo
 
 _MONOLITH_EVERY = timedelta(seconds=60)
+# Seconds for which an answer may be built on, if a condition goes with what is built.
+_MOMENT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Watch:
         # What a probe was told, for the look that follows it.
         self._answer: _Answer | None = None
         self._monolith: ObjectInfo | None = None
+        # When the `_meta.json` that the base remembers was last said to be the current one.
+        self._confirmed: tuple[str, float] | None = None
 
     # Nothing to do? ----------------------------------------------------------------------------
 
@@ -82,6 +86,8 @@ class Watch:
             self._answer = answer
             return False
         if version_of(agreed.version).is_unchanged(self, agreed):
+            if seen is not None:
+                self._confirmed = seen, asleep_too()
             return True
         self._answer = answer
         return False
@@ -127,6 +133,20 @@ class Watch:
             answer = self._ask(None)
         return self._interpret(answer)
 
+    def recall(self) -> MetaSnapshot | None:
+        """Return what the remote was a moment ago, None if nobody has just looked; only once.
+
+        For whoever is going to replace what was seen on the condition that it is still there.
+        """
+        confirmed, self._confirmed = self._confirmed, None
+        if confirmed is None or asleep_too() - confirmed[1] > _MOMENT:
+            return None
+        text, etag, token = self._base.facts(META, META_ETAG, META_TOKEN)
+        meta = _decode((text or "").encode())
+        if meta is None or etag != confirmed[0]:
+            return None
+        return MetaSnapshot(meta.version, meta, text, etag, token, is_recalled=True)
+
     def origin(self, meta: Meta | None) -> str | None:
         """Return the origin for the `_meta.json` that comes after this one.
 
@@ -165,6 +185,7 @@ class Watch:
         return answer.is_unchanged if snapshot.etag else answer.fetched is None
 
     def _ask(self, etag: str | None) -> _Answer:
+        self._confirmed = None
         if etag is None:
             return _Answer(self._documents.meta())
         try:

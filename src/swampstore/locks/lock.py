@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from swampstore.clock import system_clock
+from swampstore.clock import asleep_too, system_clock
 from swampstore.errors import SwampstoreError
 from swampstore.locks.inspection import LockState, look, remove, timed_out
 from swampstore.locks.process import is_of, new_record
@@ -231,11 +232,16 @@ class StoreLock:
         if asleep_too() - self._proved >= self._ttl:
             self.verify()
 
-    def verify(self) -> None:
-        """Prove by a write that the lock is ours at this moment; raise LockLostError if not."""
+    def verify(self, since: float = math.inf) -> None:
+        """Prove by a write that the lock is ours at this moment; raise LockLostError if not.
+
+        A write that began after the moment `since` (of `asleep_too`) is such a proof already.
+        """
         with self._mutex:
             if self._loss is not None:
                 raise self._loss
+            if not self.is_borrowed and self._proved > since:
+                return
             if self.is_borrowed:
                 began = asleep_too()
                 self._own_token()
@@ -348,12 +354,6 @@ class Patience:
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(max(0.0, min(seconds, self._deadline - time.monotonic())))
-
-
-def asleep_too() -> float:
-    """Return a clock that only goes forward and does not stop while the machine sleeps."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 class Heartbeat:

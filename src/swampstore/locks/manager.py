@@ -13,15 +13,18 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import AbstractContextManager
+from functools import partial
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
+from swampstore.locks.at_once import Beside, at_once
 from swampstore.locks.inspection import (
     Deletions,
     LockState,
@@ -85,6 +88,7 @@ class LockManager:
         self._locks: dict[str, StoreLock] = {}
         self._entry: str | None = None
         self._models: frozenset[ModelRef] = frozenset()
+        self._dropping: list[Beside[None]] = []
 
     def _forget_before_fork(self) -> None:
         """In the child of a fork this is a copy, and what it holds is the parent's."""
@@ -101,10 +105,13 @@ class LockManager:
         for lock in list(self._locks.values()):
             lock.check()
 
-    def verify(self) -> None:
-        """Prove that every lock is ours at this moment; raise LockLostError if one is not."""
-        for lock in list(self._locks.values()):
-            lock.verify()
+    def verify(self, since: float = math.inf) -> None:
+        """Prove that every lock is ours at this moment; raise LockLostError if one is not.
+
+        What proved it after the moment `since` (of `asleep_too`) need not be proven again.
+        """
+        self._end_drops()
+        at_once([partial(lock.verify, since) for lock in self._locks.values()])
 
     @contextlib.contextmanager
     def models(self, models: Iterable[ModelRef]) -> Iterator[None]:
@@ -150,8 +157,8 @@ class LockManager:
 
     def _obstacle(self) -> LockState | None:
         """Return the lock of whoever wants everything, None if work may begin."""
-        for key in (self._gate, self._global):
-            state = self.inspect(key)
+        looks = [partial(self.inspect, key) for key in (self._gate, self._global)]
+        for state in at_once(looks):
             if state is not None and self._blocks(state):
                 return None if self._is_parent_inside() else state
         return None
@@ -293,7 +300,7 @@ class LockManager:
             lock.release()
 
     @contextlib.contextmanager
-    def committing(self) -> Iterator[Callable[[], None]]:
+    def committing(self) -> Iterator[Callable[..., None]]:
         """Hold the global lock while something is committed, inside or outside of a session.
 
         Yields `verify`, to be called after the document to replace was read and before it is
@@ -309,11 +316,20 @@ class LockManager:
             return
         with self._session():
             try:
-                self._take(self._global, time.monotonic() + self._timeout, purpose=COMMIT)
+                self._take_for_commit()
                 with self._giving_up_if_unsure():
                     yield self.verify
             finally:
-                self._drop(self._global)
+                self._drop_meanwhile(self._global)
+
+    def _take_for_commit(self) -> None:
+        """Take the global lock, and have the others proven by the time that it is ours."""
+        proof = Beside(partial(at_once, [lock.verify for lock in self._locks.values()]))
+        try:
+            self._take(self._global, time.monotonic() + self._timeout, purpose=COMMIT)
+        finally:
+            proof.wait()
+        proof.result()
 
     @contextlib.contextmanager
     def _giving_up_if_unsure(self) -> Iterator[None]:
@@ -366,6 +382,7 @@ class LockManager:
                 "another thread has a session with these locks",
                 hint="Open the repository once per thread.",
             )
+        self._end_drops()
 
     def release(self) -> None:
         """Give everything back and end the session. Raises nothing for what cannot be."""
@@ -376,17 +393,22 @@ class LockManager:
         self._owner = None
 
     def _leave(self) -> None:
-        """Give all locks back, the last one first, then the entry that tells of them."""
+        """Give all locks back, and the entry that tells of them."""
         self._forget_before_fork()
         self._models = frozenset()
-        for key in reversed(self.held):
-            self._drop(key)
+        # The work is done, and nobody has to see the one go before the other.
+        works: list[Callable[[], None]] = [partial(self._drop, key) for key in reversed(self.held)]
+        at_once([*works, self._delete_entry])
+        self._end_drops()
+
+    def _delete_entry(self) -> None:
         if self._entry is not None:
             with contextlib.suppress(SwampstoreError):
                 self.store.delete(self._entry)
         self._entry = None
 
     def _take(self, key: str, deadline: float, *, purpose: str = "") -> None:
+        self._end_drops()
         # Among the held ones at once: an interrupted attempt may have left a record to remove.
         lock = self._locks[key] = self._new_lock(key, purpose=purpose)
         lock.acquire(deadline)
@@ -401,6 +423,16 @@ class LockManager:
         if lock is not None:
             lock.release()
             self._locks.pop(key, None)
+
+    def _drop_meanwhile(self, key: str) -> None:
+        """Give a lock back without waiting for it; the next that is taken waits."""
+        self._forget_before_fork()
+        if key in self._locks:
+            self._dropping.append(Beside(partial(self._drop, key)))
+
+    def _end_drops(self) -> None:
+        while self._dropping:
+            self._dropping.pop().wait()
 
     def _new_lock(self, key: str, *, purpose: str = "") -> StoreLock:
         return StoreLock(

@@ -23,6 +23,7 @@ from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoreError,
     StoreUnreachableError,
 )
 from swampstore.stores.protocol import ObjectInfo, Store, Written, sha256_of, size_of
@@ -33,7 +34,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often to try, and how long to wait in between: 0.5 s, 1.5 s, ... give or take 25 %."""
+    """How often to try, and how long to wait in between: 0.5 s, 1.5 s, ... give or take 25 %.
+
+    Before anybody has ever answered it is half as long: most likely there is no way to the store at
+    all, and somebody waits to be told so.
+    """
 
     attempts: int = 3
     first_delay: float = 0.5
@@ -42,21 +47,47 @@ class RetryPolicy:
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = random.uniform
 
-    def pauses(self) -> Iterator[None]:
+    def pauses(self, *, is_reached: bool = True) -> Iterator[None]:
         """Yield once per attempt, waiting before each one but the first."""
         for attempt in range(self.attempts):
             if attempt:
                 delay = self.first_delay * self.factor ** (attempt - 1)
+                delay = delay if is_reached else delay / 2
                 self.sleep(delay * self.uniform(1 - self.jitter, 1 + self.jitter))
             yield
 
 
 class RetryingStore(StoreWrapper):
-    """A store whose operations survive transient failures of the one inside."""
+    """A store whose operations survive transient failures of the one inside.
+
+    Where nobody has ever answered, and a request was given up, others are made once each: a command
+    without a network finds that out once.
+    """
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
         super().__init__(inner)
         self._policy = policy or RetryPolicy()
+        self._is_reached = False
+        self._is_given_up = False
+
+    def _attempts(self) -> Iterator[None]:
+        if self._is_given_up and not self._is_reached:
+            yield
+            return
+        yield from self._policy.pauses(is_reached=self._is_reached)
+        self._is_given_up = True
+
+    def _answered(self, send: Callable[[], T]) -> T:
+        """Make a request, and note whether somebody answered."""
+        try:
+            answer = send()
+        except StoreUnreachableError:
+            raise
+        except StoreError:
+            self._is_reached = True
+            raise
+        self._is_reached = True
+        return answer
 
     def around(self, request: Request, send: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
         """Make a request again, unless it is one of the conditional writes below.
@@ -70,9 +101,9 @@ class RetryingStore(StoreWrapper):
         object that was meant is gone either way.
         """
         failure: StoreUnreachableError | None = None
-        for _ in self._policy.pauses():
+        for _ in self._attempts():
             try:
-                return send()
+                return self._answered(send)
             except StoreUnreachableError as error:
                 failure = error
         assert failure is not None
@@ -99,9 +130,9 @@ class RetryingStore(StoreWrapper):
         expected: str | None,
     ) -> Written:
         failure: StoreUnreachableError | PreconditionFailedError | None = None
-        for _ in self._policy.pauses():
+        for _ in self._attempts():
             try:
-                return write()
+                return self._answered(write)
             except (StoreUnreachableError, PreconditionFailedError) as error:
                 failure = error
             found, is_ours = self._read_back(key, body, failure)

@@ -215,8 +215,8 @@ def connect(repo: OpenRepo) -> Connection:
 
 
 @contextlib.contextmanager
-def _no_lock() -> Iterator[Callable[[], None]]:
-    yield lambda: None
+def _no_lock() -> Iterator[Callable[[float], None]]:
+    yield lambda _since: None
 
 
 def open_service(

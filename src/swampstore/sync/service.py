@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # For the time of a commit, keeps others from committing; yields what is called, right before the
 # write that counts, to make sure that this still holds.
-CommitLock = Callable[[], AbstractContextManager[Callable[[], None]]]
+CommitLock = Callable[[], AbstractContextManager[Callable[[float], None]]]
 
 
 class SyncService:
@@ -122,7 +122,7 @@ class SyncService:
             if not full and self._has_nothing_to_push():
                 return Pushed()
             self._check_migrated()
-            start_over_if_made_anew(self._context)
+            start_over_if_made_anew(self._context, recalling=not full)
             push = self._push(scope, full=full, progress=progress, transport=transport)
             return self._commit(push, push.prepare())
 

@@ -115,17 +115,17 @@ def _held(context: SyncContext, one: Known) -> Signature | None:
     return now if sha256 == one.sha256 else None
 
 
-def start_over_if_made_anew(context: SyncContext) -> bool:
+def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) -> bool:
     """Mark everything if the remote is not the one it was; return whether it holds nothing.
 
     Somebody emptied it, and others may have begun to fill it again. Then what is missing there
-    was not deleted: nobody deleted anything.
+    was not deleted: nobody deleted anything. `recalling` is what `RemoteIndex.refresh` means by it.
     """
     if _is_base_lost(context):
         context.tracker.mark(None)
     base = context.base
     before = base.facts("index_version", "commit_seq", "origin")
-    state = context.index.refresh()
+    state = context.index.refresh(recalling=recalling)
     if base.count() and not state.exists:
         context.tracker.mark(None)
         base.clear()
