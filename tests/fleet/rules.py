@@ -103,13 +103,13 @@ _UPLOADED_BEFORE = (
     Act(0, "save", args=_SMALL),
     Act(-1, "settle"),
     Act(1, "save", args=_SMALL),
-    Act(1, "push", ("kill-after",), (18, 19), args=_PLAIN),
+    Act(1, "push", ("kill-after",), (16, 17), args=_PLAIN),
     Act(1, "idle", args=(("seconds", 40.0),)),
     Act(0, "pull", args=_PLAIN),
     Act(0, "save", args=(*_SMALL, ("name", "y"))),
     Act(0, "push", args=_PLAIN),
     Act(0, "delete_one", args=(("pick", 0.99),)),
-    Act(0, "push", ("slow",), (12, 16), (5.0,), args=_PLAIN),
+    Act(0, "push", ("slow",), (8, 12), (5.0,), args=_PLAIN),
     Act(1, "push", overlaps=True, args=_PLAIN),
 )
 

@@ -1,0 +1,194 @@
+"""What a command on a remote asks for, how much of it in a row, and what it may build on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from swampstore import Repo, init_repo, open_repo
+from swampstore.marker import update_marker
+from swampstore.stores.wrapper import CountingStore, Request
+from tests.support.sync_harness import remote_index
+
+MODEL, OTHER = "aws/ec2/i-1", "aws/ec2/i-2"
+_ANSWER = 0.05
+
+
+class Asked(NamedTuple):
+    began: float
+    ended: float
+    request: Request
+
+
+class Line:
+    """What was asked, with an answer that takes its time."""
+
+    def __init__(self) -> None:
+        self.asked: list[Asked] = []
+        self.delay = 0.0
+        self._mutex = threading.Lock()
+
+    def send(self, request: Request, send: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        time.sleep(self.delay)
+        try:
+            return send()
+        finally:
+            with self._mutex:
+                self.asked.append(Asked(began, time.monotonic(), request))
+
+    @property
+    def in_a_row(self) -> int:
+        """How many there are of which each began after the one before had ended."""
+        count, last = 0, 0.0
+        for one in sorted(self.asked, key=lambda one: one.ended):
+            if one.began >= last:
+                count, last = count + 1, one.ended
+        return count
+
+
+@pytest.fixture
+def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+    line = Line()
+    real = CountingStore.around
+
+    def around(self: CountingStore, request: Request, send: Callable[[], Any]) -> Any:
+        return line.send(request, lambda: real(self, request, send))
+
+    monkeypatch.setattr(CountingStore, "around", around)
+    return line
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Callable[[str], Repo]]:
+    """Open the repository of a machine; all have the same remote, with a sharded index."""
+    (tmp_path / "bucket").mkdir()
+    opened: list[Repo] = []
+
+    def open_machine(name: str) -> Repo:
+        place = str(tmp_path / name)
+        if not os.path.isdir(place):
+            init_repo(place).close()
+            update_marker(place, {"datastore": {"url": f"file://{tmp_path}/bucket"}})
+        environ = {"SWAMP_HOME": f"{place}-home"}
+        repo = open_repo(place, environ=environ, durable=False)
+        opened.append(repo)
+        repo.sync.push()  # a cache that is new counts as changed
+        return repo
+
+    first = open_machine("first")
+    first.sync.migrate_index()
+    yield open_machine
+    for repo in opened:
+        repo.close()
+
+
+def put(repo: Repo, model: str, *names: str) -> None:
+    with repo.session([model]):
+        for name in names:
+            repo.artifacts.save(model, name, os.urandom(8))
+
+
+def entries(repo: Repo) -> set[str]:
+    return set(remote_index(repo.connection.store).entries)
+
+
+def test_a_put_makes_16_requests_and_waits_for_9_of_them(
+    machine: Callable[[str], Repo], line: Line
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    line.asked.clear()
+    line.delay = _ANSWER
+    put(repo, MODEL, "state")
+    assert len(line.asked) <= 16
+    assert line.in_a_row <= 9
+
+
+def test_a_session_of_many_saves_costs_their_uploads_and_the_same_constant(
+    machine: Callable[[str], Repo], line: Line
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    line.asked.clear()
+    put(repo, MODEL, *(f"state-{number}" for number in range(40)))
+    assert len(line.asked) <= 3 * 40 + 13
+
+
+def test_the_index_is_asked_for_once_and_own_shards_are_not_read_again(
+    machine: Callable[[str], Repo], line: Line
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    line.asked.clear()
+    put(repo, MODEL, "state")
+    gets = [one.request.key for one in line.asked if one.request.kind == "get"]
+    assert [key for key in gets if key.startswith("_index/")] == ["_index/_meta.json"]
+
+
+def test_what_others_commit_to_the_same_shard_meanwhile_is_kept(
+    machine: Callable[[str], Repo],
+) -> None:
+    here, there = machine("a"), machine("b")
+    put(here, MODEL, "state")
+    with here.session([MODEL]):
+        here.artifacts.save(MODEL, "state", b"ours")
+        put(there, OTHER, "state", "more")
+    put(here, MODEL, "state")
+    assert {f"data/{MODEL}/state/{version}/raw" for version in (1, 2, 3)} | {
+        f"data/{OTHER}/state/1/raw",
+        f"data/{OTHER}/more/latest",
+    } <= entries(here)
+    fresh = machine("c")
+    fresh.sync.pull()
+    assert fresh.list_versions(MODEL, "state") == [1, 2, 3]
+    assert fresh.list_versions(OTHER, "more") == [1]
+
+
+@pytest.mark.parametrize("damage", [None, b"no shard"])
+def test_a_shard_that_is_lost_after_we_wrote_it_is_made_anew(
+    machine: Callable[[str], Repo], tmp_path: Path, damage: bytes | None
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    shard = tmp_path / "bucket/_index/data--aws--ec2--i-1.json"
+    if damage is None:
+        shard.unlink()
+    else:
+        shard.write_bytes(damage)
+    put(repo, MODEL, "state")
+    assert {f"data/{MODEL}/state/{version}/raw" for version in (1, 2)} <= entries(repo)
+
+
+def test_a_commit_that_others_were_killed_in_is_not_lost_by_building_on_our_own_shard(
+    machine: Callable[[str], Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("a"), machine("b")
+    put(here, MODEL, "state")
+    there.sync.pull()
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: object, **__: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("swampstore.index.documents.Documents.put_meta", killed)
+        with pytest.raises(KilledError):
+            put(there, OTHER, "state")
+    there.locks.release()
+    put(here, MODEL, "state")
+    put(there, OTHER, "more")
+    assert {
+        f"data/{MODEL}/state/2/raw",
+        f"data/{OTHER}/state/1/raw",
+        f"data/{OTHER}/state/latest",
+        f"data/{OTHER}/more/1/raw",
+    } <= entries(here)
