@@ -12,9 +12,10 @@ from typing import BinaryIO, TypeVar
 
 import pytest
 
+from swampstore.clock import asleep_too
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError
 from swampstore.locks import lock as lock_module
-from swampstore.locks.lock import Patience, StoreLock, asleep_too
+from swampstore.locks.lock import Patience, StoreLock
 from swampstore.locks.process import new_record
 from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError
