@@ -446,7 +446,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "relocate/destinations.py": {
         "os.makedirs": "the new place",
-        "tempfile.TemporaryFile": "content that is only hashed",
     },
     "sync/evict.py": {"os.rename": "content that goes, whose absence is noted before"},
     "namespaces/other.py": {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,6 +18,7 @@ from swampstore.layout import METADATA, is_temp
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.protocol import hash_object
 from swampstore.sync.hashing import hash_file
 
 _CONCURRENCY = 8
@@ -166,13 +165,11 @@ class Cache:
         """Read an object, without holding a large one in memory."""
         if known is None:
             return None
-        with disk_errors("a temporary file"), tempfile.TemporaryFile() as file:
-            try:
-                info = self._store.download(self.names.remote(known.rel), file.fileno())
-            except ObjectNotFoundError:
-                return _Object("", "")
-            file.seek(0)
-            return _Object(hashlib.file_digest(file, "sha256").hexdigest(), info.token or "")
+        try:
+            sha256, info = hash_object(self._store, self.names.remote(known.rel))
+        except ObjectNotFoundError:
+            return _Object("", "")
+        return _Object(sha256, info.token or "")
 
     def _distrust(self, known: Known, found: _Object) -> None:
         """Forget that an object is there, and note that what is in its place may be replaced."""
