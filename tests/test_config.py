@@ -204,12 +204,12 @@ def test_a_variable_that_is_not_set_is_an_error_and_never_nothing(
         load(repo_dir, {"SWAMP_DATASTORE": f"filesystem:{written}"})
 
 
-def test_the_environment_beats_the_option_beats_the_file_beats_the_default(repo_dir: Path) -> None:
+def test_the_option_beats_the_environment_beats_the_file_beats_the_default(repo_dir: Path) -> None:
     write_marker(repo_dir, "datastore: {type: filesystem, path: /from/file}\n")
     environ = {"SWAMP_DATASTORE": "filesystem:/from/environment"}
     option = "filesystem:/from/option"
-    assert load(repo_dir, environ, datastore=option).base == "/from/environment"
-    assert load(repo_dir, datastore=option).base == "/from/option"
+    assert load(repo_dir, environ, datastore=option).base == "/from/option"
+    assert load(repo_dir, environ).base == "/from/environment"
     assert load(repo_dir, {"SWAMP_DATASTORE": ""}).base == "/from/file"
 
 

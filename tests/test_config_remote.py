@@ -203,10 +203,12 @@ def test_settings_of_the_sync_have_defaults(repo_dir: Path) -> None:
     assert remote.cache_limit is None
 
 
-def test_members_of_the_remote_beat_the_marker_beats_the_environment(repo_dir: Path) -> None:
+def test_the_environment_beats_members_of_the_remote_beat_the_marker(repo_dir: Path) -> None:
     environ = {"SWAMP_DATASTORE_SYNC_TIMEOUT_MS": "7000"}
     assert remote_of(loaded(repo_dir, "{url: 's3://b'}", environ)).sync_timeout == 7
     section = "{type: s3, bucket: b, syncTimeoutMs: 6500, hydrationStrategy: full}"
+    assert remote_of(loaded(repo_dir, section, environ)).sync_timeout == 7
+    environ.clear()
     remote = remote_of(loaded(repo_dir, section, environ))
     assert (remote.hydration, remote.sync_timeout) == ("full", 6.5)
     environ["SWAMP_DATASTORE"] = 's3:{"bucket": "b", "syncTimeoutMs": 5000}'

@@ -1,9 +1,9 @@
 """Where a repository is, and what `.swamp.yaml` and the environment say about it.
 
-Resolution order of the datastore: `SWAMP_DATASTORE`, then the command line, then the file, then
-the default `{repo}/.swamp`. The first two replace where the data is; `namespace`, `directories`
-and `exclude` of the file still hold, and `SWAMP_NAMESPACE` replaces the namespace. The datastore
-tier of a remote is a cache on this machine.
+Options beat the environment, and that beats the file. So for the datastore: the command line, then
+`SWAMP_DATASTORE`, then the file, then the default `{repo}/.swamp`. The first two replace where the
+data is; `namespace`, `directories` and `exclude` of the file still hold, and `SWAMP_NAMESPACE`
+replaces the namespace. The datastore tier of a remote is a cache on this machine.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def _resolve(
     option: str | None,
 ) -> tuple[str, RemoteSettings | None]:
     source = f"datastore in {MARKER}"
-    if override := environ.get("SWAMP_DATASTORE") or option:
-        source = "SWAMP_DATASTORE" if environ.get("SWAMP_DATASTORE") else "--datastore"
+    if override := option or environ.get("SWAMP_DATASTORE"):
+        source = "--datastore" if option else "SWAMP_DATASTORE"
         address = Address.parse(override, source)
     else:
         address = Address.of_section(section)
@@ -274,9 +274,9 @@ def _hydration(value: object) -> Hydration:
 
 
 def _sync_timeout_ms(value: object, environ: Mapping[str, str]) -> int:
-    if value is None:
-        text = environ.get("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", "")
-        return positive_number(text) or DEFAULT_SYNC_TIMEOUT_MS
+    from_environment = positive_number(environ.get("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", ""))
+    if from_environment or value is None:
+        return from_environment or DEFAULT_SYNC_TIMEOUT_MS
     if type(value) is int and 1 <= value <= LONGEST_SYNC_TIMEOUT_MS:
         return value
     expected = f"a whole number of milliseconds from 1 to {LONGEST_SYNC_TIMEOUT_MS}"

@@ -22,7 +22,21 @@ from swampstore.formats import refuse_later
 from swampstore.layout import LOCAL_DIR, MARKER
 
 # The calendar version of the formats that we read and write; other clients show it.
+_PREFIX = "SWAMPSTORE_"
 FORMAT_VERSION = "20260814.1"
+
+
+def with_one_prefix(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with `SWAMP_X` as `SWAMPSTORE_X` says, where that is set.
+
+    All our variables may be written with the second prefix; some had the first one before.
+    """
+    ours = {
+        f"SWAMP_{name.removeprefix(_PREFIX)}": value
+        for name, value in environ.items()
+        if name.startswith(_PREFIX) and value
+    }
+    return {**environ, **ours}
 
 
 def find_repo(start: str | None, environ: Mapping[str, str]) -> str:

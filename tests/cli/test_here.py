@@ -124,3 +124,27 @@ def test_the_package_can_be_run_as_a_module() -> None:
         [sys.executable, "-m", "swampstore", "--version"], capture_output=True, check=True
     )
     assert done.stdout.decode() == f"swampstore {__version__}\n"
+
+
+def test_variables_of_both_prefixes_are_read(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SWAMP_DATASTORE", "filesystem:/nowhere")
+    monkeypatch.setenv("SWAMPSTORE_DATASTORE", f"filesystem:{tmp_path}/elsewhere")
+    assert cli("status", "--json").json["location"] == f"{tmp_path}/elsewhere"
+    option = f"filesystem:{tmp_path}/third"
+    assert cli("status", "--datastore", option, "--json").json["location"] == f"{tmp_path}/third"
+
+
+def test_completion_is_installed_where_the_shell_looks(
+    cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    done = cli("completion", "install", "--json").json
+    assert done["path"] == f"{tmp_path}/.config/fish/completions/swampstore.fish"
+    assert "complete" in Path(done["path"]).read_text()
+    assert "fpath+=~/.zfunc" in cli("completion", "install", "zsh").out
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert "name one of bash, zsh, fish" in cli("completion", "install").err
+    assert cli("completion", "bash", "zsh").status == 2

@@ -8,6 +8,7 @@ errors into messages and exit statuses. A command's module is imported when it i
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 
@@ -16,4 +17,8 @@ def main(args: Sequence[str] | None = None) -> int:
     from swampstore.cli.app import root
     from swampstore.cli.running import run
 
+    for name in [name for name in os.environ if name.startswith("SWAMPSTORE_")]:
+        # The prefix of all our variables; where there was another one before, both are read.
+        if value := os.environ[name]:
+            os.environ[f"SWAMP_{name.removeprefix('SWAMPSTORE_')}"] = value
     return run(root, args)

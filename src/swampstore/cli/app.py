@@ -64,7 +64,9 @@ root = Group(
             "Check the repository and its remote; the exit status is 1 if something is wrong.",
         ),
         "help": Entry("shortcuts:help_", "Print the help of a command."),
-        "completion": Entry("init:completion", "Print the completion script of a shell."),
+        "completion": Entry(
+            "init:completion", "Print the completion script of a shell, or install it."
+        ),
     },
     params=[_version],
 )

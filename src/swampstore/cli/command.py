@@ -56,13 +56,13 @@ def _global_options() -> list[click.Parameter]:
             "--repo",
             "repo_dir",
             metavar="DIR",
-            help="A directory in the repository.  [default: SWAMP_REPO_DIR, else here]",
+            help="A directory in the repository.  [default: SWAMPSTORE_REPO_DIR, else here]",
         ),
         GlobalOption(
             "--datastore",
             metavar="DATASTORE",
             help="Use this datastore, such as filesystem:/path or s3://bucket/prefix."
-            "  [default: SWAMP_DATASTORE, else as configured]",
+            "  [default: SWAMPSTORE_DATASTORE, else as configured]",
         ),
         GlobalOption("-q", "--quiet", is_flag=True, help="Print results and errors, nothing else."),
         GlobalOption(

@@ -36,7 +36,7 @@ def open_repo(
     faster, and a power failure may lose what was saved last. `announce` is called with each path
     before it changes; without it, the changes of a cache are marked to be pushed.
     """
-    environ = os.environ if environ is None else environ
+    environ = marker.with_one_prefix(os.environ if environ is None else environ)
     repo_dir = marker.find_repo(None if path is None else os.fspath(path), environ)
     config = configuration.load(repo_dir, environ, datastore=datastore)
     if durable is not None:

@@ -91,7 +91,7 @@ def setup(
             progress=progress,
         )
     if os.environ.get("SWAMP_DATASTORE"):
-        report.warnings.append("SWAMP_DATASTORE is set, and wins over what was written")
+        report.warnings.append("SWAMPSTORE_DATASTORE is set, and wins over what was written")
     session.show(report.to_json(), lambda: _setup_text(report))
 
 
