@@ -351,6 +351,11 @@ ALLOWED: dict[str, dict[str, str]] = {
         "open": "the file that --output names",
         "replacing": "the same",
     },
+    "cli/init.py": {
+        "open": "the completion script, where the shell looks for it",
+        "os.makedirs": "the directory that it is in",
+        "replacing": "the completion script",
+    },
     "cli/running.py": {"os.open": "/dev/null"},
     "files/sqlite_file.py": {"os.replace": "a file of SQLite that cannot be used, and its log"},
     "doctor/contamination.py": {

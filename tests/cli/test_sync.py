@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from swampstore.cli import rendering as showing
-from swampstore.cli.rendering import ProgressBar, ProgressLines, named_lines
+from swampstore.cli import progress as showing
+from swampstore.cli.progress import Events, MovingLine, Sentences
+from swampstore.cli.rendering import named_lines
 from swampstore.index.results import Pulled, Step
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError
@@ -345,7 +346,7 @@ def progress_in_time(shown_by: type[Any], files: dict[float, int]) -> None:
 def test_progress_is_a_line_of_json_per_second_and_one_at_the_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    progress_in_time(ProgressLines, {8.0: 0, 8.5: 1, 9.1: 2, 9.2: 3, 10.3: 4, 10.4: 5})
+    progress_in_time(Events, {8.0: 0, 8.5: 1, 9.1: 2, 9.2: 3, 10.3: 4, 10.4: 5})
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [document["files"] for document in told] == [2, 4, 5]
     assert told[0] == {
@@ -357,7 +358,7 @@ def test_progress_is_a_line_of_json_per_second_and_one_at_the_end(
     }
 
 
-@pytest.mark.parametrize("shown_by", [ProgressLines, ProgressBar])
+@pytest.mark.parametrize("shown_by", [Events, Sentences, MovingLine])
 def test_what_takes_less_than_a_second_is_not_worth_a_word(
     capsys: pytest.CaptureFixture[str], shown_by: type[Any]
 ) -> None:
@@ -365,19 +366,39 @@ def test_what_takes_less_than_a_second_is_not_worth_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_progress_on_a_terminal_is_a_bar(
+def test_progress_on_a_terminal_is_one_line_that_moves(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(showing, "PATIENCE", 0.0)
     with showing.progress_shown() as progress:
         progress(Step("push", 3, 9, 3 << 20, 9 << 20))
     shown = capsys.readouterr().err
-    assert "push" in shown
-    assert "3/9 files" in shown
-    assert "3.0/9.0 MiB" in shown
+    assert shown == "\r\x1b[Kpush: 3 of 9 objects, 3.0 MB of 9.0 MB\r\x1b[K"
+
+
+def test_a_log_is_told_a_sentence_every_ten_seconds_and_none_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    moments = [0.0, 0.5, 1.5, 5.0, 11.0, 12.0, 22.0, 33.0, 44.0]
+    progress_in_time(Sentences, {at: min(place, 6) for place, at in enumerate(moments)})
+    assert capsys.readouterr().err.splitlines() == [
+        "push: 2 of 9 objects, 20 B of 90 B, 13 B/s, 5 s left",
+        "push: 5 of 9 objects, 50 B of 90 B, 4 B/s, 10 s left",
+        "push: 6 of 9 objects, 60 B of 90 B, 2 B/s, 11 s left",
+        "push: 6 of 9 objects, 60 B of 90 B, 1 B/s, 16 s left",
+        "push: 6 of 9 objects, 60 B of 90 B, 1 B/s, 22 s left",
+    ]
+
+
+def test_what_spark_does_is_told_as_a_share_and_phases_by_their_name() -> None:
+    assert showing.step_text(Step("read", 3, 8, 0, 0, "tasks"), 60.0) == "read: 37 %, 2 min left"
+    assert showing.step_text(Step("copy", 0, 0, 0, 0), 0.0) == "copy"
+    assert showing.step_text(Step("copy", 1200, 1200, 0, 0), 10.0) == (
+        "copy: 1,200 objects, 120 objects/s"
+    )
 
 
 def test_a_sync_that_takes_its_time_tells_how_far_it_is(
@@ -386,7 +407,7 @@ def test_a_sync_that_takes_its_time_tells_how_far_it_is(
     monkeypatch.setattr(showing, "PATIENCE", 0.0)
     ana.put(MODEL, "state", "one")
     started = time.monotonic()
-    lines = [json.loads(line) for line in ana("sync").err.splitlines()]
+    lines = [json.loads(line) for line in ana("sync", "--json").err.splitlines()]
     assert time.monotonic() - started < 30
     assert [line["files"] for line in lines if line["phase"] == "push"] == [0, 1, 2, 3]
     assert lines[-1]["bytes"] == lines[-1]["totalBytes"]

@@ -12,12 +12,12 @@ import click
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import rows_options
+from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import (
     counted,
     fields,
     named_lines,
     printable,
-    progress_shown,
     size_text,
 )
 from swampstore.cli.session import Session

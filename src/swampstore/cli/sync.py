@@ -9,7 +9,8 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import complete_model, engine_option, timeout_option
-from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 from swampstore.index.errors import NotPushedError
 from swampstore.pipeline.engines import engine_transport

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 from swampstore.cli.listing import terminal_width
-from swampstore.cli.rendering import can_move, printable
+from swampstore.cli.progress import can_move
+from swampstore.cli.rendering import printable
 from swampstore.clock import from_iso
 from swampstore.runs.workflow import events
 from swampstore.runs.workflow.events import Event, WorkflowListener

@@ -78,13 +78,17 @@ class SyncCapabilities:
 
 
 class Step(NamedTuple):
-    """How far a long operation is. `total` numbers are what is known so far."""
+    """How far a long operation is. `total` numbers are what is known so far.
+
+    `files` counts what `unit` says; parts of a job that say nothing to people are `tasks`.
+    """
 
     phase: str
     files: int
     total_files: int
     bytes: int
     total_bytes: int
+    unit: str = "objects"
 
 
 Progress = Callable[[Step], None]

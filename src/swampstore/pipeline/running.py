@@ -162,7 +162,7 @@ def watched(spark: SparkSession, label: str, tasks: int, progress: Progress) -> 
         try:
             with _counted(spark, group, label, tasks, progress), spark_errors():
                 yield
-            progress(Step(label, tasks, tasks, 0, 0))
+            progress(Step(label, tasks, tasks, 0, 0, "tasks"))
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, or somebody wants us to end
                 stop()
@@ -259,7 +259,7 @@ def _watch(
             info = tracker.getJobInfo(job)
             stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
             done += sum(stage.numCompletedTasks for stage in stages if stage)
-        progress(Step(label, min(done, tasks), tasks, 0, 0))
+        progress(Step(label, min(done, tasks), tasks, 0, 0, "tasks"))
 
 
 @contextlib.contextmanager

@@ -21,12 +21,12 @@ from swampstore.cli.options import (
     timeout_option,
     version_option,
 )
+from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import (
     counted,
     fields,
     named_lines,
     printable,
-    progress_shown,
     size_text,
 )
 from swampstore.cli.session import Session, write_output

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.cli.progress import saying
 from swampstore.cli.session import Session
 from swampstore.errors import RepoNotFoundError
 from swampstore.pipeline.places import places_of
@@ -59,7 +60,9 @@ class Bulk:
     @contextmanager
     def spark(self, session: Session) -> Iterator[SparkSession]:
         """Yield a Spark session, which ends with the block if it began with it."""
-        with session_for(self.settings(session)) as spark:
+        with ExitStack() as stack:
+            with saying("Starting Spark"):
+                spark = stack.enter_context(session_for(self.settings(session)))
             yield spark
 
 

@@ -14,7 +14,8 @@ from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
-from swampstore.cli.rendering import counted, printable, progress_shown
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 from swampstore.pipeline.catalog import finding, rebuild
 from swampstore.pipeline.schemas import write_few_findings

@@ -13,7 +13,8 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, master_option
-from swampstore.cli.rendering import counted, progress_shown, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 from swampstore.pipeline.schemas import write_few_findings

@@ -8,7 +8,8 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
-from swampstore.cli.rendering import counted, fields, progress_shown, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session
 from swampstore.clock import system_clock
 

@@ -9,7 +9,8 @@ import click
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
-from swampstore.cli.rendering import counted, named_lines, progress_shown, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 from swampstore.pipeline import syncing
 from swampstore.pipeline.engines import EngineTransport

@@ -12,7 +12,8 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
-from swampstore.cli.rendering import counted, printable, progress_shown, size_text
+from swampstore.cli.progress import progress_shown
+from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 from swampstore.pipeline.schemas import write_few_findings, write_findings

@@ -252,7 +252,7 @@ class Collection:
                 self._record(candidate, verdict.goes, "swept")
                 self._record(candidate, verdict.stays, "kept", verdict.stays)
                 swept.update((candidate.ref.rel, version) for version in verdict.goes)
-            progress(Step("sweep", done, len(parts), 0, 0))
+            progress(Step("sweep", done, len(parts), 0, 0, "tasks"))
         self.warnings += sweeper.failures
         return swept
 

@@ -70,14 +70,15 @@ def report(
     sources = [Source(place.identity, place.namespace) for place in places]
     with spark_errors(), _figures(spark, places, now, progress) as figures:
         reader = SummaryReader(
-            figures, lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0))
+            figures,
+            lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0, "tasks")),
         )
         days, methods = run_figures(Tables(spark, places).outputs(), now)
         summary = replace(reader.summary(sources, now), run_days=days, methods=methods)
         tables = figures.tables() if tables_dir else {}
         for number, (name, table) in enumerate(tables.items(), 1):
             write_findings(table, f"{tables_dir}/{name}")
-            progress(Step("writing tables", number, len(tables), 0, 0))
+            progress(Step("writing tables", number, len(tables), 0, 0, "tables"))
     if path is not None:
         with disk_errors(path):
             replace_file(path, page(summary).encode(), durable=False)
