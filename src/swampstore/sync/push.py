@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from swampstore.errors import ContentDamagedError, SwampstoreError
+from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError
 from swampstore.files.signature import signature
 from swampstore.index.base import Known
 from swampstore.index.changes import index_moved
@@ -81,6 +81,7 @@ class PreparedPush:
     damaged: set[str] = field(default_factory=set)
     skipped: list[Skipped] = field(default_factory=list)
     told: list[Conflict] = field(default_factory=list)
+    first_look: Scan = field(default_factory=Scan)
     # Notes of what was to be removed, by pushes that were stopped.
     unfinished: set[str] = field(default_factory=set)
 
@@ -120,6 +121,7 @@ class Push:
         found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
         self._context.installer.observe(found)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
+        prepared.first_look = scan
         self._leave_unfinished(prepared, scan)
         self._prepare(prepared, scan)
         return prepared
@@ -130,7 +132,7 @@ class Push:
         Our own writers mark it once more when they are done.
         """
         for rel in scan.unfinished:
-            is_ours = os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
+            is_ours = self._is_claimed(rel)
             try:
                 is_gone = self._context.installer.clear(rel)
             except SwampstoreError as error:
@@ -138,6 +140,10 @@ class Push:
                 is_gone = False
             if not is_gone and not is_ours:
                 prepared.begun.add(rel)
+
+    def _is_claimed(self, rel: str) -> bool:
+        """Whether a file is of a version that a writer of ours is at work on."""
+        return os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
 
     def plan(self) -> Plan:
         """Decide what a push would do, without doing any of it."""
@@ -197,7 +203,7 @@ class Push:
         if not walked:
             return marked
         scan = self._local.everything(self._scope)
-        scan.deleted = marked.deleted
+        scan.deleted, scan.seen = marked.deleted, marked.seen
         return scan
 
     # Deciding ------------------------------------------------------------------------------
@@ -415,6 +421,23 @@ class Push:
         done = [mark for mark in prepared.settled if mark not in kept]
         walked = prepared.walked and not waiting
         self._context.tracker.settle(prepared.snapshot, done, walked=walked)
+        self._mark_again(prepared, done)
+
+    def _mark_again(self, prepared: PreparedPush, settled: Iterable[str]) -> None:
+        """Mark what another program has changed since this push looked.
+
+        Where something was marked already, it has left no mark of its own.
+        """
+        names, tracker = self._context.names, self._context.tracker
+        by_rel = {rel: mark for mark in settled if (rel := names.rel_of_mark(mark))}
+        try:
+            changed = self._local.since(prepared.first_look, by_rel, self._scope)
+            theirs = [rel for rel in changed if not self._is_claimed(rel)]
+            for above in {one for rel in theirs for one in with_parents(rel) if one in by_rel}:
+                is_removal = by_rel[above] in prepared.snapshot.removals
+                (tracker.mark if is_removal else tracker.mark_written)(by_rel[above])
+        except DiskError as error:
+            notice("%s; what others changed meanwhile may wait for `sync --full`", error.message)
 
 
 def _is_noted(upload: Upload, done: Uploaded) -> bool:

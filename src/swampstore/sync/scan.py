@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors
-from swampstore.files.signature import Signature, is_surely_unchanged, signature_of
+from swampstore.files.signature import Signature, is_surely_unchanged, signature, signature_of
 from swampstore.index.base import Base, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.partitions import Scope
@@ -86,6 +86,7 @@ class Scan:
 
     `nameless` says of files why nothing on the remote can be called like them.
     `unfinished` is content of versions that are still being written, or were when somebody died.
+    `seen` are the files at and below chosen paths, each as it was.
     """
 
     changed: list[Changed] = field(default_factory=list)
@@ -94,6 +95,7 @@ class Scan:
     skipped: list[Skipped] = field(default_factory=list)
     nameless: dict[str, str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
+    seen: dict[str, Signature] = field(default_factory=dict)
     looked_at: int = 0
 
 
@@ -152,7 +154,9 @@ class LocalScan:
                 scan.looked_at += 1
                 return self._missing(rel, frozenset(), scope)
         if stat.S_ISDIR(status.st_mode):
-            seen = self._compare(self._walk(rel, scan, scope), scan)
+            found = list(self._walk(rel, scan, scope))
+            scan.seen.update(found)
+            seen = self._compare(found, scan)
             return self._missing(rel, seen, scope)
         scan.looked_at += 1
         if reason := self._why_not(rel, status):
@@ -160,8 +164,34 @@ class LocalScan:
         elif is_unfinished(self._names, rel):
             scan.unfinished.append(rel)
         elif scope is None or scope.covers(rel) or goes_with_any_push(rel):
+            scan.seen[rel] = signature_of(status)
             self._compare([_File(rel, signature_of(status))], scan)
         return []
+
+    def since(self, before: Scan, rels: Collection[str], scope: Scope | None = None) -> set[str]:
+        """Return the files at and below these paths that somebody has changed since a look.
+
+        What the base holds as it is now is none of them: a sync has put it there.
+        """
+        after = Scan()
+        for rel in _roots(rels):
+            if not self._why_not_here(rel):
+                after.seen.update(self._files(rel, after, scope))
+        changed = {rel for rel, now in after.seen.items() if before.seen.get(rel) != now}
+        known = self._base.get_many(changed)
+        new = {rel for rel in changed if rel not in known or known[rel].held != after.seen[rel]}
+        begun = {rel for rel in after.unfinished if rel not in before.unfinished}
+        gone = [rel for rel in before.seen if rel not in after.seen and is_covered(rel, rels)]
+        held = self._base.get_many(gone)
+        return new | begun | {rel for rel in gone if rel in held and held[rel].held is not None}
+
+    def _files(self, rel: str, scan: Scan, scope: Scope | None) -> Iterator[_File]:
+        """Yield the files at and below a path that may be shared."""
+        path = self._names.local(rel)
+        if os.path.isdir(path) and not os.path.islink(path):
+            yield from self._walk(rel, scan, scope)
+        elif (found := signature(path)) is not None and not self._names.why_not(rel):
+            yield _File(rel, found)
 
     def _why_not_here(self, rel: str) -> str | None:
         if reason := self._names.why_no_name(rel):
