@@ -16,13 +16,15 @@ from swampstore.runs.processes import Interruption
 from swampstore.runs.workflow import approval
 from swampstore.runs.workflow.events import Event, WorkflowListener
 from swampstore.runs.workflow.files import Workflows
-from swampstore.runs.workflow.record import RunRecord, RunRecords
+from swampstore.runs.workflow.record import LiveRecord, RunRecord, RunRecords
+from swampstore.runs.workflow.resume import find_run
 from swampstore.runs.workflow.runner import (
     RunOptions,
     WorkflowResult,
     resume_workflow,
     run_workflow,
 )
+from tests.support.read_only import read_only
 
 
 class Heard(WorkflowListener):
@@ -407,3 +409,19 @@ def test_a_report_of_a_step_stays_when_the_step_is_looked_at_again(
     model = "command/shell/5d0f2b0a-6f57-4c53-9f5e-0a4f8c2f9f10"
     assert repo.list_versions(model, "report-summary") == [1, 2]
     assert repo.list_versions(model, "result") == [1, 2]
+
+
+# Where nothing can be written ------------------------------------------------------------------
+
+
+def test_a_dead_run_is_shown_as_failed_where_nothing_can_be_written(repo: Repo) -> None:
+    write(repo, "w", [{"name": "j", "steps": [step("a")]}])
+    with LiveRecord(RunRecords(repo), run(repo).record) as record:
+        record.status, record.completed_at, record.pid = "running", None, 4_000_000
+    there = Path(repo.config.repo_dir)
+    (listed,) = read_only(there, "workflow", "history")["runs"]
+    assert (listed["id"], listed["status"]) == (record.id, "failed")
+    assert read_only(there, "workflow", "show", record.id)["status"] == "failed"
+    assert RunRecords(repo).find(record.id).status == "running"
+    assert find_run(repo, record.id).status == "failed"
+    assert RunRecords(repo).find(record.id).status == "failed"

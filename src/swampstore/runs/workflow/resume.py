@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
-from swampstore.errors import SwampstoreError
+from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files.hold import Hold, taking_over
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
@@ -88,11 +88,15 @@ def is_of_this_machine(record: RunRecord) -> bool:
 
 
 def reap(repo: Repo, record: RunRecord) -> bool:
-    """Mark a run whose process is dead as failed; whether it was one of this machine."""
+    """Mark a run whose process is dead as failed; whether it was one of this machine.
+
+    Where nothing can be written, only `record` says so.
+    """
     if record.status != RUNNING or not is_of_this_machine(record) or is_going_on(repo, record):
         return False
     interrupt(record, to_iso(repo.clock()), f"process {record.pid} is gone")
-    RunRecords(repo).save(record)
+    with contextlib.suppress(DiskError):
+        RunRecords(repo).save(record)
     return True
 
 
