@@ -191,7 +191,8 @@ def test_outputs_are_listed_filtered_and_shown(cli: CommandLine, repo: Repo) -> 
     found = cli("output", "list", *filters, "--json").json
     assert (found["total"], len(found["outputs"])) == (2, 1)
     assert cli("output", "list", "--since", "1h", "--json").json["total"] == 0
-    assert "2 outputs" in cli("output", "list", 'status == "failed"').out
+    as_table = cli("output", "list", 'status == "failed"', "--format", "table")
+    assert "2 outputs" in as_table.out + as_table.err
     shown = cli("output", "show", "00000002", "--json").json
     assert (shown["id"], shown["modelType"]) == ("00000002-0000", "aws/ec2")
     assert "timeout of db" in cli("output", "show", "00000002").out

@@ -55,6 +55,8 @@ EXIT_SUSPENDED = 76
 _PLACES = 1000
 # How soon a run hears that somebody asked for its end.
 _LOOK = 0.1
+# A signal that another thread got wakes nobody: Python tells the main thread when that looks up.
+_HEED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ def _watched(work: Callable[[], None], cancelled: Interruption) -> None:
         while not future.done():
             strikes = cancelled.strikes
             try:
-                wait([future])
+                wait([future], _HEED)
             except BaseException as error:  # noqa: BLE001 - whatever a signal raises
                 raised = raised or error
                 if cancelled.strikes == strikes:  # the handler of signals has not said it
