@@ -277,7 +277,7 @@ def test_the_documents_of_a_migration(cli: CommandLine, repo_dir: Path) -> None:
 def test_the_document_of_a_list(cli: CommandLine, repo_dir: Path) -> None:
     empty = cli("datastore", "namespace", "list", "--json").json
     assert empty == {"namespaces": [], "currentNamespace": None}
-    assert "No namespace" in cli("datastore", "namespace", "list").out
+    assert "No namespace" in cli("datastore", "namespace", "list", "--format", "table").out
     cli("datastore", "namespace", "set", "infra")
     manifest = json.loads((repo_dir / ".swamp/infra" / MANIFEST).read_bytes())
     assert cli("datastore", "namespace", "list", "--json").json == {
