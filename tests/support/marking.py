@@ -31,6 +31,7 @@ _SLOW = frozenset(
         "locks/test_foreign.py",
         "locks/test_model.py",
         "locks/test_processes.py",
+        "pipeline/test_interrupted.py",
         "relocate/test_backup.py",
         "relocate/test_backup_killed.py",
         "relocate/test_backup_remote.py",

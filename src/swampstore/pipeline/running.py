@@ -165,8 +165,15 @@ def watched(spark: SparkSession, label: str, tasks: int, progress: Progress) -> 
             progress(Step(label, tasks, tasks, 0, 0, "tasks"))
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, or somebody wants us to end
-                stop()
+                _quickly(stop)
             raise
+
+
+def _quickly(stop: Callable[[], object]) -> None:
+    """Stop jobs without waiting for long until the JVM has heard it."""
+    thread = threading.Thread(target=stop, name="stop", daemon=True)
+    thread.start()
+    thread.join(_LOOK_EVERY)
 
 
 def attentively(spark: SparkSession, action: Callable[[], R]) -> R:

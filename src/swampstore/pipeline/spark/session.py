@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import signal
@@ -105,6 +106,7 @@ _SLOW_CLASSES = (
     "org.apache.spark.sql.catalyst.analysis.FunctionRegistry$",
 )
 _LOOPBACK = "127.0.0.1"
+_PATIENCE = 0.5
 _PROCESS = "spark.swampstore.process"
 _CLASSIC, _CONNECT = "spark", "spark-connect"
 
@@ -127,14 +129,49 @@ def session(settings: SparkSettings | Config | None = None) -> SparkSession:
 
 @contextlib.contextmanager
 def session_for(settings: SparkSettings | Config | None = None) -> Iterator[SparkSession]:
-    """Yield a session for some work, and stop it afterwards unless it was there before."""
+    """Yield a session for some work, and stop it afterwards unless it was there before.
+
+    Whoever interrupts the work does not wait for Spark to end, and is told nothing of what that
+    breaks.
+    """
     was_there = _session_there() is not None
     spark = session(settings)
     try:
         yield spark
-    finally:
+    except BaseException as error:
+        interruption = _interruption(error)
+        if interruption is None:
+            if not was_there:
+                stop(spark)
+            raise
         if not was_there:
+            _stop_meanwhile(spark)
+        if interruption is error:
+            raise
+        raise interruption from None
+    if not was_there:
+        stop(spark)
+
+
+def _interruption(error: BaseException | None) -> BaseException | None:
+    """Return what asked this process to end, if an error is only what came of that."""
+    while error is not None and isinstance(error, Exception):
+        error = error.__context__
+    return error
+
+
+def _stop_meanwhile(spark: SparkSession) -> None:
+    """Stop a session without waiting for long; its JVM ends with this process at the latest."""
+
+    def quietly() -> None:
+        # Whatever goes wrong in tasks that lose their session is not worth telling.
+        with contextlib.suppress(Exception):
+            spark.sparkContext.setLogLevel("OFF")
             stop(spark)
+
+    thread = threading.Thread(target=quietly, name="stop", daemon=True)
+    thread.start()
+    thread.join(_PATIENCE)
 
 
 def started_here(spark: SparkSession) -> bool:
@@ -196,6 +233,7 @@ def _started(settings: SparkSettings) -> SparkSession:
     check_master(master)
     conf = _classic_conf(master, settings.conf)
     java = find_java()
+    _quiet_client()
     with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
         if jvm.launch(java, conf):
             with _classes_prepared():
@@ -206,6 +244,15 @@ def _started(settings: SparkSettings) -> SparkSession:
         if not is_local(master):
             ship(spark)
     return spark
+
+
+def _quiet_client() -> None:
+    """Let the client of the JVM not print the stack of what interrupts it, or what comes of it."""
+    logger = logging.getLogger("py4j")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    # It tells some things in nobody's name.
+    logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
 
 
 def _start_context(conf: dict[str, str]) -> None:

@@ -1,0 +1,79 @@
+"""Whoever interrupts bulk work gets one line, and soon; the next run is as good as the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support.fault_proxy import Hang
+from tests.support.members import bucket_on_a_server
+from tests.support.remotes import ProxiedRemote
+
+
+def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
+    tmp_path: Path, s3_remote: ProxiedRemote
+) -> None:
+    ana = bucket_on_a_server(tmp_path, s3_remote).member("ana")
+    ana.save("one", "two")
+    ana.push()
+    stuck = s3_remote.proxy.fail(
+        lambda request: request.kind == "GET" and request.key.endswith("/2/raw"), Hang(), None
+    )
+    conf = '{"spark.driver.memory": "700m"}'
+    command = ["pipeline", "verify", "--engine", "spark", "--master", "local[2]"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", *command],
+        cwd=ana.repo_dir,
+        env=os.environ | ana.environ | {"SWAMPSTORE_SPARK_CONF": conf},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _wait_until(lambda: bool(stuck.fired) or process.poll() is not None)
+        [jvm] = _children(process.pid, "java")
+
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+
+    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    _wait_until(lambda: not os.path.exists(f"/proc/{jvm}"))
+
+    s3_remote.proxy.heal()
+    again = subprocess.run(
+        [sys.executable, "-m", "swampstore.cli", "pipeline", "verify"],
+        cwd=ana.repo_dir,
+        env=os.environ | ana.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "All is well" in again.stdout, again.stderr
+
+
+def _wait_until(is_so: Callable[[], bool], seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _children(parent: int, name: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            told, _, rest = (entry / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        if name in told and int(rest.split()[1]) == parent:
+            found.append(int(entry.name))
+    return found
