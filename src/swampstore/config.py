@@ -42,6 +42,7 @@ Hydration = Literal["full", "lazy"]
 _HYDRATIONS: tuple[Hydration, ...] = ("full", "lazy")
 _OF_THE_CACHE = frozenset({"hydrationStrategy", "syncTimeoutMs"})
 _GOOGLE = frozenset({"gs", "gcs", "@swamp/gcs-datastore"})
+_MONGODB = frozenset({"mongodb", "mongodb+srv", "@swamp/mongodb-datastore"})
 
 
 class LockSettings(NamedTuple):
@@ -89,6 +90,11 @@ class RemoteSettings:
     def deadline(self, timeout: float | None) -> float:
         """Return how many seconds one direction of a sync gets: these, or those configured."""
         return timeout or self.sync_timeout
+
+    @property
+    def is_mongodb(self) -> bool:
+        """Whether it is a database, whose password may be in a file of the repository."""
+        return self.kind in _MONGODB
 
     @property
     def is_google(self) -> bool:
@@ -154,6 +160,8 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         raise wrong_setting("datastore", section, "a mapping")
     repo_id = str(document.get("repoId") or "unknown")
     base, remote = _resolve(repo_dir, repo_id, section, environ, datastore)
+    if remote is not None and remote.is_mongodb and environ is os.environ:
+        _learn_password(repo_dir, remote)
     return Config(
         repo_dir=repo_dir,
         repo_id=repo_id,
@@ -168,6 +176,20 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         remote=remote,
         bulk={name: document[name] for name in ("engine", "spark") if name in document},
     )
+
+
+def _learn_password(repo_dir: str, remote: RemoteSettings) -> None:
+    """Take the password of a database from the file `.env`, unless the environment has it.
+
+    Other clients of such a database read it there too. Nothing else of that file is used.
+    """
+    from swampstore.stores.mongodb import password_in, password_variable
+
+    variable = password_variable(remote.target, remote.config)
+    if variable not in os.environ:
+        password = password_in(f"{repo_dir}/.env", variable)
+        if password is not None:
+            os.environ[variable] = password
 
 
 def _resolve(

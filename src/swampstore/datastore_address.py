@@ -16,6 +16,8 @@ from swampstore.layout import MARKER
 from swampstore.redaction import is_secret, without_credentials
 
 FILESYSTEM = "filesystem"
+# What their paths say is no part of a key.
+_WITHOUT_PREFIX = frozenset({"file", "mongodb", "mongodb+srv"})
 _URL = re.compile(r"([a-z][a-z0-9+.\-]*)://.", re.IGNORECASE)
 _TYPE = re.compile(r"@?[\w.+\-]+(/[\w.+\-]+)*")
 # The settings that other clients once wrote beside `type: s3`.
@@ -90,7 +92,7 @@ def scheme_of(url: str) -> str:
 
 def prefix_of(target: str, members: Mapping[str, Any]) -> str:
     """Return what comes before every key of a store, without slashes around it; not checked."""
-    if scheme_of(target) == "file":
+    if scheme_of(target) in _WITHOUT_PREFIX:
         return ""
     from urllib.parse import unquote, urlsplit
 

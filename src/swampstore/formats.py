@@ -17,6 +17,7 @@ UPDATE = "Update swampstore on this machine. Nothing was changed."
 NEWEST = {
     # Documents of a remote.
     "meta": 2,
+    "meta of paths": 3,
     "monolith": 1,
     "shard": 1,
     "manifest": 1,

@@ -37,6 +37,8 @@ LANDING = "_catalog.db-landing"
 # as long as only our own writes follow one another.
 SIDECAR = ".datastore-sync-state.json"
 SIDECAR_CHAIN = "swampstoreChain"
+# What another client of a cache of a MongoDB datastore has marked, a path in each line.
+FOREIGN_JOURNAL = ".datastore-dirty.log"
 # In the local directory of a repository, while its settings may name another remote than the one
 # whose cache is in its place.
 EXCHANGE = "swampstore.exchange"
@@ -76,7 +78,7 @@ _TEMP = re.compile(r"\.[0-9a-f-]{36}\.tmp")
 LARGEST_VERSION = 10**18 - 1
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 _INTERNAL_ROOT_FILES = frozenset(
-    {".datastore-index.json", ".push-queue.json", ".datastore.lock", SIDECAR}
+    {".datastore-index.json", ".push-queue.json", ".datastore.lock", SIDECAR, FOREIGN_JOURNAL}
 )
 _INTERNAL_ROOT_DIRS = frozenset({"_index", "_control", ".locks"})
 

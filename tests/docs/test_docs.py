@@ -270,7 +270,9 @@ def _variables_in(tree: ast.AST) -> Iterator[str]:
     """Yield the texts that look like the name of a variable of ours, or are looked up as one."""
     for node in ast.walk(tree):
         match node:
-            case ast.Constant(value=str(text)) if re.fullmatch(r"_?SWAMP(STORE)?_[A-Z0-9_]+", text):
+            case ast.Constant(value=str(text)) if re.fullmatch(
+                r"_?SWAMP(STORE)?_[A-Z0-9_]+|MONGO_PASSWORD", text
+            ):
                 yield text
             case ast.Call(
                 ast.Attribute(ast.Name("environ") | ast.Attribute(attr="environ"), "get")

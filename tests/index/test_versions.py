@@ -111,10 +111,10 @@ def test_the_search_finds_every_way_to_write_it(line: str) -> None:
 
 def test_versions_are_found_by_number_by_name_and_by_what_a_base_remembers() -> None:
     assert [version_named(one.name) for one in VERSIONS.values()] == list(VERSIONS.values())
-    assert [version_of(number).number for number in VERSIONS] == [1, 2]
+    assert [version_of(number).number for number in VERSIONS] == [1, 2, 3]
     assert known_version(None) is FIRST is version_of(1)
     assert known_version("2") is version_of(2)
-    assert max(VERSIONS) == formats.NEWEST["meta"]
+    assert max(VERSIONS) == formats.NEWEST["meta of paths"]
 
 
 def test_a_version_that_nobody_knows_is_of_a_newer_release() -> None:
@@ -132,7 +132,7 @@ def test_each_path_counts_in_exactly_one_kind_of_document() -> None:
 class OneList(IndexVersion):
     """A version for this test: `_meta.json` itself holds all entries, and is a cursor too."""
 
-    number = 3
+    number = 4
     name = "list"
     counts_commits = True
 
@@ -175,6 +175,8 @@ class OneList(IndexVersion):
         snapshot: MetaSnapshot,
         partitions: set[str],
         additions: set[str],
+        *,
+        rels: Collection[str] = (),
     ) -> View:
         return View(snapshot, monolith=StoredDocument(Document(_entries(snapshot)), snapshot.etag))
 
@@ -233,10 +235,10 @@ def _entries(snapshot: MetaSnapshot) -> RawEntries:
 
 @pytest.fixture
 def third(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    monkeypatch.setitem(VERSIONS, 3, OneList())
-    monkeypatch.setitem(formats.NEWEST, "meta", 3)
+    monkeypatch.setitem(VERSIONS, 4, OneList())
+    monkeypatch.setitem(formats.NEWEST, "meta", 4)
     store = MemoryStore("third", MemoryBucket())
-    store.put(META_KEY, encode_meta(Meta(3, (), commit_seq=1), "first"))
+    store.put(META_KEY, encode_meta(Meta(4, (), commit_seq=1), "first"))
     return store
 
 
@@ -253,7 +255,7 @@ def test_a_third_version_is_one_class_and_its_registration(
     assert not ana.index.is_unchanged()
     ana.pull()
     assert list(ana.base.rels()) == [raw_rel("m2")]
-    assert ana.index.migrate().version == 3
+    assert ana.index.migrate().version == 4
 
 
 def test_a_fence_stops_commits_to_a_third_version_too(third: MemoryStore, tmp_path: Path) -> None:

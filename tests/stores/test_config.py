@@ -67,7 +67,7 @@ def test_an_unknown_kind_is_named_with_those_that_exist() -> None:
     for target in ("ftp://host/x", "ftp"):
         with pytest.raises(ConfigError, match="'ftp'") as told:
             store_config(target, environ={})
-        assert "az, file, gs, memory, s3" in (told.value.hint or "")
+        assert "az, file, gs, memory, mongodb, mongodb+srv, s3" in (told.value.hint or "")
 
 
 @pytest.mark.parametrize(

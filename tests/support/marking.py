@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-_SERVERS = frozenset({"s3_server", "gcs_server", "azure_server"})
-_KINDS = frozenset({"s3", "gcs", "azure"})
+_SERVERS = frozenset({"s3_server", "gcs_server", "azure_server", "mongodb_server"})
+_KINDS = frozenset({"s3", "gcs", "azure", "mongodb"})
 _ROOT = Path(__file__).parents[1]
 # They run processes, kill them, search for long, or follow whole pages: rooms, and single files.
 # A single test of another file says `@pytest.mark.slow` itself.

@@ -176,6 +176,14 @@ LOCK_RECORDS = Check(
     " this datastore, use a server that honours If-Match on deletions.",
     advisory=True,
 )
+TRANSACTIONS = Check(
+    "transactions",
+    "the remote changes several documents as one",
+    "the remote has no transactions: a commit is several writes, and others may see some of them"
+    " before the rest",
+    "Nothing is lost by that. Run the server as a replica set, of one member if need be.",
+    advisory=True,
+)
 CLOCK = Check(
     "clock",
     "the clocks of this machine and the remote agree",
@@ -207,6 +215,13 @@ CONTAMINATION = Check(
     "nothing of other namespaces is in this one",
     "{} file(s) of other namespaces are in this one",
     "Run `swampstore doctor --repair`.",
+)
+UNUSED_CONTENT = Check(
+    "unused_content",
+    "the database has no content that nobody needs",
+    "{} content(s) in the database are named by no path and were put there over an hour ago",
+    "Run `swampstore doctor --deep --repair`: it removes them.",
+    advisory=True,
 )
 MIGRATION = Check(
     "namespace_migration",
@@ -248,12 +263,14 @@ SHARED_CHECKS = (
     PERMISSIONS,
     CONDITIONS,
     LOCK_RECORDS,
+    TRANSACTIONS,
     CLOCK,
     INDEX,
     LOCKS,
     OBJECTS,
     ORPHANS,
     UNFINISHED_UPLOADS,
+    UNUSED_CONTENT,
     MIGRATION,
     CONTAMINATION,
 )

@@ -38,6 +38,7 @@ from swampstore.stores.errors import (
 )
 from swampstore.stores.probe import Health, probe
 from swampstore.stores.probe import examine as answer_of
+from swampstore.stores.protocol import admitted_limits
 from swampstore.stores.s3 import UnfinishedUploads
 from swampstore.stores.s3 import unfinished_uploads as uploads_of
 
@@ -93,6 +94,8 @@ class _RemoteExamination:
                 _tried(checks.CONDITIONS, self._conditions),
                 _tried(checks.LOCK_RECORDS, lambda: records(self._repo.locks)),
             ]
+        if self._store.capabilities.keeps_paths:
+            findings.append(_tried(checks.TRANSACTIONS, lambda: promises(self._store)))
         findings += [
             _tried(checks.CLOCK, lambda: clocks(self._store, self._repo.clock)),
             _tried(checks.INDEX, self._index),
@@ -102,6 +105,7 @@ class _RemoteExamination:
             findings += self._objects()
         if deep:
             findings += self._unfinished_uploads()
+            findings += self._unused_content()
         if self._repo.config.namespace:
             findings.append(_tried(checks.CONTAMINATION, self._contamination))
         return findings
@@ -139,6 +143,29 @@ class _RemoteExamination:
             return unfinished_uploads(uploads, now, repair=self._repair)
 
         return [_tried(checks.UNFINISHED_UPLOADS, look)]
+
+    def _unused_content(self) -> list[Finding]:
+        """Look where content is kept by its hash, apart from what names it."""
+        if not self._store.capabilities.keeps_paths:
+            return []
+        return [_tried(checks.UNUSED_CONTENT, self._sweep)]
+
+    def _sweep(self) -> Finding:
+        from swampstore.stores.mongodb_sweep import database_of, sweep
+
+        problems = Problems(checks.UNUSED_CONTENT)
+        database, namespace = database_of(self._store), self._names.namespace
+        if database is None:
+            return problems.finding()
+        if self._repair:
+            with self._repo.locks.everything():
+                found = sweep(database, namespace, remove=True, check=self._repo.locks.verify)
+        else:
+            found = sweep(database, namespace, remove=False)
+        if found.unused:
+            problems.count, problems.repaired = found.unused, found.removed
+            problems.details.append(f"{found.bytes} bytes")
+        return problems.finding(repair=self._repair)
 
     def _objects(self) -> list[Finding]:
         try:
@@ -330,6 +357,14 @@ def conditions(store: Store, deletions: Deletions) -> Finding:
     for proof in report.findings:
         if proof.is_required and not proof.ok:
             problems.add(f"{proof.name}: {proof.problem}")
+    return problems.finding()
+
+
+def promises(store: Store) -> Finding:
+    """Tell what the server of a database says that it does not promise."""
+    problems = Problems(checks.TRANSACTIONS)
+    for limit in admitted_limits(store):
+        problems.add(f"{limit.name}: {limit.problem}")
     return problems.finding()
 
 

@@ -10,18 +10,19 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from swampstore.clock import asleep_too
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Document, decode_monolith, decode_shard, scrub
+from swampstore.index.format import Document, RawEntries, decode_monolith, decode_shard, scrub
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, partition_in, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import is_internal, is_plain
 from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.paths import KeepsPaths
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
 
 T = TypeVar("T")
@@ -220,6 +221,29 @@ class Documents:
         if token is not None and able.conditional_update:
             return self.store.put_if_match(key, data, token)
         return self.store.put(key, data)
+
+    # Where the store keeps the index itself -----------------------------------------------------
+
+    @property
+    def keeps_paths(self) -> bool:
+        """Whether there are paths instead of documents."""
+        return self.store.capabilities.keeps_paths
+
+    @property
+    def paths(self) -> KeepsPaths:
+        """The store, which is one that keeps paths."""
+        return cast("KeepsPaths", self.store)
+
+    @property
+    def root(self) -> str:
+        """What keys of the namespace begin with."""
+        return self._names.remote("")
+
+    def scrubbed(self, entries: RawEntries) -> RawEntries:
+        """Return entries without those that must never cross, which are told of."""
+        doc = Document(entries)
+        self._scrub(doc)
+        return doc.entries
 
     # Both --------------------------------------------------------------------------------------
 

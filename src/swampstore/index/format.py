@@ -143,6 +143,7 @@ class _OwnMembers(msgspec.Struct):
     shards: dict[str, str] = {}
     monolith: str | None = None
     origin: str | None = None
+    paths: bool = False
 
 
 _ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256", "commitSeq"})
@@ -155,6 +156,7 @@ _COMMIT_SEQ = "commitSeq"
 _REMOVED = "removed"
 _ORIGIN = "origin"
 _OWN = "swampstore"
+_PATHS = 3
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -243,7 +245,9 @@ def encode_shard(doc: Document) -> bytes:
 def decode_meta(data: bytes) -> Meta:
     """Read the directory of the partitions."""
     members = _members(data, META_KEY)
-    _refuse_newer(members, "meta", META_KEY)
+    # Without our own members things only take longer, so damage of them does not matter.
+    own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
+    _refuse_newer(members, "meta of paths" if own.paths else "meta", META_KEY)
     known = _decode(_meta_members, data, META_KEY)
     if known.version == 2 and known.commit_seq is None:
         raise _damaged(META_KEY, "version 2 without a commitSeq")
@@ -251,8 +255,6 @@ def decode_meta(data: bytes) -> Meta:
         # Reading or removing such a shard would reach for another object.
         if not _is_partition(partition):
             raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
-    # Without our own members things only take longer, so damage of them does not matter.
-    own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
     return Meta(
         known.version,
         tuple(dict.fromkeys(known.partitions)),
@@ -283,6 +285,8 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
         known["commitSeq"] = meta.commit_seq
     own: dict[str, Any] = {} if meta.monolith is None else {"monolith": meta.monolith}
     own |= {} if meta.origin is None else {"origin": meta.origin}
+    if meta.version == _PATHS:
+        own["paths"] = True  # what other clients may once call version 3 is something else
     own |= {"shards": meta.shards, "write": write_id}
     return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
 

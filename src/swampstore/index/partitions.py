@@ -112,6 +112,11 @@ class Scope:
         ) | {ROOT}
         self._inner = tuple(_JOINT.join([*segments, ""]) for segments in split)
 
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What all paths that belong to the models begin with, one of them each."""
+        return self._prefixes
+
     def covers(self, rel: str) -> bool:
         """Whether a path belongs to the models."""
         return rel.startswith(self._prefixes)

@@ -71,7 +71,7 @@ class Reader:
         """
         for piece in self.slices(snapshot):
             is_known = not self.context.watch.is_another
-            yield piece if is_known else piece._replace(etag=None, complete=False)
+            yield piece if is_known else piece._replace(etag=None, complete=False, removed=None)
         if self.context.watch.is_another:
             self.seen = None
 
@@ -186,8 +186,11 @@ class RemoteIndex:
         there looks again, and a commit that builds on it is refused if others were faster.
         """
         recalled = self._watch.recall() if recalling else None
-        self._snapshot = recalled or self._watch.look()
-        return self._snapshot.state
+        snapshot = recalled or self._watch.look()
+        if version_of(snapshot.version).is_emptied(self._context):
+            snapshot = replace(snapshot, exists=False)
+        self._snapshot = snapshot
+        return snapshot.state
 
     def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
         """Yield the partitions that are not what the base agreed with.
@@ -231,25 +234,36 @@ class RemoteIndex:
 
     # Committing --------------------------------------------------------------------------------
 
-    def view(self, partitions: Collection[str], additions: Collection[str] = ()) -> View:
+    def view(
+        self,
+        partitions: Collection[str],
+        additions: Collection[str] = (),
+        *,
+        rels: Collection[str] = (),
+    ) -> View:
         """Return the current entries of these partitions, for a push.
 
         Of `additions`, into which entries are only put, those that the remote does not tell of
         are taken to be empty. If one is not, the commit raises IndexMovedError, and the next view
-        has what is there.
+        has what is there. `rels` are the paths that will be asked for: where the index is no
+        document, those are read, and others when they are asked for.
         """
         snapshot = self._look()
-        view = self._view(snapshot, partitions, additions)
+        view = self._view(snapshot, partitions, additions, rels)
         if snapshot.is_recalled and not view.is_as_told:
             self._documents.damage = []
-            return self._view(self._watch.look_again(), partitions, additions)
+            return self._view(self._watch.look_again(), partitions, additions, rels)
         return view
 
     def _view(
-        self, snapshot: MetaSnapshot, partitions: Collection[str], additions: Collection[str]
+        self,
+        snapshot: MetaSnapshot,
+        partitions: Collection[str],
+        additions: Collection[str],
+        rels: Collection[str],
     ) -> View:
         version = version_of(snapshot.version)
-        return version.view(self._context, snapshot, {*partitions}, {*additions})
+        return version.view(self._context, snapshot, {*partitions}, {*additions}, rels=rels)
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.

@@ -38,7 +38,7 @@ from swampstore.index.state import (
     grouped,
     with_uncommitted,
 )
-from swampstore.index.versions import known_version
+from swampstore.index.versions import PATHS_VERSION, known_version
 from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 
@@ -66,7 +66,16 @@ class Recovery:
 
         Nothing that anybody committed is left out, whichever of its documents was the truth.
         """
+        if self._documents.keeps_paths:
+            return PATHS_VERSION.recovered(self, etag, token)
         return known_version(self._base.fact(INDEX_VERSION)).recovered(self, etag, token)
+
+    def paths(self, version: int, etag: str | None, token: str | None) -> MetaSnapshot:
+        """Return a remote whose store keeps the paths itself: there is one if there are any."""
+        newest = self._documents.paths.newest_path(self._documents.root)
+        return MetaSnapshot(
+            version, etag=etag, token=token, exists=newest is not None or etag is not None
+        )
 
     def sharded(self, etag: str | None, token: str | None) -> MetaSnapshot:
         """Return a version 2 remote as its shards show it."""

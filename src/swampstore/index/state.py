@@ -58,12 +58,15 @@ class Slice(NamedTuple):
     beyond `entries` was deleted remotely. Without it nothing may be concluded from an absence.
     A complete slice has an `etag`, to be recorded for the partition (and the scope's key) once
     all of it is applied; the next `changes` then leaves the partition out while it stays as it is.
+    A slice with `removed` has only what changed: these paths were deleted, and nothing follows for
+    those that it does not name.
     """
 
     partition: str
     entries: Mapping[str, msgspec.Raw]
     etag: str | None
     complete: bool
+    removed: frozenset[str] | None = None
 
 
 class Committed(NamedTuple):

@@ -116,6 +116,11 @@ class IndexVersion(ABC):
         del context
         return snapshot
 
+    def is_emptied(self, context: IndexContext) -> bool:
+        """Whether all entries are gone though nobody deleted them; where that can happen."""
+        del context
+        return False
+
     # Noticing changes ----------------------------------------------------------------------------
 
     @abstractmethod
@@ -147,6 +152,8 @@ class IndexVersion(ABC):
         snapshot: MetaSnapshot,
         partitions: set[str],
         additions: set[str],
+        *,
+        rels: Collection[str] = (),
     ) -> View:
         """Return the entries of partitions for a commit; see `RemoteIndex.view`."""
 

@@ -204,8 +204,11 @@ class Version1(IndexVersion):
         snapshot: MetaSnapshot,
         partitions: set[str],
         additions: set[str],
+        *,
+        rels: Collection[str] = (),
     ) -> View:
         """Return the whole monolith."""
+        del rels
         if snapshot.exists and snapshot.discovered is None:
             monolith = context.copy.monolith()
             if monolith.doc is not None:

@@ -154,8 +154,11 @@ class Version2(IndexVersion):
         snapshot: MetaSnapshot,
         partitions: set[str],
         additions: set[str],
+        *,
+        rels: Collection[str] = (),
     ) -> View:
         """Return the shards; those that should not be there are taken to be empty."""
+        del rels
         assert snapshot.meta is not None
         assumed: set[str] = set()
         if context.documents.store.capabilities.conditional_create:

@@ -7,10 +7,14 @@ from swampstore.index.partitions import META_KEY
 from swampstore.index.version import IndexVersion
 from swampstore.index.version1 import Version1
 from swampstore.index.version2 import Version2
+from swampstore.index.version3 import Version3
 
-VERSIONS: dict[int, IndexVersion] = {one.number: one for one in (Version1(), Version2())}
-# What a remote is that tells nothing.
+VERSIONS: dict[int, IndexVersion] = {
+    one.number: one for one in (Version1(), Version2(), Version3())
+}
+# What a remote is that tells nothing, and what it is if its store keeps the paths itself.
 FIRST = VERSIONS[1]
+PATHS_VERSION = VERSIONS[3]
 
 
 def version_of(number: int) -> IndexVersion:

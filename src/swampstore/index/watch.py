@@ -10,7 +10,7 @@ old client goes unnoticed for that long. On version 2 the monolith is frozen and
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from swampstore.clock import Clock, asleep_too, from_iso, to_iso
 from swampstore.index.base import Base
@@ -99,7 +99,7 @@ class Watch:
 
     def is_monolith_unchanged(self, agreed: Fingerprint) -> bool:
         """Whether the monolith is the one agreed with, or it is not yet time to ask again."""
-        if agreed.meta is not None and not self._is_check_due():
+        if agreed.meta is not None and not self.is_check_due():
             return True
         self._monolith = self._documents.monolith_info()
         if self._monolith is None or not same(self._monolith.etag, agreed.monolith):
@@ -107,7 +107,18 @@ class Watch:
         self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
         return True
 
-    def _is_check_due(self) -> bool:
+    def is_newest_path(self, agreed: Fingerprint, modified: datetime) -> bool:
+        """Whether no path changed after a moment, or it is not yet time to ask again."""
+        if agreed.meta is not None and not self.is_check_due():
+            return True
+        newest = self._documents.paths.newest_path(self._documents.root)
+        if newest is None or newest > modified:
+            return False
+        self._base.apply(facts={MONOLITH_CHECKED: to_iso(self._clock())})
+        return True
+
+    def is_check_due(self) -> bool:
+        """Whether it is time to look for those who do not write `_meta.json`."""
         checked, foreign = self._base.facts(MONOLITH_CHECKED, FOREIGN_WRITER)
         if checked is None or foreign is not None:
             return True

@@ -29,7 +29,7 @@ from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, n
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
-from swampstore.notices import escaped
+from swampstore.notices import escaped, notice
 from swampstore.relocate.destinations import (
     Cache,
     Destination,
@@ -44,6 +44,7 @@ from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
+from swampstore.stores.protocol import admitted_limits
 from swampstore.sync.run import fetch_everything
 from swampstore.sync.staged_cache import StagedCache, setting_up
 
@@ -124,6 +125,8 @@ class Setup:
         examine(store).check()
         report = probe(store)
         report.check()
+        for limit in admitted_limits(store):
+            notice("%s: %s", limit.name, limit.problem)
         # From now on the cache says whose it is.
         self._there.connection.base.count()
         self._there.connection.locks.deletions.learn(proven=report.proves_conditional_delete)

@@ -37,6 +37,7 @@ BUILT_IN = {
 ALIASES = {
     "@swamp/s3-datastore": "s3",
     "@swamp/gcs-datastore": "gs",
+    "@swamp/mongodb-datastore": "mongodb",
     "gcs": "gs",
     "azure": "az",
 }

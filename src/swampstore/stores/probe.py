@@ -26,7 +26,7 @@ from swampstore.stores.errors import (
     StoreUnreachableError,
     UntrustworthyStoreError,
 )
-from swampstore.stores.protocol import Store, Written
+from swampstore.stores.protocol import Store, Written, admitted_limits
 
 RACERS = 32
 # Below what other clients leave alone, in case the probe is killed.
@@ -104,6 +104,10 @@ def probe(store: Store, *, racers: int = RACERS) -> ProbeReport:
         findings.append(_conditional_deletion(trial))
     with contextlib.suppress(StoreError):
         trial.clean_up()
+    with contextlib.suppress(StoreError):
+        findings += [
+            Finding(name, problem, is_required=False) for name, problem in admitted_limits(store)
+        ]
     return ProbeReport(store.identity, tuple(findings))
 
 

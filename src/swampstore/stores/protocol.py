@@ -73,7 +73,7 @@ class Capabilities(NamedTuple):
 
     `own_conditions`: our own code sees to the conditions, and no server has to be believed.
     `repeats_tokens` says that an object which is written again with the same content may have the
-    token that it had.
+    token that it had. `keeps_paths`: it keeps the index itself, see `swampstore.stores.paths`.
     """
 
     conditional_create: bool = True
@@ -82,6 +82,7 @@ class Capabilities(NamedTuple):
     server_copy: bool = True
     own_conditions: bool = False
     repeats_tokens: bool = False
+    keeps_paths: bool = False
 
 
 class Store(Protocol):
@@ -232,6 +233,26 @@ def contents(store: Store, prefix: str, wanted: Wanted, limit: int) -> Iterator[
         return
     for info in store.list(prefix):
         yield Handed(info, wanted(info))
+
+
+class Limit(NamedTuple):
+    """Something that a store would need for all promises, and what is not so without it."""
+
+    name: str
+    problem: str
+
+
+@runtime_checkable
+class AdmitsLimits(Protocol):
+    """A store that can say what its server does not promise."""
+
+    def admitted_limits(self) -> Sequence[Limit]:
+        """See `admitted_limits`."""
+
+
+def admitted_limits(store: Store) -> Sequence[Limit]:
+    """Return what the server of a store says that it cannot promise; most cannot be asked."""
+    return store.admitted_limits() if isinstance(store, AdmitsLimits) else ()
 
 
 def is_plain_key(key: str) -> bool:

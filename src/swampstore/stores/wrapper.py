@@ -10,19 +10,29 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import BinaryIO, NamedTuple, Self, TypeVar
+from typing import BinaryIO, NamedTuple, Self, TypeVar, cast
 
+from swampstore.stores.paths import (
+    KeepsPaths,
+    PathCursor,
+    PathsCommit,
+    PathsCommitted,
+    SmallFile,
+    StoredPath,
+)
 from swampstore.stores.protocol import (
     Capabilities,
     Fetched,
     Handed,
     Level,
+    Limit,
     ObjectInfo,
     Store,
     Wanted,
     Written,
+    admitted_limits,
     contents,
     level,
     size_of,
@@ -58,6 +68,13 @@ _KINDS = {
     "download": "get",
     "level": "list",
     "contents": "list",
+    "changed_paths": "list",
+    "known_paths": "list",
+    "admitted_limits": "head",
+    "newest_path": "head",
+    "last_path_commit": "head",
+    "commit_paths": "put",
+    "put_files": "put",
     "put_if_absent": "put",
     "put_if_match": "put",
     "delete_if_match": "delete",
@@ -151,6 +168,50 @@ class StoreWrapper:
     def copy(self, source: str, target: str) -> None:
         """See Store.copy."""
         self.around(Request("copy", target), lambda: self.inner.copy(source, target))
+
+    def admitted_limits(self) -> Sequence[Limit]:
+        """See swampstore.stores.protocol."""
+        return self.around(Request("admitted_limits"), lambda: admitted_limits(self.inner))
+
+    # What `capabilities.keeps_paths` promises; nobody else is asked for it.
+
+    def put_files(self, prefix: str, files: Mapping[str, SmallFile]) -> Collection[str]:
+        """See KeepsPaths.put_files."""
+        request = Request("put_files", prefix, sum(len(one.data) for one in files.values()))
+        return self.around(request, lambda: self._keeper.put_files(prefix, files))
+
+    def changed_paths(
+        self, prefix: str, since: PathCursor | None, below: Sequence[str] = ()
+    ) -> Iterator[StoredPath]:
+        """See KeepsPaths.changed_paths."""
+        found = self._keeper.changed_paths(prefix, since, below)
+        return self.listing(Request("changed_paths", prefix), found)
+
+    def known_paths(
+        self, prefix: str, rels: Collection[str], below: Collection[str]
+    ) -> Iterator[StoredPath]:
+        """See KeepsPaths.known_paths."""
+        found = self._keeper.known_paths(prefix, rels, below)
+        return self.listing(Request("known_paths", prefix), found)
+
+    def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
+        """See KeepsPaths.commit_paths."""
+        request = Request("commit_paths", prefix)
+        return self.around(request, lambda: self._keeper.commit_paths(prefix, commit))
+
+    def newest_path(self, prefix: str) -> datetime | None:
+        """See KeepsPaths.newest_path."""
+        request = Request("newest_path", prefix)
+        return self.around(request, lambda: self._keeper.newest_path(prefix))
+
+    def last_path_commit(self, prefix: str) -> int:
+        """See KeepsPaths.last_path_commit."""
+        request = Request("last_path_commit", prefix)
+        return self.around(request, lambda: self._keeper.last_path_commit(prefix))
+
+    @property
+    def _keeper(self) -> KeepsPaths:
+        return cast("KeepsPaths", self.inner)
 
     def clock(self) -> datetime:
         """See Store.clock."""

@@ -121,10 +121,17 @@ class PullPlanner:
             work.slices[token] = piece.etag
         else:
             work.undone.append(piece.partition)
-        known = self._context.base.in_partition(piece.partition)
+        if piece.removed is None:
+            known = self._context.base.in_partition(piece.partition)
+        else:
+            known = self._context.base.get_many((*piece.entries, *piece.removed))
         self._named = piece.entries
         for rel, raw in piece.entries.items():
             self._compare_entry(rel, raw, known.get(rel), token, work)
+        if piece.removed is not None:
+            for rel in sorted(piece.removed & known.keys()):
+                self._act(rel, known[rel], None, token, work)
+            return
         if not piece.complete:
             work.unfinished.add(token)
             return

@@ -154,7 +154,8 @@ class Push:
         deleted = {known.rel: known for known in scan.deleted}
         if not changed and not deleted:
             return Plan()
-        view = self._context.index.view(partitions_of((*changed, *deleted)))
+        chosen = (*changed, *deleted)
+        view = self._context.index.view(partitions_of(chosen), rels=chosen)
         planner = Planner(
             self._context, view, self._began_ns, removed_rels(self._context.names, snapshot)
         )
@@ -239,7 +240,9 @@ class Push:
             return
         for _ in range(_ROUNDS):
             view = self._context.index.view(
-                partitions_of(deleted) | (shards or set()), additions=partitions_of(changed)
+                partitions_of(deleted) | (shards or set()),
+                additions=partitions_of(changed),
+                rels=(*changed, *deleted),
             )
             removals = removed_rels(self._context.names, prepared.snapshot)
             planner = Planner(self._context, view, self._began_ns, removals, stored)

@@ -178,6 +178,8 @@ class Transfer:
                 self._work.dangling.append(task.rel)
                 reason = "the index names it, the store does not have it"
                 self._work.skipped.append(Skipped(task.rel, reason))
+                if self._context.store.capabilities.keeps_paths:
+                    self._put_off(task.rel)  # a cursor never comes back to what it has passed
             elif done is not None:
                 self._give_up_after = None
                 yield done

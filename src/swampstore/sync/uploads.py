@@ -13,10 +13,12 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import BinaryIO, NamedTuple, cast
 
 from swampstore.clock import Clock, to_iso
+from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.base import Known
@@ -27,12 +29,15 @@ from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
+from swampstore.stores.paths import KeepsPaths, SmallFile
 from swampstore.sync.complete import check_saved
 from swampstore.sync.hashing import hash_file
 
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20
 _ATTEMPTS = 3
+# What a database takes in one batch.
+_BULK, _BULK_BYTES = 500, 14 << 20
 # What open() says where there is no file any more, or something that is none.
 _NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
@@ -114,6 +119,54 @@ class Uploader:
             f"{path} keeps changing while it is uploaded",
             hint="Sync again when whatever writes it is done; it stays marked.",
         )
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the store takes many small files at once."""
+        return self._store.capabilities.keeps_paths
+
+    def put_many(
+        self, uploads: Sequence[Upload]
+    ) -> tuple[list[Done[Upload, Placed]], list[Upload]]:
+        """Bring many small files to the remote in few requests.
+
+        Return what was done, and what has to be put one by one: it is large, keeps changing, or
+        something else is there.
+        """
+        bodies: dict[str, _Body] = {}
+        for upload in uploads:
+            with contextlib.suppress(SwampstoreError):
+                body = _read(self._names.local(upload.rel))
+                if body is not None and body.data is not None:
+                    check_saved(self._names, upload.rel, body.sha256, body.signature.size)
+                    bodies[upload.rel] = body
+        by_rel = {one.rel: one for one in uploads}
+        put = self._put_small(by_rel, bodies)
+        done: list[Done[Upload, Placed]] = []
+        for rel in put:
+            body = bodies[rel]
+            placed = self._uploaded(rel, body, Written(body.sha256, body.sha256))
+            done.append(Done(by_rel[rel], placed, None))
+        return done, [one for one in uploads if one.rel not in put]
+
+    def _put_small(self, uploads: Mapping[str, Upload], bodies: Mapping[str, _Body]) -> set[str]:
+        keeper = cast("KeepsPaths", self._store)
+        put: set[str] = set()
+        load: dict[str, SmallFile] = {}
+        size = 0
+        for rel, body in bodies.items():
+            assert body.data is not None
+            replaces = uploads[rel].replaces
+            if replaces is not None and replaces.etag is None:
+                continue  # what may be replaced is told by its content
+            if load and size + len(body.data) > _BULK_BYTES:
+                put.update(keeper.put_files(self._names.remote(""), load))
+                load, size = {}, 0
+            load[rel] = SmallFile(body.sha256, body.data, replaces.etag if replaces else None)
+            size += len(body.data)
+        if load:
+            put.update(keeper.put_files(self._names.remote(""), load))
+        return put
 
     def _uploaded(self, rel: str, body: _Body, placed: Written) -> Uploaded:
         entry = Entry(
@@ -200,7 +253,15 @@ def put_all(
     uploader: Uploader, uploads: Iterable[Upload], concurrency: int, deadline: Deadline
 ) -> Iterator[Done[Upload, Placed]]:
     """Put files into a store, many at once; the same wherever it is done."""
-    return in_parallel(uploader.put, uploads, concurrency, deadline)
+    if not uploader.takes_many:
+        yield from in_parallel(uploader.put, uploads, concurrency, deadline)
+        return
+    waiting = iter(uploads)
+    while batch := list(islice(waiting, _BULK)):
+        deadline.remaining()
+        done, rest = uploader.put_many(batch) if len(batch) > 1 else ([], batch)
+        yield from done
+        yield from in_parallel(uploader.put, rest, concurrency, deadline)
 
 
 def _over_ours(upload: Upload, placed: Written) -> Upload:

@@ -1,0 +1,246 @@
+"""Committing to an index that is a collection of paths, and the view that a commit is based on."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from swampstore.clock import from_iso, to_iso
+from swampstore.index.changes import (
+    Change,
+    attempts,
+    index_moved,
+    new_write_id,
+    scopes_of,
+    seen_facts,
+)
+from swampstore.index.documents import Documents
+from swampstore.index.format import Entry, Meta, decode_entry, encode_entry, encode_meta
+from swampstore.index.partitions import META_KEY, Scope
+from swampstore.index.path_kinds import unit_of
+from swampstore.index.state import Agreements, Committed, Fingerprint, MetaSnapshot, View
+from swampstore.stores.errors import PreconditionFailedError
+from swampstore.stores.paths import (
+    PathChange,
+    PathCursor,
+    PathsCommit,
+    PathsCommitted,
+    PathsMovedError,
+    StoredPath,
+)
+
+if TYPE_CHECKING:
+    from swampstore.index.version import IndexContext, Rebuild
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def raw_of(one: StoredPath) -> msgspec.Raw:
+    """Return the entry of a path as it stands in other indexes."""
+    if one.problem:
+        return msgspec.Raw(msgspec.json.encode({"key": one.rel, "problem": one.problem}))
+    modified = to_iso(one.modified or LONG_AGO)
+    entry = Entry(one.size, modified, one.sha256, commit_seq=one.commit_seq or None)
+    return encode_entry(one.rel, entry)
+
+
+def mark_of(commit_seq: int, modified: datetime) -> str:
+    """Write a cursor down, in place of the ETag of a monolith."""
+    return f"{commit_seq}@{to_iso(modified)}"
+
+
+def cursor_of(agreed: Fingerprint) -> PathCursor:
+    """Return the cursor of a state that a base agrees with."""
+    seq, _, moment = (agreed.monolith or "").partition("@")
+    try:
+        return PathCursor(int(seq), from_iso(moment))
+    except ValueError:
+        return PathCursor(0, LONG_AGO)
+
+
+class PathsView(View):
+    """Paths as they were when they were read: those that were named at first in few requests.
+
+    Others are read when they are asked for, with all that belongs to the same data name.
+    """
+
+    def __init__(
+        self,
+        snapshot: MetaSnapshot,
+        documents: Documents,
+        rels: Collection[str],
+        *,
+        is_unfinished: bool = False,
+    ) -> None:
+        super().__init__(snapshot)
+        self._documents = documents
+        self._entries: dict[str, msgspec.Raw] = {}
+        self._seen: set[str] = set()
+        self._sorted: list[str] | None = None
+        self._is_unfinished = is_unfinished
+        self._load({unit_of(rel): rel for rel in rels})
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a path that was read has the number of a commit that nobody was told of."""
+        return self._is_unfinished
+
+    @property
+    def is_as_told(self) -> bool:
+        """Whether no path that was read is newer than what `_meta.json` tells of."""
+        return self.snapshot.meta is not None and not self._is_unfinished
+
+    @property
+    def is_made_anew(self) -> bool:
+        """Nothing is ever guessed here."""
+        return False
+
+    def raw(self, rel: str) -> msgspec.Raw | None:
+        """Return the entry of a path."""
+        unit = unit_of(rel)
+        if unit not in self._seen:
+            self._load({unit: rel})
+        return self._entries.get(rel)
+
+    def entries_below(self, prefix: str) -> Iterator[str]:
+        """Yield the paths equal to `prefix` or below it, in order."""
+        if prefix not in self._seen:
+            self._load({prefix: ""})
+        if self._sorted is None:
+            self._sorted = sorted(self._entries)
+        for start, end in ((prefix, f"{prefix}\0"), (f"{prefix}/", f"{prefix}0")):
+            first = bisect_left(self._sorted, start)
+            yield from self._sorted[first : bisect_left(self._sorted, end, first)]
+
+    def _load(self, units: dict[str, str]) -> None:
+        """Read data names (and single paths), unless that was done."""
+        wanted = {unit: rel for unit, rel in units.items() if unit not in self._seen}
+        if not wanted:
+            return
+        single = [unit for unit, rel in wanted.items() if unit == rel]
+        names = [unit for unit, rel in wanted.items() if unit != rel]
+        told = (self.snapshot.meta.commit_seq if self.snapshot.meta else None) or 0
+        found = self._documents.paths.known_paths(self._documents.root, single, names)
+        for one in found:
+            if (one.commit_seq or 0) > told:
+                self._is_unfinished = True
+            if not one.is_deleted:
+                self._entries[one.rel] = raw_of(one)
+        self._seen.update(wanted)
+        self._sorted = None
+
+
+def commit(
+    context: IndexContext, view: PathsView, change: Change, scope: Scope | None, number: int
+) -> Committed:
+    """Put a change into the paths, and tell of it in `_meta.json`."""
+    onto = view.snapshot
+    if not change.rels and not view.is_unfinished:
+        return Committed(onto.meta.commit_seq if onto.meta else None, {}, {})
+    documents = context.documents
+    for _ in attempts(change.rels):
+        meta, data = _next_meta(context, onto, number)
+        assert meta.commit_seq is not None
+        work = PathsCommit(META_KEY, data, onto.token, meta.commit_seq, list(_changes(change)))
+        documents.check_allowed()  # a server alone changes paths before the condition is asked
+        try:
+            done = documents.paths.commit_paths(documents.root, work)
+        except PathsMovedError as error:
+            raise index_moved(error.message, error.rels) from None
+        except PreconditionFailedError:
+            onto = context.watch.look_again()
+            continue
+        return _remembered(context, onto, _snapshot(number, meta, data, done), done, scope)
+    raise AssertionError  # attempts() ends with an error
+
+
+def _next_meta(context: IndexContext, onto: MetaSnapshot, number: int) -> tuple[Meta, bytes]:
+    documents = context.documents
+    before = onto.meta or Meta(number, (), origin=None)
+    last = before.commit_seq or 0
+    if onto.meta is None:
+        last = documents.paths.last_path_commit(documents.root)
+    meta = replace(before, commit_seq=last + 1, origin=context.watch.origin(onto.meta))
+    return meta, encode_meta(meta, new_write_id())
+
+
+def _changes(change: Change) -> Iterator[PathChange]:
+    for rel in sorted(change.rels):
+        expected = _time_of(rel, change.expected[rel])
+        entry = change.upserts.get(rel)
+        if entry is None:
+            if expected is not None:
+                yield PathChange(rel, None, 0, expected)
+        else:
+            if entry.sha256 is None:
+                raise index_moved("nobody knows its hash yet", {rel})
+            yield PathChange(rel, entry.sha256, entry.size, expected)
+
+
+def _time_of(rel: str, raw: msgspec.Raw | None) -> datetime | None:
+    return None if raw is None else from_iso(decode_entry(rel, raw).last_modified)
+
+
+def _snapshot(number: int, meta: Meta, data: bytes, done: PathsCommitted) -> MetaSnapshot:
+    return MetaSnapshot(number, meta, data.decode(), done.written.etag, done.written.token)
+
+
+def _remembered(
+    context: IndexContext,
+    onto: MetaSnapshot,
+    now: MetaSnapshot,
+    done: PathsCommitted,
+    scope: Scope | None,
+) -> Committed:
+    """Return what to remember of a commit: if the base agreed before, it still does."""
+    assert now.meta is not None
+    assert now.meta.commit_seq is not None
+    facts = seen_facts(context.base, now)
+    agreements = Agreements(context.base)
+    for one in scopes_of(scope):
+        agreed = agreements.of(one)
+        if agreed is None or (agreed.version, agreed.meta) != (now.version, onto.etag):
+            continue
+        moment = max(cursor_of(agreed).modified, done.modified or LONG_AGO)
+        state = now.fingerprint(mark_of(now.meta.commit_seq, moment))
+        facts |= agreements.fact(one, state, agreements.epoch)
+    return Committed(now.meta.commit_seq, facts, {})
+
+
+def rebuilt(work: Rebuild, number: int) -> int:
+    """Make the paths those that somebody has settled; return how many had to be changed."""
+    documents = work.documents
+    wanted = work.entries()
+    there = {
+        one.rel: one
+        for one in documents.paths.changed_paths(documents.root, None)
+        if not one.is_deleted
+    }
+    changes = []
+    for rel, raw in sorted(wanted.items()):
+        entry, found = decode_entry(rel, raw), there.get(rel)
+        if entry.sha256 is None:
+            continue  # what has no hash cannot be named here
+        if found is None or (found.sha256, found.size) != (entry.sha256, entry.size):
+            expected = found.modified if found else None
+            changes.append(PathChange(rel, entry.sha256, entry.size, expected))
+    for rel, found in sorted(there.items()):
+        if rel not in wanted:
+            changes.append(PathChange(rel, None, 0, found.modified))
+    if not changes and work.meta is not None:
+        return 0
+    before = work.meta or Meta(number, ())
+    seq = max(work.highest, documents.paths.last_path_commit(documents.root)) + 1
+    meta = replace(before, version=number, commit_seq=seq, origin=before.origin or new_write_id())
+    data = encode_meta(meta, new_write_id())
+    commit_now = PathsCommit(META_KEY, data, work.token, seq, changes)
+    try:
+        documents.paths.commit_paths(documents.root, commit_now)
+    except PreconditionFailedError as error:
+        raise index_moved(error.message, ()) from None
+    return len(changes) + 1

@@ -1,0 +1,115 @@
+"""Locks as all clients of a MongoDB datastore keep them: a document for each.
+
+    {_id: key, holder, hostname, pid, acquiredAtMs, ttlMs, expiresAt, nonce}
+
+Other clients take a lock over when `expiresAt` is past, and their own heartbeat moves nothing
+else. Those who look at it from outside judge by `acquiredAtMs`. So our heartbeat moves both, and
+how old a lock is, is told by `expiresAt`, which everybody's heartbeat moves. The text that a lock
+of ours was written with, its further members included, is in `record`.
+
+What other kinds of stores have as the content of an object is made from the members, and the token
+of a lock names the very write: whose it is, and how far its heartbeat had moved it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from swampstore.clock import to_iso
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def from_ms(number: int) -> datetime:
+    """Return the moment that so many milliseconds after 1970 is."""
+    return _EPOCH + number * _MILLISECOND
+
+
+def to_ms(moment: datetime) -> int:
+    """Return how many milliseconds after 1970 a moment is."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def document_of(data: bytes, now: datetime) -> dict[str, Any]:
+    """Return the members of a lock that is written now, by the server's clock.
+
+    What is no lock is kept as it is: it stands in the way like one that cannot be read.
+    """
+    try:
+        members = json.loads(data)
+        ttl = int(members["ttlMs"])
+        return {
+            "holder": members["holder"],
+            "hostname": members["hostname"],
+            "pid": members["pid"],
+            "acquiredAtMs": to_ms(datetime.fromisoformat(members["acquiredAt"])),
+            "ttlMs": ttl,
+            # A lock that was given back is one that nobody has to wait for.
+            "expiresAt": _EPOCH if members.get("free") else now + ttl * _MILLISECOND,
+            "nonce": members["nonce"],
+            "record": data.decode(),
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        nonce = uuid.uuid4().hex
+        return {"nonce": nonce, "acquiredAtMs": 0, "ttlMs": 0, "expiresAt": now, "raw": data}
+
+
+def content_of(found: dict[str, Any]) -> bytes:
+    """Return what another kind of store would have as the content of this lock."""
+    if "raw" in found:
+        return bytes(found["raw"])
+    text = found.get("record")
+    if isinstance(text, str) and _is_of(text, found):
+        return text.encode()
+    members = {
+        "holder": found.get("holder"),
+        "hostname": found.get("hostname"),
+        "pid": found.get("pid"),
+        "acquiredAt": _iso(found.get("acquiredAtMs")),
+        "ttlMs": found.get("ttlMs"),
+        "nonce": found.get("nonce"),
+    }
+    return json.dumps(members, indent=2).encode()
+
+
+def _iso(number: object) -> str | None:
+    try:
+        return to_iso(from_ms(number)) if isinstance(number, int) else None
+    except OverflowError:
+        return None
+
+
+def _is_of(text: str, found: dict[str, Any]) -> bool:
+    """Whether a text is of the same holder as the members: others leave it as it was."""
+    try:
+        return bool(json.loads(text)["nonce"] == found["nonce"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def touched(found: dict[str, Any]) -> datetime:
+    """Return when a lock was last refreshed."""
+    expires, ttl = found.get("expiresAt"), found.get("ttlMs")
+    if isinstance(expires, datetime) and isinstance(ttl, int):
+        return max(expires - ttl * _MILLISECOND, _EPOCH)
+    return _EPOCH
+
+
+def token_of(found: dict[str, Any]) -> str:
+    """Return the token of a lock; every write of anybody, and every heartbeat, changes it."""
+    expires = found.get("expiresAt")
+    moved = to_ms(expires) if isinstance(expires, datetime) else ""
+    return f"{found.get('nonce', '')}:{found.get('acquiredAtMs', '')}:{moved}"
+
+
+def condition_of(key: str, token: str) -> dict[str, Any]:
+    """Return the condition that a lock still is the one that has this token."""
+    nonce, acquired, moved = ([*token.rsplit(":", 2), "", ""])[:3]
+    condition: dict[str, Any] = {"_id": key, "nonce": nonce}
+    condition["acquiredAtMs"] = int(acquired) if acquired.lstrip("-").isdigit() else None
+    condition["expiresAt"] = from_ms(int(moved)) if moved.lstrip("-").isdigit() else None
+    return condition

@@ -1,0 +1,306 @@
+"""The paths of one namespace in a MongoDB database: reading them, and committing changes.
+
+A path is a document that all clients understand: `{_id: path, hash, size, updatedAt, deletedAt}`.
+What is deleted stays for a while as a document with `deletedAt`. Ours have `commitSeq` too, the
+number of the commit; members that we do not know stay as they are.
+
+Where the deployment has transactions, a commit is one: the paths and `_meta.json`. Elsewhere the
+paths come first, each on the condition that it is what was expected, content before what speaks of
+it, and `_meta.json` last. Whoever is killed in between has changed paths that are true, and
+that others have not heard of: the next commit tells them, and whoever finds a number that
+`_meta.json` does not know makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from swampstore.stores.mongodb_blobs import BATCH, Blobs
+from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_keys import MORE, PATHS, below, is_shared
+from swampstore.stores.paths import (
+    PathChange,
+    PathCursor,
+    PathsCommit,
+    PathsCommitted,
+    PathsMovedError,
+    StoredPath,
+)
+from swampstore.stores.protocol import Written
+
+if TYPE_CHECKING:
+    from pymongo.client_session import ClientSession
+
+    from swampstore.stores.mongodb_objects import Objects
+
+# So far clocks of other clients may be behind, and primaries that follow one another.
+OVERLAP = timedelta(minutes=10)
+# Directories asked for in one query.
+_ROOTS = 100
+_ASKED = 5000
+
+
+class Paths:
+    """The index of one namespace. `collection` names its collections by their kind."""
+
+    def __init__(
+        self, connection: Connection, names: dict[str, str], objects: Objects, blobs: Blobs
+    ) -> None:
+        self._connection = connection
+        self._names = names
+        self._objects = objects
+        self._blobs = blobs
+
+    def documents(self, kind: str) -> Any:
+        """Return the collection of shared paths, or of more."""
+        return self._connection.database[self._names[kind]]
+
+    # Reading -------------------------------------------------------------------------------------
+
+    def changed(self, since: PathCursor | None, prefixes: Sequence[str]) -> Iterator[StoredPath]:
+        """See KeepsPaths.changed_paths."""
+        condition = _since(since) if since else {}
+        if prefixes:
+            ranges = [{"_id": below(prefix)} for prefix in prefixes]
+            condition = {"$and": [condition, {"$or": ranges}]} if condition else {"$or": ranges}
+        for kind in (PATHS, MORE):
+            yield from self._found(kind, condition)
+
+    def known(self, rels: Collection[str], directories: Collection[str]) -> Iterator[StoredPath]:
+        """See KeepsPaths.known_paths."""
+        for kind in (PATHS, MORE):
+            is_kind = is_shared if kind == PATHS else lambda rel: not is_shared(rel)
+            exact = [rel for rel in rels if is_kind(rel)]
+            for start in range(0, len(exact), _ASKED):
+                yield from self._found(kind, {"_id": {"$in": exact[start : start + _ASKED]}})
+            roots = [one for one in directories if is_kind(f"{one}/")]
+            for start in range(0, len(roots), _ROOTS):
+                chosen = roots[start : start + _ROOTS]
+                ranges = [{"_id": below(f"{root}/")} for root in chosen]
+                yield from self._found(kind, {"$or": ranges} if len(ranges) > 1 else ranges[0])
+
+    def _found(self, kind: str, condition: dict[str, Any]) -> Iterator[StoredPath]:
+        for page in self._connection.pages(self._names[kind], condition, size=_ASKED):
+            yield from map(stored_path, page)
+
+    def newest(self) -> datetime | None:
+        """See KeepsPaths.newest_path."""
+        found = [self._last(kind, "updatedAt") for kind in (PATHS,)]
+        moments = [one for one in found if isinstance(one, datetime)]
+        return max(moments, default=None)
+
+    def last_commit(self) -> int:
+        """See KeepsPaths.last_path_commit."""
+        found = [self._last(kind, "commitSeq") for kind in (PATHS, MORE)]
+        return max((one for one in found if isinstance(one, int)), default=0)
+
+    def _last(
+        self, kind: str, member: str, condition: dict[str, Any] | None = None
+    ) -> datetime | int | None:
+        with self._connection.errors():
+            chosen = condition or {member: {"$ne": None}}
+            found = self.documents(kind).find(chosen, {member: 1}).sort(member, -1).limit(1)
+            value = next((one.get(member) for one in found), None)
+        return value if isinstance(value, datetime | int) else None
+
+    # Committing ----------------------------------------------------------------------------------
+
+    def commit(self, commit: PathsCommit) -> PathsCommitted:
+        """See KeepsPaths.commit_paths."""
+        self._check_content(commit.changes)
+        if self._connection.deployment().has_transactions:
+            written = self._in_transaction(commit)
+        else:
+            self._change(commit, None)
+            written = self._write_meta(commit, None)
+        self._objects.unstage({one.rel: one.sha256 for one in commit.changes if one.sha256})
+        return PathsCommitted(written, self._time_of(commit))
+
+    def _check_content(self, changes: Iterable[PathChange]) -> None:
+        """Make the content of what is committed as good as new, and see that it is there."""
+        wanted = {one.sha256: one.rel for one in changes if one.sha256 and is_shared(one.rel)}
+        if self._blobs.refresh(wanted) == len(wanted):
+            return
+        there = self._blobs.sizes(wanted)
+        lost = {rel for sha256, rel in wanted.items() if sha256 not in there}
+        lost = {one.rel for one in changes if one.rel in lost}
+        if lost:
+            self._objects.forget_staged(lost)
+            raise _moved("their content was swept away meanwhile", lost, lost)
+
+    def _in_transaction(self, commit: PathsCommit) -> Written:
+        from pymongo import WriteConcern
+        from pymongo.read_concern import ReadConcern
+
+        def work(session: ClientSession) -> Written:
+            written = self._write_meta(commit, session)
+            self._change(commit, session)
+            return written
+
+        with self._connection.errors(), self._connection.client.start_session() as session:
+            written: Written = session.with_transaction(
+                work, read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
+            )
+        return written
+
+    def _write_meta(self, commit: PathsCommit, session: ClientSession | None) -> Written:
+        return self._objects.replace(commit.meta_key, commit.meta, commit.token, session)
+
+    def _change(self, commit: PathsCommit, session: ClientSession | None) -> None:
+        for kind in (PATHS, MORE):
+            chosen = [one for one in commit.changes if is_shared(one.rel) is (kind == PATHS)]
+            chosen.sort(key=_order)
+            for start in range(0, len(chosen), BATCH):
+                batch = chosen[start : start + BATCH]
+                if not self._write(kind, batch, commit.commit_seq, session):
+                    self._check_written(kind, batch, commit.commit_seq, session)
+
+    def _write(
+        self, kind: str, batch: list[PathChange], seq: int, session: ClientSession | None
+    ) -> bool:
+        """Write a batch; return whether all of it was surely done just now."""
+        from pymongo.errors import BulkWriteError
+
+        operations = [_operation(one, seq) for one in batch]
+        with self._connection.errors():
+            try:
+                done = self.documents(kind).bulk_write(operations, ordered=True, session=session)
+            except BulkWriteError as error:
+                if session is not None:
+                    raise _moved(
+                        "others changed them as well", {one.rel for one in batch}
+                    ) from error
+                return False
+            except KeyError:
+                return False  # a server that does not say what it did of a batch with a failure
+        return bool(done.matched_count + done.upserted_count == len(batch))
+
+    def _check_written(
+        self, kind: str, batch: list[PathChange], seq: int, session: ClientSession | None
+    ) -> None:
+        """Look at what became of a batch; write what a failure before it has kept from that."""
+        for _ in batch:
+            rels = [one.rel for one in batch]
+            with self._connection.errors():
+                found = self.documents(kind).find({"_id": {"$in": rels}}, session=session)
+                there = {one["_id"]: stored_path(one) for one in found}
+            left = [one for one in batch if not _is_done(one, there.get(one.rel))]
+            if not left:
+                return
+            moved = {one.rel for one in left if not _is_expected(one, there.get(one.rel))}
+            if moved:
+                raise _moved("others changed them as well", moved)
+            if self._write(kind, left, seq, session):
+                return
+            batch = left
+        raise _moved("others keep changing them", {one.rel for one in batch})
+
+    def _time_of(self, commit: PathsCommit) -> datetime | None:
+        """Return the latest time of the shared paths of a commit."""
+        if not any(is_shared(one.rel) for one in commit.changes):
+            return None
+        found = self._last(PATHS, "updatedAt", {"commitSeq": commit.commit_seq})
+        return found if isinstance(found, datetime) else None
+
+    def ensure_indexes(self) -> None:
+        """Make the indexes that queries go by; they may be there."""
+        with self._connection.errors():
+            for kind in (PATHS, MORE):
+                self.documents(kind).create_index("updatedAt")
+                self.documents(kind).create_index("commitSeq")
+
+
+def stored_path(found: dict[str, Any]) -> StoredPath:
+    """Read the document of a path."""
+    rel, size, sha256 = found["_id"], found.get("size"), found.get("hash")
+    modified, seq = found.get("updatedAt"), found.get("commitSeq")
+    problem = ""
+    if not isinstance(rel, str):
+        rel, problem = str(rel), "its _id is no text"
+    elif type(size) not in (int, float) or size is None or size < 0 or size != int(size):
+        size, problem = 0, f"its size is {size!r}"
+    elif not isinstance(sha256, str):
+        problem = "it has no hash"
+    elif not isinstance(modified, datetime):
+        problem = "it has no updatedAt"
+    return StoredPath(
+        rel,
+        int(size or 0),
+        sha256 if isinstance(sha256, str) else None,
+        modified if isinstance(modified, datetime) else None,
+        found.get("deletedAt") is not None,
+        seq if type(seq) is int else None,
+        problem,
+    )
+
+
+def _since(cursor: PathCursor) -> dict[str, Any]:
+    """Return the condition for what may have changed since a moment.
+
+    What we commit has a number, and what others write has a time. Theirs is by their own clocks;
+    and a document of ours that they change keeps its number.
+    """
+    if cursor.is_shared:
+        recent: dict[str, Any] = {"updatedAt": {"$gte": cursor.modified - OVERLAP}}
+        return {"$or": [{"commitSeq": {"$gt": cursor.commit_seq}}, recent]}
+    unnumbered = {
+        "commitSeq": {"$exists": False},
+        "updatedAt": {"$gte": cursor.modified - OVERLAP},
+    }
+    return {
+        "$or": [
+            {"commitSeq": {"$gt": cursor.commit_seq}},
+            {"updatedAt": {"$gt": cursor.modified}},
+            unnumbered,
+        ]
+    }
+
+
+def _operation(change: PathChange, seq: int) -> Any:
+    from pymongo import UpdateOne
+
+    if change.sha256 is None:
+        return UpdateOne(
+            {"_id": change.rel, "updatedAt": change.expected, "deletedAt": None},
+            {"$set": {"commitSeq": seq}, "$currentDate": {"updatedAt": True, "deletedAt": True}},
+        )
+    fields = {"hash": change.sha256, "size": change.size, "deletedAt": None, "commitSeq": seq}
+    update = {"$set": fields, "$currentDate": {"updatedAt": True}}
+    if change.expected is None:
+        # If there is a document that is not deleted, the server refuses to make a second one.
+        return UpdateOne({"_id": change.rel, "deletedAt": {"$ne": None}}, update, upsert=True)
+    return UpdateOne({"_id": change.rel, "updatedAt": change.expected, "deletedAt": None}, update)
+
+
+def _is_done(change: PathChange, there: StoredPath | None) -> bool:
+    if change.sha256 is None:
+        return there is None or there.is_deleted
+    return (
+        there is not None
+        and not there.is_deleted
+        and (there.sha256, there.size) == (change.sha256, change.size)
+    )
+
+
+def _is_expected(change: PathChange, there: StoredPath | None) -> bool:
+    if there is None or there.is_deleted:
+        return change.expected is None
+    return change.expected is not None and there.modified == change.expected
+
+
+def _order(change: PathChange) -> tuple[int, str]:
+    """Put content before what speaks of it; what is taken away goes the other way round."""
+    rank = 2 if change.rel.endswith("/latest") else 1 if change.rel.endswith(".yaml") else 0
+    return (rank if change.sha256 else -rank - 1, change.rel)
+
+
+def _moved(reason: str, rels: Collection[str], lost: Collection[str] = ()) -> PathsMovedError:
+    named = ", ".join(sorted(rels)[:3]) + (" and more" if len(rels) > 3 else "")
+    return PathsMovedError(
+        f"the changes of {named} were not made: {reason}",
+        rels,
+        lost,
+        hint="Sync again: what others did is looked at first. Nothing is lost.",
+    )

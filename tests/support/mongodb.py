@@ -1,0 +1,161 @@
+"""A server that speaks MongoDB's protocol, for the tests: FerretDB, built once with Go.
+
+Nothing else needs Go, so nothing is built unless `SWAMPSTORE_BUILD_SERVERS` asks for it, as `make
+test-mongodb` does. The program is kept in a cache directory; where there is none, tests that need
+it are skipped with a reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swampstore.stores import Store, store_config
+from tests.support.remotes import Remote
+from tests.support.servers import free_ports
+
+_SOURCE = Path(__file__).parent / "ferretdb"
+_GO = "/usr/local/go/bin"
+_START_TIMEOUT = 40.0
+
+
+def server_program() -> Path:
+    """Return where the server is kept, whether it is there or not."""
+    home = os.environ.get("SWAMPSTORE_TEST_CACHE") or "~/.cache/swampstore-tests"
+    sources = sorted(_SOURCE.iterdir())
+    named = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
+    return Path(home).expanduser() / f"ferretdb-{named}"
+
+
+def why_no_mongodb() -> str:
+    """Return why no server can be run here, empty if one can."""
+    try:
+        import pymongo  # noqa: F401 - whether it is there
+    except ImportError:
+        return "pymongo is not installed"
+    program = server_program()
+    if program.exists():
+        return ""
+    if not os.environ.get("SWAMPSTORE_BUILD_SERVERS"):
+        return "FerretDB was not built yet; `make test-mongodb` does that, and needs Go"
+    return _built(program)
+
+
+def _built(program: Path) -> str:
+    go = shutil.which("go", path=f"{os.environ['PATH']}:{_GO}")
+    if go is None:
+        return "Go is not installed, and FerretDB is built with it"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with (program.parent / "ferretdb.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if program.exists():
+            return ""
+        made = program.with_name(f"{program.name}.{os.getpid()}")
+        command = [go, "build", "-o", str(made), "."]
+        done = subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"FerretDB could not be built: {done.stderr[-500:]}"
+        made.rename(program)
+    return ""
+
+
+@contextlib.contextmanager
+def mongodb(directory: Path, *, keeps_conditions: bool = True) -> Iterator[str]:
+    """Run a server; yield its host and port. The data is gone afterwards."""
+    # The path of a socket is short; that of a test's directory need not be.
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    command = [str(server_program()), address, str(directory)]
+    if not keeps_conditions:
+        command.append("--bare")
+    with (directory / "log").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+    try:
+        _wait_for(port, process, directory / "log")
+        yield address
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
+    while True:
+        assert process.poll() is None, f"the server ended at once: {log.read_text()[-2000:]}"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 2):
+            return
+        assert time.monotonic() < deadline, f"no answer: {log.read_text()[-2000:]}"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def mongodb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Host and port of a server; each worker process of the tests has its own."""
+    if reason := why_no_mongodb():
+        if os.environ.get("SWAMPSTORE_BUILD_SERVERS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with mongodb(tmp_path_factory.mktemp("mongodb")) as address:
+        yield address
+
+
+class MongoRemote(Remote):
+    """A tenant that nobody else uses; `url` is its address as a datastore."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.tenant = uuid.uuid4().hex[:12]
+        self.url = f"mongodb://{address}/tests?tenantId={self.tenant}"
+
+        def connect() -> Store:
+            return store_config(self.url, environ={}).open()
+
+        super().__init__(connect)
+        self._client: Any = None
+
+    def collection(self, kind: str, namespace: str = "default") -> Any:
+        """Return one of the collections of a namespace, past all of our own code."""
+        from pymongo import MongoClient
+
+        if self._client is None:
+            self._client = MongoClient(f"mongodb://{self.address}/", tz_aware=True)
+        return self._client["tests"][f"t_{self.tenant}_r_{namespace}_{kind}"]
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def plant(self, namespace: str, files: Mapping[str, bytes]) -> None:
+        """Put files there as another client does, by its own clock."""
+        now = datetime.now(UTC)
+        for rel, content in files.items():
+            sha256 = hashlib.sha256(content).hexdigest()
+            blob = {"_id": sha256, "size": len(content), "createdAt": now, "data": content}
+            self.collection("blobs", namespace or "default").replace_one(
+                {"_id": sha256}, blob, upsert=True
+            )
+            path = {"hash": sha256, "size": len(content), "updatedAt": now, "deletedAt": None}
+            self.collection("paths", namespace or "default").update_one(
+                {"_id": rel}, {"$set": path}, upsert=True
+            )
+
+
+@pytest.fixture
+def mongodb_remote(mongodb_server: str) -> Iterator[MongoRemote]:
+    remote = MongoRemote(mongodb_server)
+    yield remote
+    remote.close()
