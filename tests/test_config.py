@@ -320,7 +320,7 @@ tool: claude
 datastore:
   type: filesystem
   path: ../shared   # the big disk
-futureKey: {nested: [1, yes]}
+x-future: {nested: [1, yes]}
 """
 
 
@@ -339,7 +339,7 @@ def test_changes_are_merged_into_nested_settings(repo_dir: Path) -> None:
     merged = marker.read_marker(str(repo_dir))
     assert merged["datastore"] == {"type": "filesystem", "namespace": "infra"}
     assert merged["tool"] == "claude"
-    assert merged["futureKey"] == {"nested": [1, "yes"]}
+    assert merged["x-future"] == {"nested": [1, "yes"]}
 
 
 def test_a_marker_keeps_its_permissions_and_stays_a_link(repo_dir: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from swampstore.layout import (
     check_segment,
 )
 from swampstore.marker import read_marker
+from swampstore.settings import check_settings
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
 LONGEST_SYNC_TIMEOUT_MS = 21_600_000
@@ -153,6 +154,7 @@ class Config:
 def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = None) -> Config:
     """Read a repository's marker and the environment; raise ConfigError naming what is wrong."""
     document = read_marker(repo_dir)
+    check_settings(document)
     section = document.get("datastore", {})
     if section is None:
         section = {}

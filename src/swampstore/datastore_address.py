@@ -21,7 +21,7 @@ _WITHOUT_PREFIX = frozenset({"file", "mongodb", "mongodb+srv"})
 _URL = re.compile(r"([a-z][a-z0-9+.\-]*)://.", re.IGNORECASE)
 _TYPE = re.compile(r"@?[\w.+\-]+(/[\w.+\-]+)*")
 # The settings that other clients once wrote beside `type: s3`.
-_FLAT_S3_MEMBERS = ("bucket", "prefix", "region", "endpoint", "forcePathStyle")
+FLAT_S3_MEMBERS = ("bucket", "prefix", "region", "endpoint", "forcePathStyle")
 _FORMS = (
     "Write filesystem:/path, a URL such as s3://bucket/prefix, or a type and its members as in"
     ' @swamp/s3-datastore:{"bucket": "b"}.'
@@ -174,7 +174,7 @@ def _path_of_section(path: object) -> str | None:
 
 def _flat_members(kind: str, section: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "s3":
-        return {name: section[name] for name in _FLAT_S3_MEMBERS if name in section}
+        return {name: section[name] for name in FLAT_S3_MEMBERS if name in section}
     if section.get("path") is not None:
         # Most likely `filesystem`, misspelled: the data must not go elsewhere without a word.
         raise ConfigError(

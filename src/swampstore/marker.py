@@ -23,6 +23,8 @@ from swampstore.layout import LOCAL_DIR, MARKER
 
 # The calendar version of the formats that we read and write; other clients show it.
 _PREFIX = "SWAMPSTORE_"
+SCHEMA_FILE = "swampstore.schema.json"
+_FOR_EDITORS = f"# yaml-language-server: $schema={LOCAL_DIR}/{SCHEMA_FILE}\n"
 FORMAT_VERSION = "20260814.1"
 
 
@@ -93,8 +95,11 @@ def _yaml_errors(path: str) -> Iterator[None]:
         raise ConfigError(error.message, hint=f"Repair {path} by hand.") from error
 
 
-def initialise(directory: str, repo_id: str, now_iso: str) -> str:
-    """Make `directory` a repository and return it; raise AlreadyExistsError if it is one."""
+def initialise(directory: str, repo_id: str, now_iso: str, schema: str = "") -> str:
+    """Make `directory` a repository and return it; raise AlreadyExistsError if it is one.
+
+    With a `schema` editors are told by it which keys the marker may have.
+    """
     from swampstore import yaml_dialect
 
     repo_dir = os.path.abspath(directory)
@@ -107,8 +112,10 @@ def initialise(directory: str, repo_id: str, now_iso: str) -> str:
     with disk_errors(repo_dir):
         os.makedirs(f"{repo_dir}/{LOCAL_DIR}/data", exist_ok=True)
         _ignore_in_git(repo_dir)
+        if schema:
+            _replace_file(f"{repo_dir}/{LOCAL_DIR}/{SCHEMA_FILE}", schema)
         # The marker comes last: without it the repository is not there yet.
-        _replace_file(path, yaml_dialect.dump(document))
+        _replace_file(path, f"{_FOR_EDITORS if schema else ''}{yaml_dialect.dump(document)}")
     return repo_dir
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,9 @@ def write_settings(config: Config, address: Address) -> list[str]:
     """
     section = read_marker(config.repo_dir).get("datastore") or {}
     settings = written_settings(address)
+    if settings.get("type") == _SHARED_NAMES["s3"]:
+        # Whoever has the repository and another environment is to find the same bucket.
+        settings["config"] = s3.from_environment(os.environ) | settings["config"]
     changes: dict[str, Any] = dict.fromkeys(_PLACE_SETTINGS) | settings
     if "config" in settings and isinstance(section.get("config"), dict):
         changes["config"] = dict.fromkeys(section["config"]) | settings["config"]

@@ -46,9 +46,13 @@ def open_repo(
 
 def init_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock) -> Repo:
     """Make a directory a repository and open it; raise AlreadyExistsError if it is one."""
+    import json
     import uuid
 
-    directory = marker.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()))
+    from swampstore.settings import json_schema
+
+    schema = json.dumps(json_schema(), indent=2) + "\n"
+    directory = marker.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()), schema)
     return open_repo(directory, clock=clock)
 
 

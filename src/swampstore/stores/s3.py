@@ -158,6 +158,14 @@ class S3Config:
         return f"{scheme}://{self.bucket}.{host}"
 
 
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment says about where a bucket is, which is no secret."""
+    region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or ""
+    endpoint = _endpoint_from(environ)
+    found = {"endpoint": endpoint, "region": region}
+    return {name: value for name, value in found.items() if value and "@" not in value}
+
+
 def _endpoint_from(environ: Mapping[str, str]) -> str:
     named = {
         "endpoint": environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL") or None
