@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -277,7 +278,8 @@ def test_the_origin_of_a_remote_is_kept() -> None:
 def test_meta_is_written_with_our_own_members_apart() -> None:
     meta = Meta(2, ("audit", "data--t--ID"), 42, {"audit": '"e1"'}, '"e2"')
     assert encode_meta(meta, "w-1") == META_2[:-1] + (
-        b',"swampstore":{"monolith":"\\"e2\\"","shards":{"audit":"\\"e1\\""},"write":"w-1"}}'
+        b',"swampstore":{"monolith":"\\"e2\\"","etags":["\\"e1\\"",null],'
+        b'"of":"c485856e1d8dbbb9","write":"w-1"}}'
     )
     assert decode_meta(encode_meta(meta, "w-1")) == meta
     assert encode_meta(decode_meta(META_1), "w-1") == META_1[:-1] + (
@@ -285,11 +287,56 @@ def test_meta_is_written_with_our_own_members_apart() -> None:
     )
 
 
+MD5S = st.binary(min_size=16, max_size=16).map(bytes.hex)
+NAMES = tuple(f"data--aws--ec2--i-{number:017x}" for number in range(2_000))
+
+
+def test_meta_of_many_shards_is_little_more_than_the_list_of_their_names() -> None:
+    etags = {name: hashlib.md5(name.encode()).hexdigest() for name in NAMES}
+    data = encode_meta(Meta(2, NAMES, 7, etags), "w-1")
+    assert decode_meta(data).shards == etags
+    assert len(data) <= 1.6 * len(encode_meta(Meta(2, NAMES, 7), "w-1"))
+
+
+def test_meta_of_the_release_before_is_understood() -> None:
+    document = json.loads(META_2) | {"swampstore": {"shards": {"audit": "e1"}, "write": "w"}}
+    read = decode_meta(json.dumps(document).encode())
+    assert read.shards == {"audit": "e1"}
+    assert decode_meta(encode_meta(read, "w-2")).shards == {"audit": "e1"}
+
+
+def test_the_release_before_finds_no_etags_that_it_could_misread() -> None:
+    etags = dict.fromkeys(NAMES[:2], "0" * 32)
+    own = json.loads(encode_meta(Meta(2, NAMES[:2], 7, etags), "w-1"))["swampstore"]
+    assert "shards" not in own
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta["partitions"].reverse(),
+        lambda meta: meta["partitions"].append("data--z"),
+        lambda meta: meta["partitions"].__setitem__(0, "data--other"),
+        lambda meta: meta["swampstore"].update(etags="no base64"),
+        lambda meta: meta["swampstore"].update(etags="AAAA"),
+        lambda meta: meta["swampstore"].update(etags=[None]),
+        lambda meta: meta["swampstore"].pop("of"),
+    ],
+)
+def test_etags_of_another_list_of_partitions_tell_nothing(
+    change: Callable[[dict[str, Any]], object],
+) -> None:
+    etags = dict.fromkeys(NAMES[:3], "0" * 32)
+    document = json.loads(encode_meta(Meta(2, NAMES[:3], 7, etags), "w-1"))
+    change(document)
+    assert decode_meta(json.dumps(document).encode()).shards == {}
+
+
 @given(
     st.sampled_from([1, 2]),
     PARTITIONS,
     st.integers(1, 2**53 - 1),
-    st.dictionaries(TEXT, TEXT, max_size=3),
+    st.lists(st.none() | TEXT.filter(bool) | MD5S, max_size=3),
     st.none() | TEXT,
     EXTRAS,
 )
@@ -297,10 +344,11 @@ def test_meta_survives_writing_and_reading(
     version: int,
     partitions: list[str],
     commit_seq: int,
-    shards: dict[str, str],
+    etags: list[str | None],
     monolith: str | None,
     extra: dict[str, msgspec.Raw],
 ) -> None:
+    shards = {name: etag for name, etag in zip(partitions, etags, strict=False) if etag}
     meta = Meta(
         version,
         tuple(partitions),

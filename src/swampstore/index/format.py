@@ -21,6 +21,7 @@ from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.packed_etags import pack, unpack
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
 
@@ -141,6 +142,8 @@ class _OwnMembers(msgspec.Struct):
     """What we add to `_meta.json` for ourselves."""
 
     shards: dict[str, str] = {}
+    etags: str | list[str | None] | None = None
+    of: str | None = None
     monolith: str | None = None
     origin: str | None = None
     paths: bool = False
@@ -259,7 +262,7 @@ def decode_meta(data: bytes) -> Meta:
         known.version,
         tuple(dict.fromkeys(known.partitions)),
         known.commit_seq,
-        own.shards,
+        own.shards or unpack(known.partitions, own.etags, own.of),
         own.monolith,
         _without(members, _META_MEMBERS),
         own.origin,
@@ -287,7 +290,11 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     own |= {} if meta.origin is None else {"origin": meta.origin}
     if meta.version == _PATHS:
         own["paths"] = True  # what other clients may once call version 3 is something else
-    own |= {"shards": meta.shards, "write": write_id}
+    if meta.version == 2:
+        own |= pack(partitions, meta.shards)
+    else:
+        own["shards"] = meta.shards
+    own["write"] = write_id
     return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
 
 
