@@ -104,6 +104,42 @@ def test_numbers_about_everything(base: Base) -> None:
     assert (base.count(), base.total_bytes(), base.not_held()) == (2, 11, 1)
 
 
+def test_whether_there_is_anything_and_whether_something_is_absent(base: Base) -> None:
+    assert base.is_empty()
+    assert not base.lacks_content()
+    base.apply(known=[known("a")])
+    assert not base.is_empty()
+    assert not base.lacks_content()
+    base.apply(known=[replace(known("b"), held=None)])
+    assert base.lacks_content()
+    base.apply(known=[known("b")])
+    assert not base.lacks_content()
+    base.clear(keep=[replace(known("c"), held=None)])
+    assert base.lacks_content()
+
+
+def test_whether_something_is_absent_costs_the_same_among_many(base: Base) -> None:
+    steps: list[int] = []
+
+    def count() -> int:
+        steps.append(1)
+        return 0
+
+    def cost() -> int:
+        steps.clear()
+        base._file.read(lambda db: db.set_progress_handler(count, 10))
+        assert not base.is_empty()
+        assert not base.lacks_content()
+        base._file.read(lambda db: db.set_progress_handler(None, 0))
+        return len(steps)
+
+    base.apply(known=[known("a")])
+    base.lacks_content()
+    few = cost()
+    base.apply(known=[known(f"data/{number}") for number in range(3_000)])
+    assert cost() <= few + 3
+
+
 def test_numbers_that_no_honest_file_has_do_no_harm(base: Base) -> None:
     odd = Signature(1 << 70, 1 << 64, 1 << 65, 1 << 63)
     base.apply(known=[replace(known("a"), size=1 << 70, held=odd), known("b", 1 << 62)])

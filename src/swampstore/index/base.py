@@ -34,6 +34,8 @@ _PARTITIONS = (
 )
 # Content of versions that is here as well as on the remote, where it can be had again.
 HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
+_ABSENT = "held_inode IS NULL"
+_ABSENT_INDEX = f"CREATE INDEX IF NOT EXISTS known_absent ON known (rel) WHERE {_ABSENT}"
 _HELD_PAGE = 10_000  # each page is a look at every row
 _AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
 
@@ -86,6 +88,7 @@ class Base:
 
     def __init__(self, cache_dir: str, identity: str) -> None:
         self._file = BaseFile(f"{cache_dir}/{BASE}", SCHEMA, identity)
+        self._has_absent_index = False
 
     def get(self, rel: str) -> Known | None:
         """Return what is known of a path."""
@@ -131,13 +134,25 @@ class Base:
         """Return the number of known paths."""
         return self._number("SELECT count(*) FROM known")
 
+    def is_empty(self) -> bool:
+        """Whether no path is known; does not count them."""
+        return not self._rows("SELECT 1 FROM known LIMIT 1")
+
+    def lacks_content(self) -> bool:
+        """Whether the content of some path never came here; does not look at the others."""
+        if not self._has_absent_index:
+            # Not among the tables: a base without it is no other base.
+            self._file.write(lambda db: db.execute(_ABSENT_INDEX))
+            self._has_absent_index = True
+        return bool(self._rows(f"SELECT 1 FROM known WHERE {_ABSENT} LIMIT 1"))
+
     def total_bytes(self) -> int:
         """Return the size of everything known, hydrated or not."""
         return self._number("SELECT total(size) FROM known")
 
     def not_held(self) -> int:
         """Return the number of paths whose content never came here."""
-        return self._number("SELECT count(*) FROM known WHERE held_inode IS NULL")
+        return self._number(f"SELECT count(*) FROM known WHERE {_ABSENT}")
 
     def content_bytes(self) -> int:
         """Return the size of all content that is here and could be fetched again."""
@@ -263,6 +278,7 @@ class Base:
     def clear(self, keep: Iterable[Known] = ()) -> None:
         """Forget everything but what is to be kept."""
         rows = [_row(one) for one in keep]
+        self._has_absent_index = False
         self._file.clear(lambda db: db.executemany(_INSERT_KNOWN, rows))
 
     def close(self) -> None:

@@ -163,6 +163,8 @@ _PATHS = 3
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# Letters first: neither `_meta`, nor `.`, nor anything that is not what it looks like.
+_PLAIN_PARTITIONS = re.compile(r"[a-z][A-Za-z0-9@_.\-]{0,199}(?:\n[a-z][A-Za-z0-9@_.\-]{0,199})*")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -254,7 +256,7 @@ def decode_meta(data: bytes) -> Meta:
     known = _decode(_meta_members, data, META_KEY)
     if known.version == 2 and known.commit_seq is None:
         raise _damaged(META_KEY, "version 2 without a commitSeq")
-    for partition in known.partitions:
+    for partition in _perhaps_no_partitions(known.partitions):
         # Reading or removing such a shard would reach for another object.
         if not _is_partition(partition):
             raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
@@ -267,6 +269,13 @@ def decode_meta(data: bytes) -> Meta:
         _without(members, _META_MEMBERS),
         own.origin,
     )
+
+
+def _perhaps_no_partitions(names: list[str]) -> list[str]:
+    """Return the names to look at one by one: none if all of them are plain at a glance."""
+    if _PLAIN_PARTITIONS.fullmatch("\n".join(names)):
+        return []
+    return names
 
 
 def _is_partition(name: str) -> bool:
@@ -282,7 +291,8 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     """Write the directory of the partitions; `write_id` tells this very write from any other."""
     partitions = list(dict.fromkeys(meta.partitions))
     if meta.version == 2:
-        partitions.sort(key=_utf16)
+        # Of ASCII, the order is the same.
+        partitions.sort(key=None if "".join(partitions).isascii() else _utf16)
     known: dict[str, Any] = {"version": meta.version, "partitions": partitions}
     if meta.commit_seq is not None:
         known["commitSeq"] = meta.commit_seq

@@ -304,7 +304,7 @@ class RemoteIndex:
     def fence(self) -> None:
         """Make every commit that others have begun fail, and look again."""
         self._snapshot = None
-        _fence(self._context, is_new=not self._base.count())
+        _fence(self._context, is_new=self._base.is_empty())
 
     def commit(
         self,

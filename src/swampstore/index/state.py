@@ -191,7 +191,7 @@ def meta_facts(
 
 def origin_fact(base: Base, origin: str | None) -> dict[str, str | None]:
     """Return the fact that remembers an origin, unless the base holds something of another one."""
-    if origin is not None and (base.fact(ORIGIN) is None or not base.count()):
+    if origin is not None and (base.fact(ORIGIN) is None or base.is_empty()):
         return {ORIGIN: origin}
     return {}
 

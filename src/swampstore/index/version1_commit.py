@@ -297,7 +297,7 @@ def _shards_now(done: MonolithCommitted, meta: Meta) -> dict[str, str | None]:
 def _held_everything(base: Base, done: MonolithCommitted, scope: Scope | None) -> bool:
     """Whether the base had all that the monolith had before the commit."""
     if done.monolith_before is None:
-        return not done.onto.exists and base.count() == 0
+        return not done.onto.exists and base.is_empty()
     agreed = Agreements(base).of(scope)
     return agreed is not None and same(agreed.monolith, done.monolith_before)
 

@@ -328,7 +328,7 @@ class PullPlanner:
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""
-        if not self._context.base.not_held():
+        if not self._context.base.lacks_content():
             return
         for known in self._context.base.below("data"):
             if known.held is not None or known.rel in work.slice_of:

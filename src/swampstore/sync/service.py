@@ -392,7 +392,7 @@ class SyncService:
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
         if not self._context.index.is_unchanged(scope):
             return False
-        return metadata_only or not self._context.base.not_held()
+        return metadata_only or not self._context.base.lacks_content()
 
     def _announce_absences(self) -> None:
         """Tell other clients on this cache, before it is so, that absence is no deletion here."""
@@ -408,7 +408,7 @@ class SyncService:
         context.tracker.verified(
             fingerprint=proof.fingerprint,
             commit_seq=proof.commit_seq,
-            lazy=bool(context.base.not_held()),
+            lazy=context.base.lacks_content(),
             at=max(now, proof.not_before),
         )
 

@@ -126,11 +126,11 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     base = context.base
     before = base.facts("index_version", "commit_seq", "origin")
     state = context.index.refresh(recalling=recalling)
-    if base.count() and not state.exists:
+    if not state.exists and not base.is_empty():
         context.tracker.mark(None)
         base.clear()
         return True
-    if base.count() and state.is_another(*before):
+    if state.is_another(*before) and not base.is_empty():
         _start_over(context)
         return False
     learn_own_commits(context)
@@ -244,6 +244,6 @@ def _is_same(context: SyncContext, known: Known, entry: Entry) -> bool:
 
 def _is_base_lost(context: SyncContext) -> bool:
     """Whether the cache was synced, and nothing tells any more what others deleted since."""
-    if context.base.fact("verified_at") is not None or context.base.count():
+    if context.base.fact("verified_at") is not None or not context.base.is_empty():
         return False
     return bool(context.tracker.state().last_verified_at)
