@@ -273,7 +273,8 @@ def decode_meta(data: bytes) -> Meta:
 
 def _perhaps_no_partitions(names: list[str]) -> list[str]:
     """Return the names to look at one by one: none if all of them are plain at a glance."""
-    if _PLAIN_PARTITIONS.fullmatch("\n".join(names)):
+    lines = "\n".join(names)
+    if lines.count("\n") == len(names) - 1 and _PLAIN_PARTITIONS.fullmatch(lines):
         return []
     return names
 
