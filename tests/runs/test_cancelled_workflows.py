@@ -1,15 +1,20 @@
-"""`runs cancel` on a workflow that runs in another process."""
+"""A workflow that somebody ends: with `runs cancel` from another process, or with a signal."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from swampstore import Repo
 from swampstore.runs.outputs import Outputs
+from swampstore.runs.processes import Interruption
+from swampstore.runs.workflow import runner
 from tests.support.command_line import CommandLine, environment
 
 WORKFLOW = """
@@ -77,3 +82,21 @@ def test_a_workflow_is_cancelled_from_another_shell(
     assert output.status == "cancelled"
     assert not (repo_dir / "after").exists()
     assert {one["status"] for one in cli("runs", "list", "--json").json["runs"]} == {"cancelled"}
+
+
+def test_a_signal_that_another_thread_was_given_is_heard() -> None:
+    wish = Interruption()
+    heard: list[bool] = []
+
+    def work() -> None:
+        time.sleep(0.3)  # by then the main thread waits
+        # As if the kernel had chosen this thread, which happens while it starts a command.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        heard.append(wish.wait(10))
+
+    before = signal.signal(signal.SIGINT, lambda number, _: wish.strike(number))
+    try:
+        runner._watched(work, wish)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == [True]
