@@ -21,6 +21,7 @@ HOW_TO = Page(ROOT / "docs/how-to/ask-with-sql.md")
 SCHEMAS = {
     **{name: getattr(schemas, name.upper()) for name in _TABLES},
     "artifacts": f"{schemas.ARTIFACTS}, {schemas.CONTENT}, {schemas.ATTRIBUTES}",
+    "changes": schemas.CHANGES.removeprefix(f"{schemas.ARTIFACTS}, "),
     "findings": schemas.FINDINGS,
 }
 

@@ -15,13 +15,14 @@ import pytest
 
 from swampstore.artifacts.latest import marker_content
 from swampstore.catalog.schema import Row
-from swampstore.errors import NewerFormatError, ValidationError
+from swampstore.errors import NewerFormatError, NotFoundError, ValidationError
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.snapshots import refresh as refreshing
 from swampstore.pipeline.snapshots.manifest import FILES, MANIFESTS, Manifests
 from swampstore.pipeline.snapshots.refresh import Refreshed, refresh
 from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.changes import Changes
 from swampstore.pipeline.source.scan import Condition, Wanted
 from swampstore.pipeline.tables import Tables
 from swampstore.retention.model_deletion import delete_model
@@ -439,6 +440,77 @@ def test_a_snapshot_is_split_when_it_has_grown(
     assert bucket.check() <= 4 + done.written
 
 
+# The past ----------------------------------------------------------------------------------
+
+
+def changes(bucket: Bucket, since: str, until: str | None = None) -> list[tuple[Any, ...]]:
+    """Return model, name, version and what became of it, sorted."""
+    table = Changes(since, until)
+    with bucket.place.open() as store:
+        pieces = pickle.loads(pickle.dumps(list(table.plan(bucket.place, store, 4))))
+        rows = [row for piece in pieces for row in table.rows(bucket.place, piece, store)]
+    return sorted((*row[3:6], row[-1]) for row in rows)
+
+
+def test_the_table_can_be_read_as_it_was(bucket: Bucket) -> None:
+    first = bucket.refresh()
+    was, _ = bucket.read()
+    bucket.save("aws/ec2/i-1", "n0")
+    second = bucket.refresh()
+    with bucket.ana.open() as repo:
+        delete_model(repo, "aws/ec2/i-2")
+    bucket.refresh()
+
+    assert bucket.read(as_of=str(first.commit_seq))[0] == was
+    assert len(bucket.read(as_of=str(second.commit_seq))[0]) == len(was) + 1
+    now, _ = bucket.read()
+    assert bucket.read(as_of="2999-01-01")[0] == now
+    assert len(now) == len(was) + 1 - NAMES * VERSIONS
+    with pytest.raises(NotFoundError, match="no snapshot"):
+        bucket.read(as_of="2000-01-01T00:00Z")
+    with pytest.raises(ValidationError, match="neither"):
+        bucket.read(as_of="yesterday")
+    for path in bucket.files(FILES):
+        path.unlink()
+    with pytest.raises(NotFoundError, match="is gone"):
+        bucket.read(as_of=str(first.commit_seq))
+
+
+def test_the_changes_between_two_snapshots_are_told(bucket: Bucket) -> None:
+    first = bucket.refresh()
+    bucket.save("aws/ec2/i-1", "n0")
+    second = bucket.refresh()
+    with bucket.ana.open() as repo:
+        delete_model(repo, "aws/ec2/i-2")
+    bucket.refresh()
+
+    # The version before is not the latest one any more.
+    saved = [("i-1", "n0", 3, "update"), ("i-1", "n0", 4, "insert")]
+    names = [f"n{number}" for number in range(NAMES)]
+    gone = [("i-2", name, one + 1, "delete") for name in names for one in range(VERSIONS)]
+    assert changes(bucket, str(first.commit_seq), str(second.commit_seq)) == saved
+    assert changes(bucket, str(second.commit_seq)) == gone
+    assert changes(bucket, str(first.commit_seq)) == [*saved, *gone]
+    assert changes(bucket, str(first.commit_seq), str(first.commit_seq)) == []
+
+
+def test_changes_are_told_across_a_migration_of_the_index(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path, 1)
+    bucket.fill()
+    bucket.refresh()
+    before = "2999-01-01"
+    with bucket.ana.open() as repo:
+        began = repo.clock().isoformat()
+        repo.sync.migrate_index()
+    bucket.save("aws/ec2/i-1", "n0")
+    bucket.refresh()
+
+    assert changes(bucket, began, before) == [
+        ("i-1", "n0", 3, "update"),
+        ("i-1", "n0", 4, "insert"),
+    ]
+
+
 # On Spark ----------------------------------------------------------------------------------
 
 
@@ -451,6 +523,11 @@ def test_tasks_make_the_snapshot_and_frames_read_it(spark: SparkSession, bucket:
     assert frame.count() == MODELS * NAMES * VERSIONS + 1
     assert frame.filter("model_id = 'i-1' AND is_latest").count() == NAMES
     columns = ["data_name", "version", "created_at", "tags", "size"]
+    since = Tables(spark, [bucket.place]).artifacts(as_of=done.commit_seq)
+    assert since.count() == MODELS * NAMES * VERSIONS
+    refresh([bucket.place], engine="local")
+    found = Tables(spark, [bucket.place]).changes(done.commit_seq or 0)
+    assert sorted(row["_change_type"] for row in found.collect()) == ["insert", "update"]
     live = spark.read.format("swampstore").option("snapshot", "false").load(bucket.url)
     assert sorted(frame.select(columns).collect()) == sorted(live.select(columns).collect())
 

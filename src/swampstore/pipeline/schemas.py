@@ -42,6 +42,7 @@ INDEX = (
 )
 FILES = f"{_PLACE}, root string, rel string, size bigint, mtime timestamp, sha256 string"
 ARTIFACTS = f"{_PLACE}, {_ARTIFACT}"
+CHANGES = f"{ARTIFACTS}, _change_type string"
 LOCATED = "raw_size bigint, raw_sha256 string"
 CONTENT = "content binary"
 ATTRIBUTES = "attributes variant"

@@ -49,16 +49,23 @@ class Tables:
         return self._table("files", hashed=str(hashed).lower())
 
     def artifacts(
-        self, *, content: bool = False, attributes: bool = False, longest: int = LONGEST_CONTENT
+        self,
+        *,
+        content: bool = False,
+        attributes: bool = False,
+        longest: int = LONGEST_CONTENT,
+        as_of: int | str | None = None,
     ) -> DataFrame:
         """Return one row per version, with content or attributes if asked for.
 
         These are fetched where a query selects them, of rows that pass its filters. Content of more
-        than `longest` bytes is NULL.
+        than `longest` bytes is NULL. With `as_of`, the number of a commit or a time, the rows are
+        those of the last snapshot until then.
         """
+        options = {} if as_of is None else {"asOf": str(as_of)}
         if not (content or attributes):
-            return self._artifacts()
-        located = self._artifacts(located="true")
+            return self._artifacts(**options)
+        located = self._artifacts(located="true", **options)
         columns = located.columns[: -len(LOCATED.split(", "))]
         return with_content(
             located,
@@ -76,6 +83,14 @@ class Tables:
         # The filter lets every row pass. A frame whose filters choose what is read must never be
         # without one; see `scan.Frame`.
         return self._table("artifacts", pushdown="true", **options).filter("store IS NOT NULL")
+
+    def changes(self, since: int | str, until: int | str | None = None) -> DataFrame:
+        """Return the versions that came, changed or went between two snapshots.
+
+        Both are the number of a commit or a time; without `until` the newest snapshot counts.
+        """
+        options = {"from": str(since)} | ({} if until is None else {"to": str(until)})
+        return self._table("changes", **options)
 
     def outputs(self) -> DataFrame:
         """Return the records of method outputs."""

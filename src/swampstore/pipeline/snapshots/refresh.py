@@ -249,7 +249,11 @@ class Refresh:
         """Return the next snapshot, and the files that nobody can read any more."""
         before = kept.manifest
         etags = {one.etag for one in remade}
-        made = [bucket for _, bucket in sorted(buckets.items()) if bucket.files or bucket.shards]
+        made = [
+            bucket
+            for bucket in _with_live(buckets, now, plan.spread)
+            if bucket.files or bucket.shards or bucket.live
+        ]
         in_use = {file for bucket in made for file in bucket.files}
         text = to_iso(at)
         retired = list(before.retired) if before else []
@@ -296,7 +300,7 @@ class Refresh:
             len(shards),
             len(plan.changed),
             read,
-            live + len(plan.now.shards.keys() - shards.keys()) if not self._dry_run else live,
+            live,
             written,
             removed,
             dict(sorted(store.tally().requests.items())),
@@ -446,6 +450,21 @@ def _agreeing(buckets: dict[int, Bucket], remade: Iterable[Remade]) -> dict[int,
             }
             buckets[bucket.number] = msgspec.structs.replace(bucket, shards=shards)
     return buckets
+
+
+def _with_live(buckets: dict[int, Bucket], now: Told, spread: int) -> Iterator[Bucket]:
+    """Yield buckets in order, with the shards that have to be read because none stands for them."""
+    live: dict[int, list[str]] = {}
+    for partition in now.shards:
+        number = bucket_of(partition, spread)
+        if number not in buckets or partition not in buckets[number].shards:
+            live.setdefault(number, []).append(partition)
+    for number in sorted(buckets.keys() | live.keys()):
+        bucket = buckets.get(number) or Bucket(number)
+        if now.is_one:
+            yield bucket
+        else:
+            yield msgspec.structs.replace(bucket, live=sorted(live.get(number, ())))
 
 
 def _are_related(partition: str, other: str) -> bool:

@@ -154,8 +154,21 @@ def _artifacts(options: Mapping[str, str]) -> Table[Any]:
         attributes=is_on(options, "attributes"),
         longest=number_of(options, "maxContentBytes", LONGEST_CONTENT),
         located=is_on(options, "located"),
+        as_of=options.get("asof"),
         snapshot=options.get("snapshot", "true").lower() != "false",
     )
+
+
+def _changes(options: Mapping[str, str]) -> Table[Any]:
+    from swampstore.pipeline.source.changes import Changes
+
+    since = options.get("from")
+    if not since:
+        raise ValidationError(
+            "the table of changes needs to know since when",
+            hint='Write .option("from", "841"), a commit, or a time such as 2026-05-14T08:00Z.',
+        )
+    return Changes(since, options.get("to"))
 
 
 def _outputs(options: Mapping[str, str]) -> Table[Any]:
@@ -202,6 +215,7 @@ def is_on(options: Mapping[str, str], name: str) -> bool:
 _TABLES: Mapping[str, Callable[[Mapping[str, str]], Table[Any]]] = {
     "artifacts": _artifacts,
     "audit": _audit,
+    "changes": _changes,
     "contents": _contents,
     "files": _files,
     "index": _index,

@@ -28,7 +28,7 @@ from swampstore.pipeline.source.index import (
     slices,
 )
 from swampstore.pipeline.source.lazily import content_of
-from swampstore.pipeline.source.remembered import Memory, memories, recall
+from swampstore.pipeline.source.remembered import Memory, memories, memories_at, recall
 from swampstore.pipeline.source.scan import EVERYTHING, Conditions, Wanted, batches, choices
 from swampstore.pipeline.source.versions import (
     Name,
@@ -54,7 +54,8 @@ _COLUMNS = ("store", *Row._fields)
 class Artifacts:
     """One row per version. Only what is asked for is fetched, and only of rows that are wanted.
 
-    With `located` rows say what the index knows of their content, for `lazily` to fetch it.
+    With `located` rows say what the index knows of their content, for `lazily` to fetch it. With
+    `as_of` they are those of a snapshot that is kept.
     """
 
     content: bool = False
@@ -62,6 +63,7 @@ class Artifacts:
     longest: int = LONGEST_CONTENT
     located: bool = False
     snapshot: bool = True
+    as_of: str | None = None
     wanted: Wanted = EVERYTHING
 
     @property
@@ -84,6 +86,8 @@ class Artifacts:
         def may_hold(partition: str) -> bool:
             return any(_may_hold(one, partition) for one in alternatives)
 
+        if self.as_of is not None:
+            return memories_at(place, store, tasks, may_hold, self.as_of)
         if self.snapshot:
             remembered = memories(place, store, tasks, may_hold)
             if remembered is not None:

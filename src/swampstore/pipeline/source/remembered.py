@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.errors import NewerFormatError
+from swampstore.errors import NewerFormatError, NotFoundError
 from swampstore.index.partitions import partition_of
 from swampstore.index.state import same
 from swampstore.layout import METADATA, DataRef
@@ -19,6 +19,7 @@ from swampstore.pipeline.planning import bins, each
 from swampstore.pipeline.snapshots import rows_file
 from swampstore.pipeline.snapshots.buckets import read_rows
 from swampstore.pipeline.snapshots.evidence import RememberedVersions, by_version
+from swampstore.pipeline.snapshots.history import snapshot_at
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifest, Manifests, bucket_of
 from swampstore.pipeline.snapshots.told import Said, Told, is_of, monolith_said, shard_said, told
 from swampstore.pipeline.source.index import File, shard_files
@@ -53,6 +54,25 @@ class Memory(NamedTuple):
     moving: frozenset[str] = frozenset()
     is_one: bool = False
     spread: int | None = None
+    is_past: bool = False
+
+
+def memories_at(
+    place: Place, store: Store, tasks: int, may_hold: Callable[[str], bool], point: str
+) -> list[Memory]:
+    """Plan the reading of a place as a snapshot shows it; see `snapshot_at`.
+
+    Raises NotFoundError, and ValidationError where there is no index.
+    """
+    manifest = snapshot_at(place, store, point)
+    parts = []
+    for bucket in manifest.buckets:
+        use = tuple(filter(may_hold, bucket.shards))
+        if bucket.live:
+            notice("%d shards are not in snapshot %d", len(bucket.live), manifest.number)
+        if use:
+            parts.append((Part(bucket.number, bucket.rows, use, ()), bucket.count))
+    return [Memory(one, is_past=True) for one in _packed(parts, tasks)]
 
 
 def memories(
@@ -153,6 +173,11 @@ class _Recalling:
         filters = self._filters if is_plain else None
         table = read_rows(self._store, self._manifests, part.rows, filters)
         if table is None:
+            if self._memory.is_past and part.rows is not None:
+                raise NotFoundError(
+                    f"{part.rows} of a snapshot of {self._place} is gone",
+                    hint="Ask for a later time; --keep of a refresh says how long files stay.",
+                )
             if part.rows is not None:
                 notice("%s of the snapshot is lost: its shards are read", part.rows)
             part = part._replace(use=(), live=(*part.use, *part.live))

@@ -1,0 +1,60 @@
+"""Which snapshot shows a place as it was: by the number of a commit, or by a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from swampstore.clock import from_iso
+from swampstore.errors import NotFoundError, ValidationError
+from swampstore.pipeline.places import Place
+from swampstore.pipeline.snapshots.manifest import Manifest, Manifests, Moment
+from swampstore.stores.protocol import Store
+
+_REFRESH = "Make snapshots with `swampstore pipeline catalog --refresh`; --keep says for how long."
+
+
+def newest_snapshot(place: Place, store: Store) -> Manifest:
+    """Return the newest snapshot; raise NotFoundError if there is none."""
+    found = Manifests(store, place.names()).newest().manifest
+    if found is None:
+        raise NotFoundError(f"{place} has no snapshot", hint=_REFRESH)
+    return found
+
+
+def snapshot_at(place: Place, store: Store, point: str) -> Manifest:
+    """Return the last snapshot of at most this commit, or this time.
+
+    `point` is a number, or a time such as 2026-05-14T08:00Z. Raises ValidationError if it is
+    neither, NotFoundError if no such snapshot is kept.
+    """
+    newest = newest_snapshot(place, store)
+    fitting = [one for one in newest.history if _is_until(one, point)]
+    found = None
+    if fitting and fitting[-1].number == newest.number:
+        found = newest
+    elif fitting:
+        found = Manifests(store, place.names()).read(fitting[-1].number)
+    if found is None:
+        first = newest.history[0]
+        raise NotFoundError(
+            f"no snapshot of {place} is kept that shows it at {point!r}",
+            hint=f"The oldest one is of {first.created_at}, commit {first.commit_seq}. {_REFRESH}",
+        )
+    return found
+
+
+def _is_until(moment: Moment, point: str) -> bool:
+    if point.isascii() and point.isdigit():
+        return moment.commit_seq is not None and moment.commit_seq <= int(point)
+    return from_iso(moment.created_at) <= _time(point)
+
+
+def _time(point: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(point)
+    except ValueError:
+        raise ValidationError(
+            f"{point!r} is neither the number of a commit nor a time",
+            hint="Write for example 841, or 2026-05-14T08:00Z.",
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
