@@ -148,3 +148,24 @@ def test_completion_is_installed_where_the_shell_looks(
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     assert "name one of bash, zsh, fish" in cli("completion", "install").err
     assert cli("completion", "bash", "zsh").status == 2
+
+
+def test_a_push_that_moves_much_of_an_index_says_so_once(
+    shared: CommandLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        return caplog.text.count("`swampstore datastore migrate-index` makes it cost what changed")
+
+    shared("data", "put", "aws/ec2/i-1", "state", stdin=b"two")
+    assert told() == 0
+    monkeypatch.setattr("swampstore.index.version1_commit._MUCH", 100)
+    for content in (b"three", b"four"):
+        shared("data", "put", "aws/ec2/i-1", "state", stdin=content)
+    assert told() == 1
+
+
+def test_a_namespace_that_is_set_and_unset_leaves_the_doctor_content(cli: CommandLine) -> None:
+    assert cli("datastore", "namespace", "set", "team-a").status == 0
+    assert cli("datastore", "namespace", "unset").status == 0
+    outcome = cli("doctor")
+    assert outcome.status == 0, outcome.out

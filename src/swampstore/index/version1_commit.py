@@ -51,10 +51,14 @@ from swampstore.index.state import (
     same,
     slices_of,
 )
+from swampstore.notices import notice
 from swampstore.stores.errors import PreconditionFailedError
 
 if TYPE_CHECKING:
     from swampstore.index.version import IndexContext
+
+_MUCH = 1_000_000
+_TOLD = "told_of_index_size"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,7 @@ class MonolithCommit:
         self._copy = context.copy
         self._watch = context.watch
         self._clock = context.clock
+        self._base = context.base
 
     def commit(self, view: View, change: Change) -> MonolithCommitted:
         """Put the change into the monolith, and what follows from it into the shards."""
@@ -154,10 +159,23 @@ class MonolithCommit:
                 self._look_again(change.upserts.keys())
                 continue
             self._copy.save(data, written.etag, written.token)
+            self._tell_of_size(len(data))
             if found.is_guess:
                 found = replace(found, etag=None)  # nobody has agreed with these entries
             return _Written(found, merged, written.etag, onto, origin)
         raise AssertionError  # attempts() ends with an error
+
+    def _tell_of_size(self, size: int) -> None:
+        """Say once for each cache that every push moves the whole index, when that is much."""
+        if size <= _MUCH or self._base.fact(_TOLD):
+            return
+        self._base.apply(facts={_TOLD: str(size)})
+        notice(
+            "each push to this remote moves all of its index, %.1f MB now;"
+            " `swampstore datastore migrate-index` makes it cost what changed"
+            " (clients that only know the old index cannot read the new one)",
+            size / 1_000_000,
+        )
 
     def _is_latest(self, mono: _Written) -> bool:
         """Whether nobody committed on top of ours, who then sees to the rest."""

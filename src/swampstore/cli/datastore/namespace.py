@@ -48,6 +48,7 @@ def set_(session: Session, slug: str) -> None:
     """
     with session.open_repo() as repo:
         done = set_namespace(repo, slug)
+    _fill_catalog(session)
     session.show(done.to_json(), lambda: _set_text(done))
     _warn_of_environment(session)
 
@@ -55,6 +56,12 @@ def set_(session: Session, slug: str) -> None:
 def _set_text(done: NamespaceSet) -> str:
     lines = [f"The namespace is {done.namespace} now, in {printable(done.datastore_path)}."]
     return "\n".join([*lines, *([f"warning: {printable(done.warning)}"] if done.warning else [])])
+
+
+def _fill_catalog(session: Session) -> None:
+    """Read what the namespace holds that is used from now on, so that nothing seems to be amiss."""
+    with session.open_repo() as repo:
+        repo.ready(complete=True)
 
 
 def _warn_of_environment(session: Session) -> None:
@@ -91,6 +98,7 @@ def unset(session: Session, move: bool, confirm: bool, timeout: int | None) -> N
         except MoveInterruptedError as error:
             _show_partial(session, error)
             return
+    _fill_catalog(session)
     session.show(done.to_json(), lambda: _unset_text(done))
     _warn_of_environment(session)
 

@@ -8,7 +8,7 @@ A class archive is what a JVM keeps for the next one: its classes, read, verifie
 one file. The second JVM of its kind writes it when it ends: where one is enough, as in a container
 that is thrown away, nothing would read it, and noting all classes makes a start take twice as long.
 All the later ones map it into memory. It is some 170 MB in the user's cache directory, and one that
-was not used for a month is removed.
+was not used for a month is removed, and so are all but the last three.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from swampstore.notices import notice
 from swampstore.pipeline.settings import is_local
 from swampstore.pipeline.spark.java import Java, cache_directory
 
@@ -211,6 +212,7 @@ def _connect(process: subprocess.Popen[bytes], port_file: str) -> None:
 
 _FIRST_WITH_AOT = 25  # the first Java that writes the better kind of archive in one step
 _KEEP_SECONDS = 30 * 86_400
+_MOST_ARCHIVES = 3
 _CLAIM_SECONDS = 3600
 # What comes after the JVM's end comes after ours, too. Only a complete archive gets the name. With
 # Java 25 another JVM writes it, and first tells its whole class path, which nobody wants to know.
@@ -256,6 +258,12 @@ class ClassArchive(NamedTuple):
         new, claim = f"{self.path}.new", f"{self.path}.claim"
         if _made(f"{self.path}.wanted") or not _made(claim):
             return command
+        notice(
+            "Spark starts faster from now on: its classes, some 170 MB, are kept in %s, at most %d"
+            " times; it may be deleted at any time",
+            os.path.dirname(self.path),
+            _MOST_ARCHIVES,
+        )
         option = "AOTCacheOutput" if self._is_aot else "ArchiveClassesAtExit"
         training = [program, f"-XX:{option}={new}", *rest]
         return ["sh", "-c", _RUN_THEN_MOVE, "sh", new, self.path, claim, *training]
@@ -266,9 +274,14 @@ class ClassArchive(NamedTuple):
             os.unlink(self.path)
 
     def _make_room(self) -> None:
-        """Remove archives that nobody used for long, and claims of JVMs that were killed."""
+        """Remove what nobody used for long or is one too many, and claims of killed JVMs."""
         directory = os.path.dirname(self.path)
         os.makedirs(directory, exist_ok=True)
+        with contextlib.suppress(OSError):
+            kept = [entry for entry in os.scandir(directory) if entry.name.endswith(".archive")]
+            kept.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+            for entry in kept[_MOST_ARCHIVES - 1 :]:  # one is about to be written
+                os.unlink(entry.path)
         for entry in os.scandir(directory):
             keep = _CLAIM_SECONDS if entry.name.endswith(".claim") else _KEEP_SECONDS
             with contextlib.suppress(OSError):
