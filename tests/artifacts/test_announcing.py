@@ -337,9 +337,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "cli/data/put.py": {"tempfile.SpooledTemporaryFile": "a file without a name, for what comes"},
     "catalog/keeping_up.py": {"os.open": "its own log, which no client transfers"},
-    "artifacts/name_lock.py": {
-        "os.makedirs": "its own directory, in the local tier",
-    },
     "artifacts/rename.py": {"open": "the descriptor that a Change gave out"},
     "catalog/export.py": {
         "replacing": "the export, which it marks",

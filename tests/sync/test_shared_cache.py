@@ -14,6 +14,7 @@ import pytest
 from swampstore import Repo
 from swampstore.catalog import keeping_up
 from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Seen
+from swampstore.errors import LockTimeoutError
 from swampstore.layout import DataRef, ModelRef
 from tests.support.machines import Machine
 from tests.support.old_client import SIDECAR
@@ -247,3 +248,20 @@ def test_many_may_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     news = log.news("a", Seen())
     assert news is not None
     assert news.rels == {f"{by} {number}" for by in "bcd" for number in range(10)}
+
+
+def test_checkouts_that_share_a_cache_do_not_change_a_name_at_once(
+    ana: Machine, twin: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.put(MODEL, "state", "one")
+    monkeypatch.setenv("SWAMP_LOCK_TIMEOUT_MS", "300")
+    with (
+        twin.open() as other,
+        ana.open() as repo,
+        other.mutations.changing(REF, "save"),
+        pytest.raises(LockTimeoutError, match="another process"),
+    ):
+        repo.artifacts.save(MODEL, "state", b"two")
+    ana.put(MODEL, "state", "two")
+    found = {path.name for path in (ana.cache / "_catalog.db-locks").iterdir()}
+    assert all(name.startswith("_catalog.db-") for name in found), "what no client ever pushes"

@@ -1,9 +1,9 @@
 """Who may change a data name: the holder of its lock, after an intent says what is about to happen.
 
 Names share a fixed number of lock files, so nothing accumulates and a lock needs no directory
-of its data. Whoever holds a name's lock is the only one on this machine that changes it; a lock
-nobody holds proves that whatever was left unfinished under it was left by the dead. What that was
-tells the intent, which `recovery` finishes or undoes.
+of its data. Checkouts that share a cache share its locks. Whoever holds a name's lock is the only
+one on this machine that changes it; a lock nobody holds proves that whatever was left unfinished
+under it was left by the dead. What that was tells the intent, which `recovery` finishes or undoes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts.versions import effective_marker
 from swampstore.errors import CatalogError, DiskError, LockTimeoutError, SwampstoreError
-from swampstore.files import Change, Reception, Tree, disk_errors, open_shared
+from swampstore.files import (
+    Change,
+    Reception,
+    Tree,
+    disk_errors,
+    make_shared_directory,
+    open_shared,
+)
 from swampstore.layout import DataRef
 from swampstore.notices import notice
 
@@ -29,15 +36,22 @@ if TYPE_CHECKING:
 
 
 STRIPES = 64
+# Files with such names never leave a cache, whichever client syncs it.
+NAME_LOCKS = "_catalog.db-locks"
+_IN_CACHE = "_catalog.db-"
 _FIRST_WAIT = 0.0005
 _LONGEST_WAIT = 0.02
 
 
 class NameLocks:
-    """Lock files in one directory of the local tier. `timeout` bounds every wait, in seconds."""
+    """Lock files in one directory, whose names begin with `prefix`.
 
-    def __init__(self, directory: str, timeout: float = 60.0) -> None:
+    `timeout` bounds every wait, in seconds.
+    """
+
+    def __init__(self, directory: str, timeout: float = 60.0, prefix: str = "") -> None:
         self._directory = directory
+        self._prefix = prefix
         self.timeout = timeout
 
     @contextlib.contextmanager
@@ -104,12 +118,19 @@ class NameLocks:
             pause = min(pause * 2, _LONGEST_WAIT)
 
     def _open(self, stripe: int) -> int:
-        path = f"{self._directory}/{stripe:02}"
+        path = f"{self._directory}/{self._prefix}{stripe:02}"
         try:
             return open_shared(path)
         except FileNotFoundError:
-            os.makedirs(self._directory, exist_ok=True)
+            make_shared_directory(self._directory)
             return open_shared(path)
+
+
+def locks_of(base: str, local_dir: str, timeout: float, *, is_cache: bool) -> NameLocks:
+    """Return the locks of a datastore: in its cache, where no client takes them for data."""
+    if is_cache:
+        return NameLocks(f"{base}/{NAME_LOCKS}", timeout, _IN_CACHE)
+    return NameLocks(f"{local_dir}/swampstore.locks", timeout)
 
 
 def _stripe(rel: str) -> int:

@@ -91,12 +91,20 @@ def make_shared(path: str) -> None:
     _follow_directory(path, os.path.dirname(path))
 
 
-def _follow_directory(file: int | str, directory: str) -> None:
+def make_shared_directory(path: str) -> None:
+    """Make a directory, unless there is one, in which others may write as `open_shared` says."""
+    os.makedirs(path, exist_ok=True)
+    _follow_directory(path, os.path.dirname(path), stat.S_IRWXG)
+
+
+def _follow_directory(
+    file: int | str, directory: str, granted: int = stat.S_IRGRP | stat.S_IWGRP
+) -> None:
     found = os.stat(file)
     may_grant = not found.st_mode & stat.S_IWGRP and found.st_uid == os.geteuid()
     if may_grant and os.stat(directory).st_mode & stat.S_IWGRP:
         with contextlib.suppress(OSError):  # some file systems know no modes
-            os.chmod(file, stat.S_IMODE(found.st_mode) | stat.S_IRGRP | stat.S_IWGRP)
+            os.chmod(file, stat.S_IMODE(found.st_mode) | granted)
 
 
 def sync_dir(path: str) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from swampstore.artifact import Artifact
 from swampstore.artifacts.content import ContentSource, DiskContent, There
-from swampstore.artifacts.name_lock import Mutations, NameLocks
+from swampstore.artifacts.name_lock import Mutations, locks_of
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import Database, MemoryDatabase
 from swampstore.catalog.foreign import FOREIGN_CATALOG
@@ -115,7 +115,9 @@ class OpenDatastore:
         self.catalog = Catalog(
             Database(f"{local}/{catalog}", durable=config.durable), config.namespace
         )
-        locks = NameLocks(f"{local}/swampstore.locks", config.locks.timeout)
+        locks = locks_of(
+            config.base, local, config.locks.timeout, is_cache=config.remote is not None
+        )
         self.mutations = Mutations(self.tree, locks, self.catalog)
         # How many events of the audit were written by way of this object, and whether its user
         # writes one for all that is done with it, so that sessions need not.
