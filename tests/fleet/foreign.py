@@ -161,9 +161,30 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
             is_kept = _is_surely_kept(fleet, model, f"{where}{number}/", {*entries, *files})
             fleet.oracle.overwritten(replaced.data if replaced else b"", is_kept=is_kept)
         _push(peer, index, files, old=bool(args.get("old")))
+        if fleet.oracle.is_index_lost:
+            fleet.oracle.left_out(_untold(fleet))
         fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)
 
     _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+def _untold(fleet: Fleet) -> list[bytes]:
+    """Return metadata that no document of the index names any more, and none of our machines has.
+
+    Where the monolith is missing, such a client lists the objects, and names them all. The one here
+    does not, which is harder on everybody else, but of its own versions it must not lose more.
+    """
+    objects = fleet.bucket.objects
+    documents = [key for key in objects if key == ".datastore-index.json" or "_index/" in key]
+    told = b"".join(objects[key].data for key in documents)
+    caches = {machine.home / "repos" / REPO_ID for machine in fleet.machines}
+    return [
+        one.data
+        for key, one in objects.items()
+        if key.endswith("/metadata.yaml")
+        and key.encode() not in told
+        and not any((cache / key).exists() for cache in caches)
+    ]
 
 
 def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> bool:

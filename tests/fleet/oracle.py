@@ -256,6 +256,13 @@ class Oracle:
             if one.id.encode() in metadata and one.state is State.THERE:
                 one.state = State.UNSURE
 
+    def left_out(self, untold: Iterable[bytes]) -> None:
+        """Another client has left out of the index what it saved itself, and nobody else has."""
+        found = b"".join(untold)
+        for one in self.versions.values():
+            if one.maker == -1 and one.state is State.THERE and one.id.encode() in found:
+                one.state = State.UNSURE
+
     def doubt_appended(self, seen: Iterable[str]) -> None:
         """Who lost its base cannot tell a version before something was appended from a new one."""
         for id_ in seen:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
-from swampstore.index.partitions import MONOLITH_KEY
+from swampstore.index.partitions import MONOLITH_KEY, shard_key, wire_partition
 from swampstore.stores.directory import DirectoryStore
 from tests.support.machines import Machine
 from tests.support.old_client import OldPeer
@@ -36,14 +37,15 @@ def versions(machine: Machine, name: str = "state") -> dict[int, str]:
         return {found.version: found.text() for found in repo.versions(MODEL, name)}
 
 
-def version_1(content: bytes) -> dict[str, bytes | None]:
+def version_1(content: bytes, name: str = "state") -> dict[str, bytes | None]:
     sha256 = hashlib.sha256(content).hexdigest()
     draft = Draft().checked()
-    metadata = draft.metadata("state", 1, Owner(), "2026-06-01T10:00:00.000Z", len(content), sha256)
+    metadata = draft.metadata(name, 1, Owner(), "2026-06-01T10:00:00.000Z", len(content), sha256)
+    home = f"data/{MODEL}/{name}"
     return {
-        f"{HOME}/1/raw": content,
-        f"{HOME}/1/metadata.yaml": encode(metadata),
-        f"{HOME}/latest": b"1",
+        f"{home}/1/raw": content,
+        f"{home}/1/metadata.yaml": encode(metadata),
+        f"{home}/latest": b"1",
     }
 
 
@@ -64,6 +66,44 @@ def test_a_version_that_was_overwritten_after_the_index_was_lost_is_kept_under_a
     for machine in (ana, bob):
         assert versions(machine) == {1: "theirs", 2: "ours"}
         assert versions(machine, "other") == {1: "other"}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_only_the_store_has_is_named_again_if_somebody_left_entries_out_of_the_index(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, sharded: bool
+) -> None:
+    push = peer.push_v2 if sharded else peer.push_v1
+    ana.put(MODEL, "other", "other")
+    synced(ana)
+    if sharded:
+        assert ana("datastore", "migrate-index").status == 0
+    push(version_1(b"never seen"))
+    lost = [shard_key(wire_partition(rel) or "") for rel in version_1(b"")] if sharded else []
+    for key in {*lost} or {MONOLITH_KEY}:
+        (bucket / key).unlink()
+    push(version_1(b"third", "third"))
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {1: "never seen"}
+        assert versions(machine, "other") == {1: "other"}
+        assert versions(machine, "third") == {1: "third"}
+
+
+def test_what_arrives_where_something_of_our_own_was_deleted_is_not_deleted_by_its_absence(
+    ana: Machine, bob: Machine
+) -> None:
+    ana.put(MODEL, "state", "of ana")
+    synced(ana)
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"never pushed")
+        repo.artifacts.delete(MODEL, "state")
+        repo.sync.pull()
+        assert repo.latest(MODEL, "state").text() == "of ana"
+    shutil.rmtree(bob.cache / HOME / "1")
+    synced(bob)
+    synced(ana)
+    assert versions(ana) == {1: "of ana"}
 
 
 def test_a_preview_tells_of_it_and_moves_nothing(ana: Machine, bucket: Path, peer: OldPeer) -> None:

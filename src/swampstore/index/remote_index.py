@@ -20,6 +20,7 @@ from swampstore.index.repair import Recovery
 from swampstore.index.results import Skipped
 from swampstore.index.state import (
     GONE,
+    LEFT_OUT,
     META_ETAG,
     PARTIAL,
     Agreements,
@@ -279,7 +280,8 @@ class RemoteIndex:
         lost = version.lost_partitions(snapshot, stored)
         if lost is not None:
             return lost
-        self._snapshot = version.with_left_out(self._context, snapshot)
+        is_proven = self._base.fact(LEFT_OUT) is not None
+        self._snapshot = version.with_left_out(self._context, snapshot, is_proven=is_proven)
         return None if self._snapshot is snapshot else set()
 
     def is_first_commit_unfinished(self) -> bool:

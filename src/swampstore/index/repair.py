@@ -131,20 +131,29 @@ class Recovery:
         made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
         return replace(snapshot, exists=bool(entries), discovered=made)
 
-    def with_left_out(self, snapshot: MetaSnapshot, monolith: StoredDocument) -> MetaSnapshot:
+    def with_stored(self, snapshot: MetaSnapshot) -> MetaSnapshot:
+        """Return a version 2 remote with all versions that are stored, whether named or not."""
+        stored = _versions(self._payload(self._listed("")))
+        return replace(snapshot, versions=_by_partition(stored))
+
+    def with_left_out(
+        self, snapshot: MetaSnapshot, monolith: StoredDocument, *, is_proven: bool
+    ) -> MetaSnapshot:
         """Return a version 1 remote with the versions that a monolith leaves out, and shards name.
 
         Whatever is in a shard was in a monolith before. If it is not any more, it was deleted, and
         its objects are gone or noted; or the monolith was lost, and a client that takes that for an
-        empty one has written it with its own entries alone.
+        empty one has written it with its own entries alone. If that `is_proven`, what is stored
+        counts as well: such a client writes shards, too.
         """
         listed = self._listed("")
         files = self._payload(listed)
         shards = dict(self._documents.shards(self._documents.shards_among(listed.values())))
         named = document(monolith).entries
-        left = {
-            rel: raw for rel, raw in self._told(files, listed, shards).items() if rel not in named
-        }
+        told = self._told(files, listed, shards)
+        if is_proven:
+            told = self._entries(files, told)
+        left = {rel: raw for rel, raw in told.items() if rel not in named}
         whole = _versions(left)
         names = {unit_of(rel) for rel in whole}
         markers = {rel for rel in left if is_marker(rel) and unit_of(rel) in names}
@@ -174,10 +183,8 @@ class Recovery:
             commit_seq=int(known_seq) if known_seq else None,
             shards={partition: info.etag for partition, info in shards.items()},
         )
-        versions: dict[str, dict[str, ObjectInfo]] = {}
-        for rel, info in stored.items():
-            versions.setdefault(partition_of(rel), {})[rel] = info
-        return MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True, versions=versions)
+        healed = MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True)
+        return replace(healed, versions=_by_partition(stored))
 
     def _are_named(self, stored: Collection[str], meta: Meta) -> bool:
         """Whether the shards that `_meta.json` named last name all versions that are stored.
@@ -203,7 +210,8 @@ class Recovery:
         unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
         if not unnamed:
             return found
-        return replace(found, doc=replace(doc, entries={**unnamed, **doc.entries}), is_dirty=True)
+        whole = replace(doc, entries={**unnamed, **doc.entries})
+        return replace(found, doc=whole, is_dirty=True, is_recovered=True)
 
     def _unnamed(self, versions: Mapping[str, ObjectInfo], doc: Document) -> RawEntries:
         """Return entries of versions that a document does not name."""
@@ -417,6 +425,13 @@ def _versions(files: Mapping[str, _T]) -> dict[str, _T]:
     """Return the files of versions of which both metadata and content are there."""
     pairs = ((rel, raw) for rel, raw in contents_of(files).items() if raw in files)
     return {one: files[one] for pair in pairs for one in pair}
+
+
+def _by_partition(files: Mapping[str, ObjectInfo]) -> dict[str, dict[str, ObjectInfo]]:
+    groups: dict[str, dict[str, ObjectInfo]] = {}
+    for rel, info in files.items():
+        groups.setdefault(partition_of(rel), {})[rel] = info
+    return groups
 
 
 def _sha256(info: ObjectInfo, known: Known | None) -> str | None:

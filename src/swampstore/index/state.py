@@ -111,6 +111,7 @@ _FIRST = "0"
 MONOLITH_ETAG = "monolith_etag"
 MONOLITH_CHECKED = "monolith_checked"
 FOREIGN_WRITER = "foreign_writer"
+LEFT_OUT = "left_out"  # somebody left entries out of the index that nobody deleted
 
 # What is recorded instead of a shard's ETag when there is none that the base agrees with. Every
 # partition that the base has rows of is recorded under the scope "", so that one that vanishes

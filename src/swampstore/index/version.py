@@ -108,12 +108,15 @@ class IndexVersion(ABC):
         An empty set: something is lost that is no shard.
         """
 
-    def with_left_out(self, context: IndexContext, snapshot: MetaSnapshot) -> MetaSnapshot:
+    def with_left_out(
+        self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool
+    ) -> MetaSnapshot:
         """Return what was seen, with entries that somebody has left out of a lost document.
 
-        Where there are none, or nobody can tell, that is what was seen. Costs a listing.
+        If it `is_proven` that somebody has, all versions that are stored count. Where there are
+        none, or nobody can tell, that is what was seen. Costs a listing.
         """
-        del context
+        del context, is_proven
         return snapshot
 
     def is_emptied(self, context: IndexContext) -> bool:

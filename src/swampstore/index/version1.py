@@ -87,12 +87,14 @@ class Version1(IndexVersion):
         del snapshot
         return None if MONOLITH_KEY in stored else set()
 
-    def with_left_out(self, context: IndexContext, snapshot: MetaSnapshot) -> MetaSnapshot:
+    def with_left_out(
+        self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool
+    ) -> MetaSnapshot:
         """Look into the shards, if they are not those of the monolith: another client wrote it."""
         found = context.copy.monolith() if snapshot.discovered is None else StoredDocument()
-        if found.doc is None or snapshot.agrees_with(found.etag):
+        if found.doc is None or (snapshot.agrees_with(found.etag) and not is_proven):
             return snapshot
-        return context.recovery.with_left_out(snapshot, found)
+        return context.recovery.with_left_out(snapshot, found, is_proven=is_proven)
 
     # Noticing changes ----------------------------------------------------------------------------
 

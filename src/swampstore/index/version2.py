@@ -77,6 +77,12 @@ class Version2(IndexVersion):
         }
         return lost if lost or snapshot.is_healed else None
 
+    def with_left_out(
+        self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool
+    ) -> MetaSnapshot:
+        """Look at what is stored: nothing but the shards would tell of it."""
+        return context.recovery.with_stored(snapshot) if is_proven else snapshot
+
     # Noticing changes ----------------------------------------------------------------------------
 
     def is_unchanged(self, watch: Watch, agreed: Fingerprint) -> bool:

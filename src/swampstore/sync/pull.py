@@ -12,6 +12,7 @@ from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.results import Progress, Pulled, Skipped
+from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline
 from swampstore.layout import LATEST
 from swampstore.sync import merge
@@ -20,7 +21,7 @@ from swampstore.sync.downloads import BATCH
 from swampstore.sync.install import Arrival
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
-from swampstore.sync.start_over import remember_installed
+from swampstore.sync.start_over import forget_vain_removals, remember_installed
 from swampstore.sync.transfer import Transfer, Transport
 
 
@@ -46,6 +47,7 @@ class Pull:
     def run(self) -> Pulled:
         """Pull; raise IncompleteSyncError at the end if some files could not be had."""
         remember_installed(self._context)
+        forget_vain_removals(self._context)
         work = self._plan()
         self._context.base.drop_shards(work.undone)
         self._context.base.apply(known=work.known, forgotten=work.forgotten)
@@ -114,12 +116,14 @@ class Pull:
     def _rescue(self, work: PullWork) -> None:
         """Let the next push take what nobody deleted for uploads that it has to tell of.
 
-        So they keep their numbers, whatever others have saved since.
+        So they keep their numbers, whatever others have saved since. As these were left out, there
+        may be others that this cache has never seen: that push looks for them.
         """
         rescued = work.rescued - work.failures.keys()
         for rel in sorted(rescued):
             self._context.tracker.mark_written(self._context.names.mark(rel))
-        self._context.base.apply(forgotten=rescued)
+        facts: dict[str, str | None] = {LEFT_OUT: "1"} if rescued else {}
+        self._context.base.apply(forgotten=rescued, facts=facts)
         known = [work.vanished[rel] for rel in sorted(rescued)]
         self._context.base.note_uploads({one.rel: (one.sha256, "") for one in known if one.sha256})
 

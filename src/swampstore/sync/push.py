@@ -26,7 +26,7 @@ from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
 from swampstore.index.removals import Note, removal_of
 from swampstore.index.results import Conflict, Progress, Pushed, Skipped, Step
-from swampstore.index.state import View
+from swampstore.index.state import LEFT_OUT, View
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
@@ -224,7 +224,8 @@ class Push:
         prepared.stuck = {
             rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
         }
-        stored = stored_paths(self._context) if self._full else None
+        is_left_out = self._context.base.fact(LEFT_OUT) is not None
+        stored = stored_paths(self._context) if self._full or is_left_out else None
         shards: set[str] | None = None
         if stored is not None:
             lost = files_without_object(self._context, stored, self._scope)
@@ -355,7 +356,7 @@ class Push:
                 known=known,
                 forgotten=forgotten,
                 shards=committed.shards,
-                facts=committed.facts,
+                facts=committed.facts | {LEFT_OUT: None},
             )
         elif known or forgotten:
             context.base.apply(known=known, forgotten=forgotten)

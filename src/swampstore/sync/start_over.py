@@ -21,8 +21,8 @@ from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_metadata, version_file
-from swampstore.layout import DATASTORE_SUBDIRS, METADATA
+from swampstore.index.path_kinds import is_marker, is_metadata, version_file
+from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
@@ -113,6 +113,37 @@ def _held(context: SyncContext, one: Known) -> Signature | None:
     except (FileNotFoundError, NotADirectoryError, SyncError):
         return None
     return now if sha256 == one.sha256 else None
+
+
+def forget_vain_removals(context: SyncContext) -> None:
+    """Take back that something was removed here which nobody else ever had.
+
+    There is nothing to delete elsewhere. What arrives in its place, and is missing later, was not
+    deleted by whoever left that mark.
+    """
+    removals = context.tracker.peek().removals
+    noted = context.base.all_noted_uploads() if removals else {}
+    for mark in sorted(removals):
+        rel = context.names.rel_of_mark(mark)
+        name_rel = _data_name(rel) if rel else None
+        if rel is None or name_rel is None or next(context.base.below(rel), None) is not None:
+            continue
+        if any(is_covered(one, {rel}) for one in noted):
+            continue
+        # Whoever removes something right now holds that lock.
+        with context.installer.trying_to_hold([name_rel]) as is_held:
+            if is_held:
+                before = context.tracker.snapshot()
+                context.tracker.mark_written(mark)
+                context.tracker.settle(before, [mark])
+
+
+def _data_name(rel: str) -> str | None:
+    """Return the data name that a path is, or is a version of."""
+    if is_marker(f"{rel}/{LATEST}"):
+        return rel
+    found = version_file(f"{rel}/{METADATA}")
+    return found.name_rel if found else None
 
 
 def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) -> bool:
