@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from swampstore.pipeline import places_of, register
+from swampstore.pipeline.planning import parallelism, tasks_for
 from swampstore.pipeline.spark.session import write_archive
 from swampstore.pipeline.verify import verify
 from tests.support.spark_testing import Cluster, Elsewhere, wait_for
@@ -99,6 +100,15 @@ def read_and_verify_with_executors(spark: SparkSession, url: str) -> tuple[Reads
     return found, verify(spark, places_of(url)).to_json()
 
 
+def read_and_tell_how_many_tasks_there_are(
+    spark: SparkSession, url: str
+) -> tuple[Reads, dict[str, Any], list[int]]:
+    """Return the same, how many tasks run at once, and how many a shuffle has."""
+    found, verified = read_and_verify_with_executors(spark, url)
+    shuffles = spark.conf.get("spark.sql.shuffle.partitions")
+    return found, verified, [parallelism(spark), tasks_for(spark), int(shuffles or 0)]
+
+
 def read_and_write_with_executors(spark: SparkSession, url: str) -> tuple[Reads, dict[str, Any]]:
     """Return the same after executors have saved something there."""
     register(spark)
@@ -147,7 +157,9 @@ def test_a_spark_connect_server_gets_the_package_and_opens_stores(
     (tmp_path / "store").mkdir()
     (tmp_path / "store/greeting").write_text("hello")
     url = f"file://{tmp_path}/store"
-    found, verified = spark_connect.run(read_and_verify_with_executors, url)
+    found, verified, tasks = spark_connect.run(read_and_tell_how_many_tasks_there_are, url)
+    # As many as the cores of the server, and not as many as its default for large shuffles.
+    assert tasks == [2, 8, 8]
     assert [content for _, content in found] == ["hello"] * 4
     assert (verified["ok"], verified["objects"]) == (True, 1)
     assert all(".zip/swampstore/" in place for place, _ in found), found

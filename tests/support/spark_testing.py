@@ -63,7 +63,6 @@ _CONNECT_CONF = {
     **ASK_ONCE,
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
-    "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
 }
 _CONNECT_PORT = re.compile(r"Spark Connect server started at: \S*:(\d+)")

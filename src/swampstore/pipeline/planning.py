@@ -28,6 +28,8 @@ R = TypeVar("R")
 _FOREIGN_MARKS = frozenset({MANIFEST, MONOLITH_KEY})
 _INDEX = META_KEY.partition("/")[0]
 _TASKS_PER_CORE = 4
+_PARALLELISM = "spark.swampstore.parallelism"
+_ENOUGH = 100_000  # numbers, for each core to get some
 
 
 class Piece(NamedTuple):
@@ -48,7 +50,21 @@ def parallelism(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - Spark Connect has no context, and says so in its own way
-        return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
+        return _parallelism_of_server(spark)
+
+
+def _parallelism_of_server(spark: SparkSession) -> int:
+    """Return into how many tasks a server cuts what nobody has cut; asked once for a session."""
+    from pyspark.sql import functions as sql
+
+    known = spark.conf.get(_PARALLELISM, "")
+    if known:
+        return int(known)
+    tasks = spark.range(_ENOUGH).select(sql.spark_partition_id().alias("task"))
+    highest = tasks.agg(sql.max("task")).collect()[0][0]
+    found = int(highest or 0) + 1
+    spark.conf.set(_PARALLELISM, str(found))
+    return found
 
 
 def bins(items: Iterable[T], weight: Callable[[T], int], count: int) -> list[list[T]]:

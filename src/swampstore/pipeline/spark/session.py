@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import swampstore
 from swampstore.config import Config
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
+from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.settings import (
     SparkSettings,
     check_master,
@@ -107,6 +108,7 @@ _SLOW_CLASSES = (
 )
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 0.5
+_SHUFFLES, _DEFAULT_SHUFFLES = "spark.sql.shuffle.partitions", "200"
 _PROCESS = "spark.swampstore.process"
 _CLASSIC, _CONNECT = "spark", "spark-connect"
 
@@ -220,6 +222,11 @@ def _connected(settings: SparkSettings) -> SparkSession:
 
         builder = SparkSession.builder.remote(settings.remote)
         spark = builder.config(map=conf).getOrCreate()
+        # A server keeps its own settings for a session that says nothing; ours suit small tasks.
+        for name, value in conf.items():
+            _set_if_allowed(spark, name, value)
+        if spark.conf.get(_SHUFFLES) == _DEFAULT_SHUFFLES:
+            _set_if_allowed(spark, _SHUFFLES, str(tasks_for(spark)))
         ship(spark)
     return spark
 
