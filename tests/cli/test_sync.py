@@ -285,12 +285,12 @@ def test_the_time_of_each_half_is_limited(
 
     monkeypatch.setattr(SyncService, "pull", pull)
     ana("sync", "--pull")
-    monkeypatch.setenv("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", "7000")
-    ana("sync", "--pull")
     ana.use(bucket, syncTimeoutMs=5000)
     ana("sync", "--pull")
+    monkeypatch.setenv("SWAMP_DATASTORE_SYNC_TIMEOUT_MS", "7000")
+    ana("sync", "--pull")
     ana("sync", "--pull", "--timeout", "2")
-    assert limits == [300, 7, 5, 2]
+    assert limits == [300, 5, 7, 2]
 
 
 SLOW_SYNC = """
