@@ -228,6 +228,9 @@ def _check_index(repo: Repo, *, sharded: bool) -> None:
     """Each object is named in one shard, by its right hash, and in the monolith if that counts."""
     store = repo.connection.store
     named: dict[str, Any] = {}
+    if store.capabilities.keeps_paths:
+        named = json.loads(store.get(".datastore-index.json").data)["entries"]
+        assert named
     for info in store.list("_index/"):
         if not info.key.endswith("/_meta.json"):
             entries = json.loads(store.get(info.key).data)["entries"]

@@ -44,7 +44,7 @@ from tests.support.remotes import ProxiedRemote, Remote
 T = TypeVar("T")
 
 
-@pytest.fixture(params=["memory", "directory", "s3", "freeing"])
+@pytest.fixture(params=["memory", "directory", "s3", "freeing", "mongodb"])
 def place(request: pytest.FixtureRequest) -> Remote:
     found: Remote = request.getfixturevalue(f"{request.param}_remote")
     return found

@@ -200,6 +200,10 @@ class Connection:
         if client is not None:
             client.close()
 
+    def __del__(self) -> None:
+        # Stores that nobody closes are no reason for the driver to warn whoever runs a program.
+        self.close()
+
 
 def _ticks() -> float:
     """Return a clock that only goes forward and does not stop while the machine sleeps."""
