@@ -22,7 +22,7 @@ SCHEMAS = {
     **{name: getattr(schemas, name.upper()) for name in _TABLES},
     "artifacts": f"{schemas.ARTIFACTS}, {schemas.CONTENT}, {schemas.ATTRIBUTES}",
     "changes": schemas.CHANGES.removeprefix(f"{schemas.ARTIFACTS}, "),
-    "findings": schemas.FINDINGS,
+    "findings": schemas.KEPT_FINDINGS,
 }
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from swampstore import open_repo
 from swampstore.errors import LockTimeoutError, ValidationError
@@ -20,7 +21,7 @@ from swampstore.pipeline.gc import Collection, gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
 from swampstore.pipeline.gc.marks import MARKS
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.schemas import MARKER_FILE, VERSION_FILE
+from swampstore.pipeline.schemas import KEPT_FINDINGS, MARKER_FILE, VERSION_FILE
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Capabilities
 from tests.support.garbage import (
@@ -251,6 +252,10 @@ def test_the_command_marks_and_then_sweeps(
     swept = ana("pipeline", "gc", "--grace", "0", "--findings", str(findings))
     assert "Deleted 2 versions, 3 B." in swept.out
     found = [json.loads(line) for line in findings.read_text().splitlines()]
+    assert len({one["run_id"] for one in found}) == 1
+    ana("pipeline", "gc", "--findings", str(tmp_path / "found"))
+    kept = parquet.read_schema(next((tmp_path / "found").iterdir()))
+    assert kept.names == [column.split()[0] for column in KEPT_FINDINGS.split(", ")]
     assert [(one["rel"], one["kind"], one["repaired"]) for one in found] == [
         (f"data/{MODEL}/state/1", "swept", True),
         (f"data/{MODEL}/state/2", "swept", True),

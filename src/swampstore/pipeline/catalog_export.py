@@ -15,7 +15,7 @@ from swampstore.index.results import Progress, no_progress
 from swampstore.layout import METADATA
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import spark_errors, watched
-from swampstore.pipeline.schemas import data_name, data_version, write_findings
+from swampstore.pipeline.schemas import data_name, data_version, write_table
 from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.tables import Tables
 
@@ -61,7 +61,7 @@ def export(
         artifacts = Tables(spark, places).artifacts()
         with watched(spark, "catalog", tasks_for(spark), progress):
             if not dry_run:
-                write_findings(artifacts, output)
+                write_table(artifacts, output)
                 artifacts = spark.read.parquet(os.path.abspath(output))
             counted = artifacts.groupBy("namespace").count().collect()
         left_out = _left_out(spark, places, artifacts) if findings else None

@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from swampstore.clock import system_clock, to_iso
 from swampstore.files import disk_errors, replacing, temp_name
 
 if TYPE_CHECKING:
@@ -69,6 +72,7 @@ FINDINGS = (
     f"{_PLACE}, kind string, rel string, key string, detail string, severity string,"
     " repaired boolean"
 )
+KEPT_FINDINGS = f"{FINDINGS}, run_id string"
 
 
 def arrow_schema(columns: str) -> pa.Schema:
@@ -134,19 +138,36 @@ def variant_of_value(value: Any) -> dict[str, bytes] | None:
         return None
 
 
-def write_findings(findings: DataFrame, path: str) -> None:
-    """Write findings as a Parquet directory, or as JSON lines if the path ends with `.json`.
+def write_table(table: DataFrame, path: str) -> None:
+    """Write a table as a Parquet directory, or as JSON lines if the path ends with `.json`.
 
-    What is at the path is replaced, by all of them or not at all. Raises DiskError.
+    What is at the path is replaced, by all of it or not at all. Raises DiskError.
     """
-    rows = (row.asDict() for row in findings.toLocalIterator())
-    _replace(path, rows, findings.write.parquet)
+    rows = (row.asDict() for row in table.toLocalIterator())
+    _replace(path, rows, table.write.parquet)
+
+
+def write_findings(findings: DataFrame, path: str) -> None:
+    """Write findings in the same way, each with the id of this run, so that runs can be told apart.
+
+    Raises DiskError.
+    """
+    from pyspark.sql import functions as sql
+
+    columns = [column.split()[0] for column in FINDINGS.split(", ")]
+    write_table(findings.select(*columns, sql.lit(run_id()).alias("run_id")), path)
 
 
 def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
     """Write findings, which are few, in the same two ways without Spark."""
-    found = list(rows)
+    found = [{**row, "run_id": run_id()} for row in rows]
     _replace(path, found, lambda temp: _write_parquet(found, temp))
+
+
+@cache
+def run_id() -> str:
+    """Return what tells the findings of this process from those of others; ids sort by time."""
+    return f"{to_iso(system_clock())}-{uuid.uuid4().hex[:8]}"
 
 
 def _replace(
@@ -175,10 +196,10 @@ def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def _write_parquet(rows: list[Mapping[str, Any]], directory: str) -> None:
+def _write_parquet(rows: Sequence[Mapping[str, Any]], directory: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = arrow_schema(FINDINGS)
+    schema = arrow_schema(KEPT_FINDINGS)
     os.mkdir(directory)
-    parquet.write_table(pa.Table.from_pylist(rows, schema), f"{directory}/part-00000.parquet")
+    parquet.write_table(pa.Table.from_pylist(list(rows), schema), f"{directory}/part-00000.parquet")

@@ -21,7 +21,7 @@ from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed,
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
 from swampstore.pipeline.running import spark_errors, watched
-from swampstore.pipeline.schemas import write_findings
+from swampstore.pipeline.schemas import write_table
 from swampstore.pipeline.tables import Tables
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def report(
         summary = replace(reader.summary(sources, now), run_days=days, methods=methods)
         tables = figures.tables() if tables_dir else {}
         for number, (name, table) in enumerate(tables.items(), 1):
-            write_findings(table, f"{tables_dir}/{name}")
+            write_table(table, f"{tables_dir}/{name}")
             progress(Step("writing tables", number, len(tables), 0, 0, "tables"))
     if path is not None:
         with disk_errors(path):
