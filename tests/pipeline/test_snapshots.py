@@ -26,6 +26,7 @@ from swampstore.pipeline.source.changes import Changes
 from swampstore.pipeline.source.scan import Condition, Wanted
 from swampstore.pipeline.tables import Tables
 from swampstore.retention.model_deletion import delete_model
+from swampstore.stores.errors import StorePermissionError
 from swampstore.stores.wrapper import CountingStore
 from tests.support.command_line import CommandLine
 from tests.support.histories import History
@@ -310,6 +311,19 @@ def test_a_bucket_that_is_emptied_and_filled_again_has_another_snapshot(bucket: 
     bucket.check()
     assert bucket.refresh().rows == 1
     bucket.check()
+
+
+def test_who_may_not_look_for_a_snapshot_reads_without_one(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.refresh()
+
+    def refused(_: Manifests) -> None:
+        raise StorePermissionError("not below _control/", hint="Ask for it.")
+
+    monkeypatch.setattr(Manifests, "newest", refused)
+
+    assert bucket.check() > MODELS * NAMES * VERSIONS
 
 
 def test_a_directory_in_place_has_no_snapshot(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from swampstore.pipeline.snapshots.told import Said, Told, is_of, monolith_said,
 from swampstore.pipeline.source.index import File, shard_files
 from swampstore.pipeline.source.scan import Wanted
 from swampstore.pipeline.source.versions import StoredVersions, Versions
+from swampstore.stores.errors import StorePermissionError
 from swampstore.stores.protocol import Store
 
 if TYPE_CHECKING:
@@ -86,8 +87,8 @@ def memories(
         return None
     try:
         manifest = Manifests(store, place.names()).newest().manifest
-    except NewerFormatError as error:
-        notice("%s; it is not used", error.message)
+    except (NewerFormatError, StorePermissionError) as error:
+        notice("the snapshot is not used: %s", error.message)
         return None
     now = told(place, store) if manifest is not None else None
     if manifest is None or now is None or not is_of(manifest, now):
