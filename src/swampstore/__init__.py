@@ -77,3 +77,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would believe in any name 
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+    def __dir__() -> list[str]:
+        # Completion knows what was not imported yet.
+        return sorted({*globals(), *__all__})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from swampstore.artifact import Artifact
@@ -25,11 +26,13 @@ from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
     from swampstore.artifacts.metadata import Metadata
+    from swampstore.artifacts.rename import Renamed
+    from swampstore.artifacts.save import Deleted
     from swampstore.index.results import Progress
     from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.namespaces.other import ForeignNamespace
     from swampstore.repo.querying import Results
-    from swampstore.repo.saving import Artifacts
+    from swampstore.repo.saving import Artifacts, Content
     from swampstore.repo.session import Session
     from swampstore.sync.hydrate import Hydrated
 
@@ -37,6 +40,15 @@ T = TypeVar("T")
 _ALIKE = 1000
 _LISTED = 12
 _REQUIRED: Any = object()
+# What connects the parts with each other: public for them, and nothing for who explores with Tab.
+_PARTS = frozenset(
+    [
+        *("artifact", "catalog", "check_session", "connection", "dirty", "ephemeral", "holder"),
+        *("is_audited", "just_written", "known_there", "knows_others", "locks", "mutations"),
+        *("others", "reading", "ready", "recorded", "require_name", "seal_audit"),
+        *("start_ephemeral", "store", "tree"),
+    ]
+)
 
 
 class Repo(OpenDatastore):
@@ -48,6 +60,37 @@ class Repo(OpenDatastore):
         from swampstore.repo.saving import Artifacts
 
         return Artifacts(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(super().__dir__()) - _PARTS)
+
+    # Changes, each in a session of its own ----------------------------------------------------
+
+    def save(self, model: str | ModelRef, name: str, content: Content, **details: Any) -> Artifact:
+        """Save content as the next version of a data name, in a session on its model; return it.
+
+        Takes what `artifacts.save` takes, and raises what `session` raises. To save much, open
+        one session around it: this is part of it then.
+        """
+        if details.get("lifetime") == "ephemeral":
+            return self.artifacts.save(model, name, content, **details)
+        with self._alone, self.session([model]):
+            return self.artifacts.save(model, name, content, **details)
+
+    def delete(self, model: str | ModelRef, name: str, *, version: int | None = None) -> Deleted:
+        """Delete one version, or the name with all of them, in a session on its model."""
+        with self._alone, self.session([model]):
+            return self.artifacts.delete(model, name, version=version)
+
+    def rename(self, model: str | ModelRef, old: str, new: str) -> Renamed:
+        """Give the latest content another name, in a session on its model; the old one forwards."""
+        with self._alone, self.session([model]):
+            return self.artifacts.rename(model, old, new)
+
+    @cached_property
+    def _alone(self) -> RLock:
+        """Held by the one thread that is in a session of its own making: they do not mix."""
+        return RLock()
 
     # Working with others ----------------------------------------------------------------------
 

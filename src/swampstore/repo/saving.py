@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from swampstore.artifacts.streaming import VersionWriter
     from swampstore.repo import Repo
 
-Content = bytes | bytearray | memoryview | str | Mapping[str, Any] | list[Any] | BinaryIO
+Content = (
+    bytes
+    | bytearray
+    | memoryview
+    | str
+    | Mapping[str, Any]
+    | list[Any]
+    | BinaryIO
+    | os.PathLike[str]
+)
 JSON = "application/json"
 
 
@@ -56,13 +65,27 @@ class Artifacts:
     ) -> Artifact:
         """Save content as the next version of a data name and return it.
 
-        Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file is
-        streamed, whatever its size. The content type is guessed from that unless given. Without
-        an owner, whoever owns the name goes on owning it; a model addressed by its name keeps
-        that name. The model's name and the tags of the version before stay, but for those that say
-        which run wrote it: `tags` changes some of them, and removes those that are None in it;
-        without `inherit` none is kept. Lifetime `ephemeral` keeps the data in memory only.
+        Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file, or
+        the one at a `Path`, is streamed, whatever its size. The content type is guessed from that
+        unless given. Without an owner, whoever owns the name goes on owning it; a model addressed
+        by its name keeps that name. The model's name and the tags of the version before stay, but
+        for those that say which run wrote it: `tags` changes some of them, and removes those that
+        are None in it; without `inherit` none is kept. Lifetime `ephemeral` keeps the
+        data in memory only.
         """
+        if isinstance(content, os.PathLike):
+            return self.save_file(
+                model,
+                name,
+                content,
+                content_type=content_type,
+                tags=tags,
+                lifetime=lifetime,
+                garbage_collection=garbage_collection,
+                streaming=streaming,
+                owner=owner,
+                inherit=inherit,
+            )
         ref = self._new(model, name)
         if isinstance(model, str) and "/" not in model:
             # Whoever says the model's name means to find the data under it again.
@@ -190,5 +213,5 @@ def _content(content: Any) -> tuple[BinaryIO | None, bytes, str]:
     except (TypeError, ValueError) as error:
         raise ValidationError(
             f"the content cannot be written as JSON: {error}",
-            hint="Pass bytes, text, an open file, or plain dicts, lists, numbers and strings.",
+            hint="Pass bytes, text, a Path, an open file, or dicts, lists, numbers and strings.",
         ) from error
