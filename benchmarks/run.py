@@ -22,6 +22,7 @@ from rich.table import Table
 import bulk_jobs
 import catalog_reads
 import command_line
+import growing
 import machine
 import rebuilding
 import saving
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cli": command_line.measure,
     "sync": syncing.measure,
     "sync-memory": sync_memory.measure,
+    "growing": growing.measure,
     "spark-start": spark_start.measure,
     "bulk": bulk_jobs.measure,
 }

@@ -46,7 +46,7 @@ def measure(setting: Setting) -> Iterator[Line]:
     machine = Machine.new(setting.directory, f"file://{store}")
     with machine.repo as repo:
         say(f"making up the index of {shape.models * 20:,} files")
-        took = seconds(_fill, repo.connection.base, DirectoryStore(store, durable=False), shape)
+        took = seconds(make_up, repo.connection.base, DirectoryStore(store, durable=False), shape)
         say(f"made up in {took:.0f} s")
         # Nobody would believe a cache that holds nothing at all.
         os.mkdir(repo.tree.path("data"))
@@ -71,7 +71,7 @@ def measure(setting: Setting) -> Iterator[Line]:
     )
 
 
-def _fill(base: Base, store: DirectoryStore, shape: sample.Shape) -> None:
+def make_up(base: Base, store: DirectoryStore, shape: sample.Shape) -> None:
     """Write shards, their directory and the base; the files themselves are nowhere."""
     etags: dict[str, str] = {}
     models = (sample.model_ref(shape, model) for model in range(shape.models))

@@ -1,0 +1,159 @@
+"""What one change costs as a remote grows: requests, requests in a row, bytes and processor time.
+
+The remote is a directory with a made-up index, so that a million files are made in a minute. What
+is asked of it is what would be asked of any other. In the end, each answer takes 30 ms.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import sample
+from contestants import Machine
+from measuring import Line, Setting, say
+from swampstore import Repo
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.wrapper import CountingStore, Request
+from sync_memory import make_up
+
+FILES = (1_000, 10_000, 100_000, 1_000_000)
+ANSWER = 0.03
+MOST_REQUESTS = 16
+MOST_IN_A_ROW = 9
+_FILES_OF_A_MODEL = 20
+_NAMES = 6
+_TIMES = 3
+
+
+class Cost(NamedTuple):
+    """What one operation took; `seconds` with answers that take 30 ms."""
+
+    requests: int
+    in_a_row: int
+    sent: int
+    received: int
+    processor: float
+    seconds: float
+
+
+def measure(setting: Setting) -> Iterator[Line]:
+    """Do the same on remotes of several sizes."""
+    for files in FILES:
+        count = setting.scaled(files)
+        directory = f"{setting.directory}/{files}"
+        os.makedirs(f"{directory}/store")
+        yield from _of_size(directory, max(1, count // _FILES_OF_A_MODEL))
+
+
+def _of_size(directory: str, models: int) -> Iterator[Line]:
+    shape = sample.Shape(models, _NAMES, versions=2, every=_NAMES)
+    say(f"making up a remote of {models * _FILES_OF_A_MODEL:,} files")
+    here, there = (_machine(f"{directory}/{name}", directory, shape) for name in ("a", "b"))
+    model = sample.model_ref(shape, models // 2)
+    with here.repo as ours, there.repo as theirs:
+        ours.sync.push()
+        put = _cost(ours, lambda: _put(ours, str(model)))
+        pull = _cost(theirs, theirs.sync.pull, before=lambda: _put(ours, str(model)))
+        scoped = _cost(
+            theirs, lambda: theirs.sync.pull([model]), before=lambda: _put(ours, str(model))
+        )
+        theirs.sync.pull()
+        nothing = _cost(theirs, theirs.sync.pull)
+    size = f"among {models * _FILES_OF_A_MODEL:,} files"
+    yield _line(f"put of one artifact {size}", put, MOST_REQUESTS)
+    yield Line(f"the same, in a row, {size}", put.in_a_row, "requests", MOST_IN_A_ROW)
+    yield _line(f"pull of one artifact {size}", pull)
+    yield _line(f"pull of one model {size}", scoped)
+    yield _line(f"pull of nothing {size}", nothing, 1)
+
+
+def _line(what: str, cost: Cost, limit: float | None = None) -> Line:
+    note = (
+        f"{cost.in_a_row} in a row; {cost.sent / 1e3:,.1f} kB sent, {cost.received / 1e3:,.1f} kB"
+        f" received; {cost.processor * 1e3:.0f} ms of processor time;"
+        f" {cost.seconds:.2f} s at 30 ms each"
+    )
+    return Line(what, cost.requests, "requests", limit, note)
+
+
+def _machine(place: str, directory: str, shape: sample.Shape) -> Machine:
+    os.makedirs(place)
+    machine = Machine.new(place, f"file://{directory}/store")
+    # The second one writes the same once more: then both bases agree with what is there.
+    make_up(
+        machine.repo.connection.base, DirectoryStore(f"{directory}/store", durable=False), shape
+    )
+    os.makedirs(machine.repo.tree.path("data"), exist_ok=True)
+    machine.repo.sync.pull(metadata_only=True)
+    machine.repo.dirty.settle(machine.repo.dirty.snapshot(), walked=True)
+    return machine
+
+
+def _put(repo: Repo, model: str) -> None:
+    with repo.session([model]):
+        repo.artifacts.save(model, "one-more", os.urandom(20))
+
+
+def _cost(
+    repo: Repo, operation: Callable[[], object], before: Callable[[], object] = lambda: None
+) -> Cost:
+    """Return what an operation costs that was done before, and has something to do each time."""
+    before()
+    operation()
+    counting = repo.connection.counting
+    processor = []
+    for _ in range(_TIMES):
+        before()
+        counting.reset()
+        began = time.process_time()
+        operation()
+        processor.append(time.process_time() - began)
+    tally = counting.tally()
+    slow = []
+    for _ in range(_TIMES):
+        before()
+        with _slowly(counting) as asked:
+            began = time.perf_counter()
+            operation()
+            slow.append((_in_a_row(asked), time.perf_counter() - began))
+    # On a busy machine, what is asked at once may be asked one after the other.
+    in_a_row, took = min(slow)
+    requests = sum(tally.requests.values())
+    return Cost(requests, in_a_row, tally.bytes_sent, tally.bytes_received, min(processor), took)
+
+
+@contextmanager
+def _slowly(counting: CountingStore) -> Iterator[list[tuple[float, float]]]:
+    """Let every answer take its time; yield when each request began and ended."""
+    asked: list[tuple[float, float]] = []
+    mutex = threading.Lock()
+    real = counting.around
+
+    def around(request: Request, send: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        time.sleep(ANSWER)
+        try:
+            return real(request, send)
+        finally:
+            with mutex:
+                asked.append((began, time.monotonic()))
+
+    counting.around = around  # type: ignore[method-assign]  # for this store only
+    try:
+        yield asked
+    finally:
+        counting.around = real  # type: ignore[method-assign]
+
+
+def _in_a_row(asked: list[tuple[float, float]]) -> int:
+    """Return how many requests there are of which each began after the one before had ended."""
+    count, last = 0, 0.0
+    for began, ended in sorted(asked, key=lambda one: one[1]):
+        if began >= last:
+            count, last = count + 1, ended
+    return count
