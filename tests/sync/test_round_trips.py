@@ -192,3 +192,20 @@ def test_a_commit_that_others_were_killed_in_is_not_lost_by_building_on_our_own_
         f"data/{OTHER}/state/latest",
         f"data/{OTHER}/more/1/raw",
     } <= entries(here)
+
+
+def test_shards_that_are_too_large_to_be_kept_are_read_again(
+    machine: Callable[[str], Repo], line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, *(f"state-{number}" for number in range(20)))
+    put(repo, MODEL, "state")
+    shard = remote_index(repo.connection.store)
+    assert len(shard.entries) > 60
+    monkeypatch.setattr("swampstore.index.own_shards._MOST_BYTES", 8_000)
+    put(repo, MODEL, "state")
+    line.asked.clear()
+    put(repo, MODEL, "state")
+    gets = [one.request.key for one in line.asked if one.request.kind == "get"]
+    assert "_index/data--aws--ec2--i-1.json" in gets
+    assert "_index/data--aws--ec2.json" not in gets

@@ -17,7 +17,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta
 
 _FACT = "own_shards"
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 4 << 20
 
 
 class OwnShard(msgspec.Struct, array_like=True, frozen=True):
@@ -30,9 +30,13 @@ class OwnShard(msgspec.Struct, array_like=True, frozen=True):
 
 def remembered(shards: Mapping[str, OwnShard]) -> dict[str, str | None]:
     """Return the fact that keeps these, instead of those of the commit before."""
-    if sum(len(one.text) for one in shards.values()) > _MOST_BYTES:
-        shards = {}
-    return {_FACT: msgspec.json.encode(shards).decode() if shards else None}
+    kept: dict[str, OwnShard] = {}
+    room = _MOST_BYTES
+    for partition, shard in sorted(shards.items(), key=lambda one: len(one[1].text)):
+        room -= len(shard.text)
+        if room >= 0:
+            kept[partition] = shard
+    return {_FACT: msgspec.json.encode(kept).decode() if kept else None}
 
 
 def recalled(

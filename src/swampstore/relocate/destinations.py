@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -21,7 +22,9 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import hash_object
 from swampstore.sync.hashing import hash_file
 
-_CONCURRENCY = 8
+# As many as a push has at once by default: what is sent in a moment is read back in a moment.
+_CONCURRENCY = 25
+_IN_MEMORY = 1 << 20
 _DIRECTORY = "file://"
 
 
@@ -165,8 +168,12 @@ class Cache:
         """Read an object, without holding a large one in memory."""
         if known is None:
             return None
+        key = self.names.remote(known.rel)
         try:
-            sha256, info = hash_object(self._store, self.names.remote(known.rel))
+            if known.size <= _IN_MEMORY:
+                small = self._store.get(key)
+                return _Object(hashlib.sha256(small.data).hexdigest(), small.info.token or "")
+            sha256, info = hash_object(self._store, key)
         except ObjectNotFoundError:
             return _Object("", "")
         return _Object(sha256, info.token or "")
