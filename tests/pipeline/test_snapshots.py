@@ -16,8 +16,10 @@ import pytest
 from swampstore.artifacts.latest import marker_content
 from swampstore.catalog.schema import Row
 from swampstore.errors import NewerFormatError, NotFoundError, ValidationError
+from swampstore.index.results import no_progress
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.running import watched
 from swampstore.pipeline.snapshots import refresh as refreshing
 from swampstore.pipeline.snapshots.manifest import FILES, MANIFESTS, Manifests
 from swampstore.pipeline.snapshots.refresh import Refreshed, refresh
@@ -544,6 +546,15 @@ def test_tasks_make_the_snapshot_and_frames_read_it(spark: SparkSession, bucket:
     assert sorted(row["_change_type"] for row in found.collect()) == ["insert", "update"]
     live = spark.read.format("swampstore").option("snapshot", "false").load(bucket.url)
     assert sorted(frame.select(columns).collect()) == sorted(live.select(columns).collect())
+
+
+def test_jobs_have_names_where_spark_shows_them(spark: SparkSession) -> None:
+    context = spark.sparkContext
+
+    with watched(spark, "verify", 1, no_progress):
+        assert context.getLocalProperty("spark.job.description") == "swampstore: verify"
+
+    assert context.getLocalProperty("spark.job.description") is None
 
 
 def test_the_command_refreshes_and_says_what_it_did(

@@ -27,7 +27,7 @@ from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
-from swampstore.pipeline.schemas import write_findings
+from swampstore.pipeline.schemas import write_table
 from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Chosen, Contents, Files, Objects
 from tests.support.machines import Machine
@@ -353,11 +353,11 @@ def test_tables_are_data_frames_of_all_their_places(
     (row,) = spark.sql("SELECT max(last_modified) AS newest, count(*) AS n FROM objects").collect()
     assert row["n"] > len(payload(shared))
     findings = tables.index().selectExpr("store", "rel", "problem").limit(3)
-    write_findings(findings, str(tmp_path / "found.json"))
+    write_table(findings, str(tmp_path / "found.json"))
     lines = (tmp_path / "found.json").read_text().splitlines()
     assert [sorted(json.loads(line)) for line in lines] == [["rel", "store"]] * 3
     for _ in range(2):  # what is there is replaced
-        write_findings(findings, str(tmp_path / "found"))
+        write_table(findings, str(tmp_path / "found"))
     assert spark.read.parquet(str(tmp_path / "found")).count() == 3
 
 

@@ -35,6 +35,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 _RESULT = "result binary"
 _GROUP = "spark.jobGroup.id"
+_DESCRIPTION = "spark.job.description"  # what the pages of Spark show of a job
 _LOOK_EVERY = 0.5
 _WAVES_AHEAD = 2
 
@@ -243,6 +244,7 @@ def _counted(
     arguments = (context.statusTracker(), group, label, tasks, progress, over)
     watcher = threading.Thread(target=_watch, args=arguments, name="watcher", daemon=True)
     context.setLocalProperty(_GROUP, group)
+    context.setLocalProperty(_DESCRIPTION, f"swampstore: {label}")
     watcher.start()
     try:
         yield
@@ -250,6 +252,7 @@ def _counted(
         over.set()
         watcher.join()
         context.setLocalProperty(_GROUP, None)
+        context.setLocalProperty(_DESCRIPTION, None)
 
 
 def _watch(
