@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from swampstore.artifacts import frames
 from swampstore.artifacts.content import LARGEST_PARSED, ContentSource, parse_content
 from swampstore.catalog.schema import Row, record_of
 from swampstore.clock import from_iso
-from swampstore.errors import ContentDamagedError, DiskError, ValidationError
+from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError, ValidationError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
+
+    import numpy as np
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
 
     from swampstore.artifacts.metadata import Metadata
 
@@ -145,6 +152,36 @@ class Artifact:
             raise ValidationError(
                 f"{self.ref} version {self.version} is not JSON ({self.content_type}): {error}",
                 hint="Use .text() or .bytes().",
+            ) from error
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the Parquet content as a pandas frame; needs the extras `pandas` and `arrow`."""
+        return self._as("Parquet", frames.read_pandas)
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return the Parquet content as a polars frame; needs the extra `polars`."""
+        return self._as("Parquet", frames.read_polars)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the Parquet content as a pyarrow table; needs the extra `arrow`."""
+        return self._as("Parquet", frames.read_arrow)
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the array that was saved; needs numpy."""
+        array: np.ndarray = self._as("an array of numpy", frames.read_numpy)
+        return array
+
+    def _as(self, what: str, read: Callable[[BinaryIO], Any]) -> Any:
+        """Return the content, all of it compared with its hash, as `read` understands it."""
+        content = io.BytesIO(self.bytes())
+        try:
+            return read(content)
+        except SwampstoreError:
+            raise
+        except Exception as error:  # each library has its own
+            raise ValidationError(
+                f"{self.ref} version {self.version} is not {what} ({self.content_type}): {error}",
+                hint="Use .open() or .bytes().",
             ) from error
 
     @property

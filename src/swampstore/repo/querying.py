@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from swampstore.artifact import Artifact, html_table
+from swampstore.artifacts.frames import extra
 from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.query.projection import projection
 from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query
-from swampstore.errors import MissingExtraError, QueryError, ValidationError
+from swampstore.errors import QueryError, ValidationError
 from swampstore.layout import RAW
 
 if TYPE_CHECKING:
@@ -74,19 +74,23 @@ class Results(Sequence[T], Generic[T]):
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow table, one row per result; needs the extra `arrow`."""
-        return _extra("pyarrow", "arrow").Table.from_pylist(self._rows())
+        return extra("pyarrow", "arrow").Table.from_pylist(self._rows())
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a pandas frame, one row per result; needs the extra `pandas`."""
-        frame: pd.DataFrame = _extra("pandas", "pandas").DataFrame(self._rows())
+        frame: pd.DataFrame = extra("pandas", "pandas").DataFrame(self._rows())
         return frame
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars frame, one row per result; needs the extra `polars`."""
-        frame: pl.DataFrame = _extra("polars", "polars").DataFrame(
+        frame: pl.DataFrame = extra("polars", "polars").DataFrame(
             self._rows(), infer_schema_length=None
         )
         return frame
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the rows to whatever takes Arrow streams (DuckDB, polars, pandas); as `to_arrow`."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Return rows of columns: tags become a JSON text, other values get the column `value`."""
@@ -111,15 +115,6 @@ class Results(Sequence[T], Generic[T]):
         header = [key for key in (rows[0] if rows else {}) if len(rows[0]) < 20 or key in shown]
         note = f"{len(self)} result(s)" + (f", {_SHOWN} shown" if len(self) > _SHOWN else "")
         return html_table(header, [[row.get(key, "") for key in header] for row in rows], note)
-
-
-def _extra(module: str, extra: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise MissingExtraError(
-            f"{module} is not installed", hint=f"Run: pip install 'swampstore[{extra}]'"
-        ) from None
 
 
 # How many contents are fetched together: few at first, in case they are all that is needed.

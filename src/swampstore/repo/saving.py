@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from swampstore.artifacts.ephemeral import EPHEMERAL
+from swampstore.artifacts.frames import encoded
 from swampstore.artifacts.metadata import (
     DEFAULT_LIFETIME,
     DEFAULT_POLICY,
@@ -66,7 +67,8 @@ class Artifacts:
         """Save content as the next version of a data name and return it.
 
         Bytes are saved as they are, text as UTF-8, mappings and lists as JSON; an open file, or
-        the one at a `Path`, is streamed, whatever its size. The content type is guessed from that
+        the one at a `Path`, is streamed, whatever its size. Frames of pandas, polars and pyarrow
+        become Parquet, arrays of numpy npy. The content type is guessed from that
         unless given. Without an owner, whoever owns the name goes on owning it; a model addressed
         by its name keeps that name. The model's name and the tags of the version before stay, but
         for those that say which run wrote it: `tags` changes some of them, and removes those that
@@ -208,6 +210,8 @@ def _content(content: Any) -> tuple[BinaryIO | None, bytes, str]:
         raise ValidationError("the file is open as text", hint="Open it in binary mode, 'rb'.")
     if not isinstance(content, Mapping | list) and hasattr(content, "read"):
         return content, b"", guess_content_type(str(getattr(content, "name", "")))
+    if table := encoded(content):
+        return None, *table
     try:
         return None, to_json_bytes(content), JSON
     except (TypeError, ValueError) as error:
