@@ -82,6 +82,7 @@ def mongodb(directory: Path, *, keeps_conditions: bool = True) -> Iterator[str]:
     command = [str(server_program()), address, str(directory)]
     if not keeps_conditions:
         command.append("--bare")
+    (directory / "socket").unlink(missing_ok=True)  # of one that was killed
     with (directory / "log").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:

@@ -29,6 +29,7 @@ from swampstore.stores.errors import (
 from swampstore.stores.protocol import Store, Written, admitted_limits
 
 RACERS = 32
+_ROUNDS = 5
 # Below what other clients leave alone, in case the probe is killed.
 PREFIX = "_control/probe"
 _DELETION = "refusal of a stale deletion"
@@ -178,7 +179,11 @@ class _Trial:
         self._race(key, lambda data: self._store.put_if_absent(key, data))
 
     def updates(self) -> None:
-        key = self._key("updated")
+        # What only speaks a database's protocol may read and write in two steps: it shows at times.
+        for number in range(_ROUNDS if self._store.capabilities.keeps_paths else 1):
+            self._update(self._key(f"updated-{number}"))
+
+    def _update(self, key: str) -> None:
         token = self._store.put(key, b"before").token
         self._race(key, lambda data: self._store.put_if_match(key, data, token))
 
