@@ -15,7 +15,7 @@ import pytest
 from swampstore.clock import asleep_too
 from swampstore.errors import EXIT_LOCK_TIMEOUT, EXIT_NOT_PUSHED, LockTimeoutError
 from swampstore.locks import lock as lock_module
-from swampstore.locks.lock import Patience, StoreLock
+from swampstore.locks.lock import Heartbeat, Patience, StoreLock
 from swampstore.locks.process import new_record
 from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import PreconditionFailedError, StoreUnreachableError
@@ -515,6 +515,16 @@ def test_h45_a_holder_that_comes_back_in_time_keeps_its_lock(store: MovableStore
         lock.verify()
         assert not new_lock(store, KEY).take_over(state)
         lock.verify()
+
+
+def test_a_proof_from_before_the_machine_slept_is_none(store: MovableStore) -> None:
+    before = asleep_too()
+    with held(store, ttl=0.4, heartbeat=Heartbeat(60.0)) as lock:
+        lock.verify(since=before)
+        time.sleep(0.5)
+        put_foreign(store)  # another client took it for stale, and makes no commit of ours fail
+        with pytest.raises(LockLostError):
+            lock.verify(since=before)
 
 
 def test_h46_one_failed_refresh_does_not_give_the_lock_up(store: MovableStore) -> None:

@@ -235,12 +235,14 @@ class StoreLock:
     def verify(self, since: float = math.inf) -> None:
         """Prove by a write that the lock is ours at this moment; raise LockLostError if not.
 
-        A write that began after the moment `since` (of `asleep_too`) is such a proof already.
+        A write that began after the moment `since` (of `asleep_too`) is such a proof already, for
+        as long as nobody can take the lock for stale: other clients that do shut nobody out.
         """
         with self._mutex:
             if self._loss is not None:
                 raise self._loss
-            if not self.is_borrowed and self._proved > since:
+            is_young = asleep_too() - self._proved < self._ttl / 2
+            if not self.is_borrowed and self._proved > since and is_young:
                 return
             if self.is_borrowed:
                 began = asleep_too()
