@@ -59,7 +59,7 @@ def test_secrets_bundles_and_credentials_are_in_no_backup(
         path.write_text("HUSH-in-a-file")
     with Path(repo.config.repo_dir, ".swamp.yaml").open("a") as file:
         file.write("spark:\n  conf:\n    fs.s3a.secret.key: HUSH-of-spark\n    plain: shown\n")
-        file.write("other: s3://ana:HUSH-of-url@bucket/p?secret_access_key=HUSH-too\n")
+        file.write("x-other: s3://ana:HUSH-of-url@bucket/p?secret_access_key=HUSH-too\n")
     report = backed_up(repo, place)
     every = b"".join(path.read_bytes() for path in place.rglob("*") if path.is_file())
     assert b"HUSH" not in every

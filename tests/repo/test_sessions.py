@@ -307,8 +307,8 @@ def test_a_pause_between_the_last_check_and_the_commit_is_noticed(
     verify = here.locks.verify
     checks: list[int] = []
 
-    def verify_and_pause() -> None:
-        verify()
+    def verify_and_pause(since: float) -> None:
+        verify(since)
         if not checks:
             take_over(there, lost)
         checks.append(1)
