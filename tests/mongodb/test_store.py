@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.stores import Store
+from swampstore.stores.probe import PREFIX, probe
 from swampstore.testing import StoreConformance
 from tests.support.mongodb import MongoRemote
 
@@ -21,6 +22,13 @@ class TestObjects(StoreConformance):
     def store(self, mongodb_remote: MongoRemote) -> Iterator[Store]:
         with mongodb_remote.open() as store:
             yield store
+
+    def test_the_probe_finds_nothing_and_leaves_nothing(self, store: Store) -> None:
+        """A server that is no replica set has no transactions, and lacks nothing else."""
+        report = probe(store, racers=8)
+        report.check()
+        assert {finding.name for finding in report.findings if not finding.ok} <= {"transactions"}
+        assert list(store.list(f"{PREFIX}/")) == []
 
 
 class TestFiles(TestObjects):

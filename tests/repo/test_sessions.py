@@ -353,7 +353,9 @@ def test_what_is_done_under_the_global_lock_does_not_grow_with_the_store(
     requests = [(request.kind, request.key) for request in s3_remote.proxy.requests]
     mine = [at for at, (_, key) in enumerate(requests) if key == GLOBAL]
     under = requests[mine[1] : mine[-1] + 1]
-    assert [kind for kind, key in under if key not in (GLOBAL, LOCK)] == ["PUT"] * 3
+    # Releases are sent at once, so that one of another lock may arrive before the last one.
+    work = [kind for kind, key in under if key not in (GLOBAL, LOCK) and kind != "DELETE"]
+    assert work == ["PUT"] * 3
     assert len(under) <= 8
 
 
