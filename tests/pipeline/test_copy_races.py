@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,17 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Written
 from tests.support.copying import (
     MODEL,
+    ON_SPARK,
     Bucket,
-    Compared,
     copy_and_commit,
     payload,
-    run_here,
     save,
     without_spark,
 )
 from tests.support.forked import in_child
 from tests.support.sync_harness import assert_sound
+
+Run = Callable[[Bucket, Bucket], Copied]
 
 
 @pytest.fixture
@@ -45,8 +47,17 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return without_spark(monkeypatch)
 
 
-def run(source: Bucket, target: Bucket) -> Copied:
-    return copy(None, [source.place], target.url)
+@pytest.fixture(params=["here", "tasks"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Copies without Spark, and with tasks as Spark runs them, keep the same rules."""
+    return str(request.param)
+
+
+@pytest.fixture
+def run(engine: str) -> Run:
+    return lambda source, target: copy(
+        None if engine == "here" else ON_SPARK, [source.place], target.url
+    )
 
 
 def found(copied: Copied) -> dict[str | None, str]:
@@ -55,14 +66,15 @@ def found(copied: Copied) -> dict[str | None, str]:
 
 def between_tasks_and_commit(monkeypatch: pytest.MonkeyPatch, happens: Any) -> None:
     """Let something happen once, after objects were brought over and before they are committed."""
+    outcomes = job._Copy._outcomes
 
-    def then(*args: Any, **options: Any) -> list[Any]:
-        monkeypatch.setattr(job, "run_tasks", run_here)
-        results = list(run_here(*args, **options))
+    def then(self: Any, tasks: Any) -> list[Any]:
+        monkeypatch.setattr(job._Copy, "_outcomes", outcomes)
+        results = list(outcomes(self, tasks))
         happens()
         return results
 
-    monkeypatch.setattr(job, "run_tasks", then)
+    monkeypatch.setattr(job._Copy, "_outcomes", then)
 
 
 # Killed ----------------------------------------------------------------------------------------
@@ -70,7 +82,7 @@ def between_tasks_and_commit(monkeypatch: pytest.MonkeyPatch, happens: Any) -> N
 
 @pytest.mark.parametrize("puts", [1, 5, 12, 20, 33])
 def test_a_copy_that_is_killed_leaves_nothing_that_dangles_and_goes_on_where_it_was(
-    source: Bucket, target: Bucket, monkeypatch: pytest.MonkeyPatch, puts: int
+    source: Bucket, target: Bucket, run: Run, monkeypatch: pytest.MonkeyPatch, puts: int
 ) -> None:
     with source.pushing() as machine:
         for number in range(5):
@@ -128,20 +140,22 @@ def die_at_put(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_changes_while_it_is_copied_comes_as_it_is_then(
-    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+    source: Bucket, target: Bucket, run: Run, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.save("state", 1, b"one")
     source.write("files/changed", b"old")
     source.write("files/deleted", b"x")
 
-    def change_first(*args: Any, **options: Any) -> Any:
+    outcomes = job._Copy._outcomes
+
+    def change_first(self: Any, tasks: Any) -> Any:
         if len(looks) == 1:
             with source.pushing() as machine:
                 machine.write("files/changed", b"new")
                 machine.delete("files/deleted")
-        return run_here(*args, **options)
+        return outcomes(self, tasks)
 
-    monkeypatch.setattr(job, "run_tasks", change_first)
+    monkeypatch.setattr(job._Copy, "_outcomes", change_first)
     copied = run(source, target)
     assert looks == [5, 1]
     assert (copied.objects, copied.findings) == (4, ())
@@ -150,7 +164,7 @@ def test_what_changes_while_it_is_copied_comes_as_it_is_then(
 
 
 def test_what_is_corrupt_is_looked_at_once_more_and_comes_when_it_is_repaired(
-    source: Bucket, target: Bucket, looks: list[int]
+    source: Bucket, target: Bucket, run: Run, looks: list[int]
 ) -> None:
     source.save("state", 1, b"one")
     source.save("other", 1, b"other")
@@ -169,17 +183,23 @@ def test_what_is_corrupt_is_looked_at_once_more_and_comes_when_it_is_repaired(
 
 
 def test_a_marker_whose_version_was_not_yet_seen_comes_with_the_next_look(
-    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+    source: Bucket,
+    target: Bucket,
+    run: Run,
+    looks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
 ) -> None:
     source.save("state", 1, b"one")
-    wanted = Compared.wanted
+    compared = getattr(job, "ComparisonHere" if engine == "here" else "Comparison")
+    wanted = compared.wanted
 
-    def torn(self: Compared, wave: int, waves: int) -> list[Wanted]:
+    def torn(self: Any, wave: int, waves: int) -> list[Wanted]:
         """Shards are read one by one: what tells of the version was read before its commit."""
         found = wanted(self, wave, waves)
         return [one for one in found if len(looks) > 1 or one.rel.endswith("/latest")]
 
-    monkeypatch.setattr(Compared, "wanted", torn)
+    monkeypatch.setattr(compared, "wanted", torn)
     copied = run(source, target)
     assert (copied.objects, copied.findings) == (3, ())
     assert payload(target.store) == payload(source.store)
@@ -191,7 +211,7 @@ def test_a_marker_whose_version_was_not_yet_seen_comes_with_the_next_look(
 
 @pytest.mark.usefixtures("looks")
 def test_a_marker_never_names_a_version_that_the_index_of_the_target_does_not(
-    source: Bucket, target: Bucket
+    source: Bucket, target: Bucket, run: Run
 ) -> None:
     source.save("state", 1, b"one")
     copy_and_commit(source, target)
@@ -209,7 +229,7 @@ def test_a_marker_never_names_a_version_that_the_index_of_the_target_does_not(
 
 
 def test_a_marker_waits_for_a_version_that_others_overtook(
-    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+    source: Bucket, target: Bucket, run: Run, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.save("state", 1, b"one")
     copy_and_commit(source, target)
@@ -234,7 +254,7 @@ def test_a_marker_waits_for_a_version_that_others_overtook(
 
 
 def test_an_object_that_was_there_and_is_deleted_before_the_commit_comes_again(
-    source: Bucket, target: Bucket, looks: list[int], monkeypatch: pytest.MonkeyPatch
+    source: Bucket, target: Bucket, run: Run, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.write("files/a", b"other")
     copy_and_commit(source, target)

@@ -356,8 +356,8 @@ def test_what_others_change_without_the_lock_stays(
 
 
 @contextlib.contextmanager
-def without_lock(_: LockManager) -> Iterator[Callable[[], None]]:
-    yield lambda: None
+def without_lock(_: LockManager) -> Iterator[Callable[..., None]]:
+    yield lambda *_: None
 
 
 def test_a_record_of_doomed_objects_removes_nothing_but_data(ana: Machine, bucket: Path) -> None:

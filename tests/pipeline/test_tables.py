@@ -371,7 +371,7 @@ def test_tasks_yield_all_results_and_raise_our_errors_as_they_are(spark: SparkSe
     steps: list[Step] = []
     found = list(run_tasks(spark, _doubled, range(5), label="double", progress=steps.append))
     assert sorted(found) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert steps[-1] == Step("double", 5, 5, 0, 0)
+    assert steps[-1] == Step("double", 5, 5, 0, 0, "tasks")
     with pytest.raises(NotFoundError, match="no -1") as caught:
         list(run_tasks(spark, _doubled, [1, -1], label="double", progress=no_progress))
     assert caught.value.hint == "Look elsewhere."

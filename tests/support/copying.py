@@ -12,6 +12,7 @@ from swampstore.index.format import decode_entry
 from swampstore.pipeline import copy as job
 from swampstore.pipeline.copy import Commits
 from swampstore.pipeline.copy.comparison import Totals
+from swampstore.pipeline.copy.here import ComparisonHere
 from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copy.tasks import CopyTask, copy_units, units_of
 from swampstore.pipeline.index_writer import committer
@@ -164,14 +165,33 @@ def run_here(_spark: object, work: Any, items: list[Any], **_: object) -> Iterat
     return (result for item in items for result in work(item))
 
 
+# Whoever copies with it copies as on Spark, once `without_spark` has taken Spark's place.
+ON_SPARK: Any = object()
+
+
 def without_spark(monkeypatch: pytest.MonkeyPatch, waves: int = 1) -> list[int]:
-    """Let copies do their work in this process; return how much each of their looks will find."""
-    monkeypatch.setattr(Compared, "rounds", [])
+    """Let copies do their work in this process; return how much each of their looks will find.
+
+    Those that were given `ON_SPARK` get tasks as Spark would run them, those without Spark do what
+    they always do.
+    """
+    looks: list[int] = []
+
+    class ComparedHere(ComparisonHere):
+        @classmethod
+        def of(cls, source: Place, target: Place | None) -> Self:
+            found = super().of(source, target)
+            looks.append(len(found.missing))
+            return found
+
+    monkeypatch.setattr(Compared, "rounds", looks)
     monkeypatch.setattr(Compared, "waves_of", waves)
+    monkeypatch.setattr(ComparedHere, "waves", lambda *_: waves)
     monkeypatch.setattr(job, "Comparison", Compared)
+    monkeypatch.setattr(job, "ComparisonHere", ComparedHere)
     monkeypatch.setattr(job, "tasks_for", lambda _: 2)
     monkeypatch.setattr(job, "run_tasks", run_here)
-    return Compared.rounds
+    return looks
 
 
 def refused(outcomes: list[Outcome]) -> dict[str, str]:
