@@ -39,7 +39,8 @@ class ComparisonHere:
     @classmethod
     def of(cls, source: Place, target: Place | None) -> Self:
         """Compare two places; without a target, the source with nothing."""
-        ours, broken = _told(source, "source")
+        told, broken = _told(source, "source")
+        ours = {rel: one for rel, one in told.items() if one.problem is None}
         theirs, unusable = _told(target, "target") if target else ({}, [])
         missing = [
             _wanted(one, theirs.get(rel))
@@ -73,7 +74,7 @@ class ComparisonHere:
 
 
 def _told(place: Place, side: str) -> tuple[dict[str, _Told], list[Trouble]]:
-    """Return the entries of a place that can be understood, and what cannot."""
+    """Return the entries of a place, also damaged ones, and what cannot be understood."""
     with place.open() as store:
         table = Index()
         pieces = table.plan(place, store, 1)
@@ -85,7 +86,7 @@ def _told(place: Place, side: str) -> tuple[dict[str, _Told], list[Trouble]]:
 
 
 def _by_path(rows: Iterable[_Told]) -> dict[str, _Told]:
-    return {one.rel: one for one in rows if one.rel is not None and one.problem is None}
+    return {one.rel: one for one in rows if one.rel is not None}
 
 
 def _is_same(one: _Told, there: _Told | None) -> bool:

@@ -64,7 +64,8 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
         if problem is None and rel is not None:
             entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
     damaged = sum(row[-1] is not None for row in said)
-    records = {rel for rel in entries if rel.startswith(_RECORDS)}
+    # A record whose entry is damaged is one too: what belongs to its run stays.
+    records = {row[4] for row in said if row[4] is not None and row[4].startswith(_RECORDS)}
     known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
     decided = [_Decision(*row) for row in decisions(known, now)]
     doubts = Doubts("data name")
@@ -85,6 +86,7 @@ def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple
         at = row["created_at"]
         created = None if at is None else (at - _EPOCH) // _MICROSECOND
         record = RECORD_REL.format(row["workflow_id"], row["workflow_run_id"])
+        row["size"] = row["size"] or 0
         said = (row[name] for name in (*NAME, *SAID))
         yield (*said, created, True if record in records else None)
 
