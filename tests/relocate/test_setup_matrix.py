@@ -26,7 +26,7 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
-from swampstore.layout import SIDECAR
+from swampstore.layout import CLAIM, SIDECAR
 from swampstore.marker import read_marker, update_marker
 from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
@@ -478,6 +478,18 @@ def test_unfinished_versions_and_links_are_told_of_once(
     assert told[OUTPUT].startswith("a link")
     assert told[f"{OUTPUT}.fifo"].startswith("no regular file")
     assert (half / "raw").exists()
+
+
+def test_a_version_whose_writer_was_killed_after_the_commit_goes_and_comes_back(
+    ana: Desk, place: Callable[[str], Address]
+) -> None:
+    ana.save("state", "one")
+    version = ana.repo_dir / f".swamp/{STATE}/1"
+    (version / CLAIM).touch()
+    ana.move(place("file"))
+    assert not version.exists()
+    ana.move(Address("filesystem"))
+    assert ana.texts("state") == ["one"]
 
 
 def test_a_cache_with_unpushed_work_of_another_program_is_not_set_aside(

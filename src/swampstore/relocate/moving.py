@@ -23,7 +23,7 @@ from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.results import Progress, Step
-from swampstore.layout import DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
+from swampstore.layout import CLAIM, DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
 from swampstore.relocate.destinations import Destination, Moved
 from swampstore.sync.complete import is_content_here
 from swampstore.sync.hashing import hash_file
@@ -169,6 +169,9 @@ class Relocation:
             for directory in self._walk(subdir):
                 payload = self._payload(directory)
                 safe = self._safe(directory, payload)
+                if directory.is_version and safe and CLAIM in directory.files:
+                    # Its writer was killed after the commit. Left alone, it would keep the number.
+                    os.unlink(self._path(f"{directory.rel}/{CLAIM}"))
                 # With its metadata, a version that we are interrupted at is recognised again.
                 for rel in sorted(safe, key=is_metadata):
                     os.unlink(self._path(rel))
