@@ -167,8 +167,9 @@ def rename(session: Session, model: str, old: str, new: str) -> None:
         ref = repo.ref(model, old)
         history = len(repo.require_name(ref.model, old)) - 1
         if history and not session.json:
+            stay = "stays" if history == 1 else "stay"
             session.note(
-                f"Of {printable(old)}, {counted(history, 'earlier version')} stay under that"
+                f"Of {printable(old)}, {counted(history, 'earlier version')} {stay} under that"
                 f" name: `swampstore log {shell_word(model)} {shell_word(old)}`."
             )
         with session.working(repo, [ref.model]):
