@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.pipeline import copy as job
 from swampstore.pipeline.copy import Copied, copy
 from swampstore.pipeline.copy.outcomes import CONFLICT, CORRUPT, HELD_BACK, Wanted
@@ -268,3 +270,16 @@ def test_an_object_that_was_there_and_is_deleted_before_the_commit_comes_again(
     assert looks == [3, 3]
     assert payload(target.store) == payload(source.store)
     assert_sound(target.store)
+
+
+def test_what_a_damaged_entry_of_the_target_tells_of_is_not_written_over(
+    source: Bucket, target: Bucket
+) -> None:
+    source.write("files/a", b"ours")
+    target.write("files/a", b"theirs")
+    index = target.directory / MONOLITH_KEY
+    document = json.loads(index.read_bytes())
+    document["entries"]["files/a"] = {"size": "none"}
+    index.write_text(json.dumps(document))
+    assert found(copy(None, [source.place], target.url))["files/a"] == CONFLICT
+    assert target.store.get("files/a").data == b"theirs"

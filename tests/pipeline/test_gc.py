@@ -16,9 +16,11 @@ from pyarrow import parquet
 
 from swampstore import open_repo
 from swampstore.errors import LockTimeoutError, ValidationError
+from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.gc import Collection, gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
+from swampstore.pipeline.gc.here import plan_here
 from swampstore.pipeline.gc.marks import MARKS
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.schemas import KEPT_FINDINGS, MARKER_FILE, VERSION_FILE
@@ -35,6 +37,7 @@ from tests.support.garbage import (
     healthy,
     kinds,
     listing,
+    place_of,
     save,
     version,
 )
@@ -201,6 +204,25 @@ def test_a_bucket_is_swept_as_a_directory_is(
         repo.sync.pull()
         assert contents(repo, MODEL, "state") == ["2"]
     assert healthy(bob)
+
+
+def test_a_run_whose_record_has_a_damaged_entry_keeps_its_data(ana: Machine, bucket: Path) -> None:
+    save(ana, "step", "1", lifetime="workflow", owner=RUN)
+    record = "workflow-runs/deploy/workflow-run-r1.yaml"
+    with ana.open() as repo:
+        Path(repo.tree.path(record)).parent.mkdir(parents=True)
+        Path(repo.tree.path(record)).write_text("status: succeeded\n")
+        repo.sync.push(full=True)
+    index = bucket / MONOLITH_KEY
+    document = json.loads(index.read_bytes())
+    document["entries"][record] = {"size": "none"}
+    index.write_text(json.dumps(document))
+
+    found, warnings = plan_here([place_of(bucket)], datetime.now(UTC))
+    assert found == {}
+    assert [one.partition(": ")[2] for one in warnings] == [
+        "1 entries or documents of the index cannot be understood"
+    ]
 
 
 def test_data_of_a_run_whose_record_appeared_stays(ana: Machine, bucket: Path) -> None:
