@@ -19,7 +19,7 @@ from swampstore.stores import store_config
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
 
-pymongo = pytest.importorskip("pymongo")
+pymongo = pytest.importorskip("pymongo", reason="the extra `mongodb` is not installed")
 MODEL = ModelRef.parse("aws/ec2/i-7")
 
 

@@ -139,7 +139,7 @@ def test_large_content_is_in_pieces_and_its_head_comes_last(fleet: Fleet, blobs:
     assert read(ben, "files/large") == content
 
 
-def test_a_cursor_does_not_pass_what_it_could_not_resolve(fleet: Fleet, blobs: Any) -> None:
+def test_h69_a_cursor_does_not_pass_what_it_could_not_resolve(fleet: Fleet, blobs: Any) -> None:
     ana, ben = fleet.machine(), fleet.machine()
     write(ana, RAW, b"first")
     ana.service.push()
@@ -157,7 +157,7 @@ def test_a_cursor_does_not_pass_what_it_could_not_resolve(fleet: Fleet, blobs: A
     assert read(ben, "outputs/aws/ec2/other.yaml") == b"other"
 
 
-def test_what_a_client_with_a_slow_clock_wrote_is_found(fleet: Fleet, paths: Any) -> None:
+def test_h69_what_a_client_with_a_slow_clock_wrote_is_found(fleet: Fleet, paths: Any) -> None:
     ana, ben = fleet.machine(), fleet.machine()
     write(ana, RAW, b"ours")
     ana.service.push()
@@ -215,7 +215,7 @@ def test_a_newer_client_is_not_overruled(fleet: Fleet) -> None:
         ben.service.pull()
 
 
-def test_content_that_nobody_names_is_swept_after_a_grace_and_not_before(
+def test_h70_content_that_nobody_names_is_swept_after_a_grace_and_not_before(
     fleet: Fleet, blobs: Any
 ) -> None:
     ana = fleet.machine()
@@ -235,7 +235,7 @@ def test_content_that_nobody_names_is_swept_after_a_grace_and_not_before(
     assert blobs.find_one({"_id": sha256(b"second")}) is not None
 
 
-def test_a_sweep_does_not_take_content_from_under_a_push(fleet: Fleet, blobs: Any) -> None:
+def test_h70_a_sweep_does_not_take_content_from_under_a_push(fleet: Fleet, blobs: Any) -> None:
     """Content that is there already is made new by the push that relies on it."""
     ana = fleet.machine()
     write(ana, RAW, b"again")
