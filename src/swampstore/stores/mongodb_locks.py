@@ -15,13 +15,109 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from swampstore.clock import to_iso
+from swampstore.stores.errors import changed, exists, not_found
+from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_keys import below, key_of, spot_of
+from swampstore.stores.protocol import Fetched, ObjectInfo, Written
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+
+
+class Locks:
+    """The locks of one namespace, by the `_id` of their documents."""
+
+    def __init__(self, connection: Connection, collection: str, namespace: str) -> None:
+        self._connection = connection
+        self._collection = collection
+        self._namespace = namespace
+
+    def _documents(self) -> Any:
+        return self._connection.database[self._collection]
+
+    def _key(self, rel: str) -> str:
+        return key_of(self._namespace, rel)
+
+    def _find(self, rel: str) -> dict[str, Any] | None:
+        with self._connection.errors():
+            found: dict[str, Any] | None = self._documents().find_one({"_id": rel})
+        return found
+
+    def get(self, rel: str) -> Fetched:
+        """Return a lock as an object; raise ObjectNotFoundError."""
+        found = self._find(rel)
+        if found is None:
+            raise not_found(self._key(rel), self._connection.identity)
+        return Fetched(self._info(found), content_of(found))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the locks of models: the global lock is listed elsewhere, and strangers nowhere."""
+        condition = {"_id": below(prefix)} if prefix else {}
+        for page in self._connection.pages(self._collection, condition):
+            for found in page:
+                rel = found["_id"]
+                if spot_of(self._key(rel)).rel == rel and "/" in rel:
+                    yield self._info(found)
+
+    def _info(self, found: dict[str, Any]) -> ObjectInfo:
+        token = token_of(found)
+        size = len(content_of(found))
+        return ObjectInfo(self._key(found["_id"]), size, token, token, touched(found))
+
+    def put(self, rel: str, data: bytes) -> Written:
+        """Write a lock, whatever is there."""
+        wanted = self._document(rel, data)
+        with self._connection.errors():
+            self._documents().replace_one({"_id": rel}, wanted, upsert=True)
+        return _written(wanted)
+
+    def create(self, rel: str, data: bytes) -> Written:
+        """Write a lock if there is none; raise PreconditionFailedError."""
+        from pymongo.errors import DuplicateKeyError
+
+        wanted = self._document(rel, data)
+        with self._connection.errors():
+            try:
+                self._documents().insert_one(wanted)
+            except DuplicateKeyError:
+                raise exists(self._key(rel), self._connection.identity) from None
+        return _written(wanted)
+
+    def replace(self, rel: str, data: bytes, token: str) -> Written:
+        """Write a lock in place of the one with this token; raise PreconditionFailedError."""
+        wanted = self._document(rel, data)
+        with self._connection.errors():
+            done = self._documents().replace_one(condition_of(rel, token), wanted)
+        if not done.matched_count:
+            raise changed(self._key(rel), self._connection.identity)
+        return _written(wanted)
+
+    def delete(self, rel: str) -> None:
+        """Remove a lock, whosever it is."""
+        with self._connection.errors():
+            self._documents().delete_one({"_id": rel})
+
+    def delete_if_match(self, rel: str, token: str) -> None:
+        """Remove the lock with this token; raise PreconditionFailedError if another is there."""
+        with self._connection.errors():
+            done = self._documents().delete_one(condition_of(rel, token))
+        if not done.deleted_count and self._find(rel) is not None:
+            raise changed(self._key(rel), self._connection.identity)
+
+    def _document(self, rel: str, data: bytes) -> dict[str, Any]:
+        return {"_id": rel, **document_of(data, self._connection.now())}
+
+
+def _written(document: dict[str, Any]) -> Written:
+    # A date of the database has no microseconds.
+    moment = from_ms(to_ms(document["expiresAt"]))
+    token = token_of({**document, "expiresAt": moment})
+    return Written(token, token)
 
 
 def from_ms(number: int) -> datetime:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.stores.errors import changed, exists, not_found
+from swampstore.stores.errors import changed, exists
 from swampstore.stores.mongodb_blobs import BATCH, Blobs, hashed
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import below
@@ -164,10 +164,6 @@ class Objects:
         with self._connection.errors():
             condition = {"isStaged": True, "at": {"$lt": moment}}
             return int(self._documents().delete_many(condition).deleted_count)
-
-    def missing(self, rel: str) -> Exception:
-        """Return the error for a path that holds nothing."""
-        return not_found(self._prefix + rel, self._connection.identity)
 
 
 def fits(size: int) -> bool:

@@ -13,13 +13,17 @@ that others have not heard of: the next commit tells them, and whoever finds a n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from swampstore.clock import to_iso
+from swampstore.stores.errors import not_found
 from swampstore.stores.mongodb_blobs import BATCH, Blobs
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import MORE, PATHS, below, is_shared
+from swampstore.stores.mongodb_locks import to_ms
 from swampstore.stores.paths import (
     PathChange,
     PathCursor,
@@ -28,13 +32,17 @@ from swampstore.stores.paths import (
     PathsMovedError,
     StoredPath,
 )
-from swampstore.stores.protocol import Written
+from swampstore.stores.protocol import Fetched, ObjectInfo, Written
 
 if TYPE_CHECKING:
     from pymongo.client_session import ClientSession
 
     from swampstore.stores.mongodb_objects import Objects
 
+# Made from the paths whenever somebody asks for it: what reads a whole index at once wants that.
+MONOLITH = ".datastore-index.json"
+_ENTRY_BYTES = 256
+_NOBODY = datetime(1970, 1, 1, tzinfo=UTC)
 # So far clocks of other clients may be behind, and primaries that follow one another.
 OVERLAP = timedelta(minutes=10)
 # Directories asked for in one query.
@@ -58,6 +66,18 @@ class Paths:
         return self._connection.database[self._names[kind]]
 
     # Reading -------------------------------------------------------------------------------------
+
+    def find(self, rel: str) -> dict[str, Any] | None:
+        """Return the document of a shared file that the index names."""
+        with self._connection.errors():
+            condition = {"_id": rel, "deletedAt": None}
+            found: dict[str, Any] | None = self.documents(PATHS).find_one(condition)
+        return found if found is not None and isinstance(found.get("hash"), str) else None
+
+    def is_there(self, rel: str) -> bool:
+        """Whether the index names a shared file, and its content is there."""
+        found = self.find(rel)
+        return found is not None and bool(self._blobs.sizes([found["hash"]]))
 
     def changed(self, since: PathCursor | None, prefixes: Sequence[str]) -> Iterator[StoredPath]:
         """See KeepsPaths.changed_paths."""
@@ -104,6 +124,26 @@ class Paths:
             found = self.documents(kind).find(chosen, {member: 1}).sort(member, -1).limit(1)
             value = next((one.get(member) for one in found), None)
         return value if isinstance(value, datetime | int) else None
+
+    # The whole index at once ---------------------------------------------------------------------
+
+    def monolith(self, key: str) -> Fetched:
+        """Make the document of all paths that version 1 of the index has."""
+        entries = {one.rel: _entry(one) for one in self.changed(None, ()) if not one.is_deleted}
+        info = self.monolith_info(key)
+        document = {"version": 1, "lastPulled": to_iso(info.last_modified), "entries": entries}
+        data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+        return Fetched(info._replace(size=len(data)), data)
+
+    def monolith_info(self, key: str) -> ObjectInfo:
+        """Say of `monolith` what can be told without reading all paths: its size is about that."""
+        newest = self.newest()
+        if newest is None:
+            raise not_found(key, self._connection.identity)
+        with self._connection.errors():
+            count = self.documents(PATHS).estimated_document_count()
+        etag = f"{to_ms(newest)}-{count}-paths"
+        return ObjectInfo(key, count * _ENTRY_BYTES, etag, None, newest)
 
     # Committing ----------------------------------------------------------------------------------
 
@@ -234,6 +274,16 @@ def stored_path(found: dict[str, Any]) -> StoredPath:
         seq if type(seq) is int else None,
         problem,
     )
+
+
+def _entry(one: StoredPath) -> dict[str, Any]:
+    entry: dict[str, Any] = {"key": one.rel, "size": one.size}
+    entry["lastModified"] = to_iso(one.modified or _NOBODY)
+    if one.sha256:
+        entry["sha256"] = one.sha256
+    if one.commit_seq:
+        entry["commitSeq"] = one.commit_seq
+    return entry
 
 
 def _since(cursor: PathCursor) -> dict[str, Any]:

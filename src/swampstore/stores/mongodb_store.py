@@ -8,17 +8,15 @@ others see. The token of an object is its SHA-256; that of a lock tells the very
 from __future__ import annotations
 
 import heapq
-import json
 import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, NamedTuple, Self
 
-from swampstore.clock import to_iso
 from swampstore.errors import ConfigError
 from swampstore.files import disk_errors
-from swampstore.stores import mongodb_locks as lock_documents
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     UnsupportedOperationError,
@@ -31,6 +29,7 @@ from swampstore.stores.mongodb_client import Connection, Deployment
 from swampstore.stores.mongodb_keys import (
     BLOBS,
     CONTENTS,
+    GLOBAL_LOCK,
     KINDS,
     LOCKS,
     OBJECTS,
@@ -44,8 +43,9 @@ from swampstore.stores.mongodb_keys import (
     split,
     spot_of,
 )
+from swampstore.stores.mongodb_locks import Locks
 from swampstore.stores.mongodb_objects import Body, Objects, fits
-from swampstore.stores.mongodb_paths import Paths
+from swampstore.stores.mongodb_paths import MONOLITH, Paths
 from swampstore.stores.paths import (
     PathCursor,
     PathsCommit,
@@ -66,9 +66,6 @@ from swampstore.stores.protocol import (
     receive,
 )
 
-# Made from the paths whenever somebody asks for it: what reads a whole index at once wants that.
-_MONOLITH = ".datastore-index.json"
-_ENTRY_BYTES = 256
 _PAGE = 1000
 _NOBODY = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,11 +74,11 @@ class Place(NamedTuple):
     """The collections of one namespace."""
 
     names: dict[str, str]
-    prefix: str
     paths: Paths
     objects: Objects
     blobs: Blobs
     contents: Blobs
+    locks: Locks
 
 
 class MongoStore:
@@ -129,7 +126,15 @@ class MongoStore:
             contents = Blobs(self._connection, names[CONTENTS])
             objects = Objects(self._connection, names[OBJECTS], contents, prefix)
             paths = Paths(self._connection, names, objects, blobs)
-            self._places[namespace] = Place(names, prefix, paths, objects, blobs, contents)
+            locks = Locks(self._connection, names[LOCKS], namespace)
+            self._places[namespace] = Place(
+                paths=paths,
+                objects=objects,
+                blobs=blobs,
+                contents=contents,
+                locks=locks,
+                names=names,
+            )
         return self._places[namespace]
 
     def namespaces(self) -> list[str]:
@@ -149,28 +154,22 @@ class MongoStore:
         spot = spot_of(check_key(key))
         return spot, self.place(spot.namespace)
 
-    def _locks(self, place: Place) -> Any:
-        return self._connection.database[place.names[LOCKS]]
-
     # Reading -------------------------------------------------------------------------------------
 
     def get(self, key: str) -> Fetched:
         """See Store.get."""
         spot, place = self._spot(key)
-        if spot.rel == _MONOLITH:
-            return self._monolith(key, place)
+        if spot.rel == MONOLITH:
+            return place.paths.monolith(key)
         if spot.kind is Kind.LOCK:
-            found = self._lock(spot, place)
-            if found is None:
-                raise not_found(key, self.identity)
-            return Fetched(_lock_info(key, found), lock_documents.content_of(found))
+            return place.locks.get(spot.rel)
         info, chunks = self._object(key, spot, place)
         return Fetched(info, b"".join(chunks))
 
     def get_if_changed(self, key: str, etag: str) -> Fetched | None:
         """See Store.get_if_changed."""
         spot, place = self._spot(key)
-        if spot.kind is Kind.OBJECT and spot.rel != _MONOLITH:
+        if spot.kind is Kind.OBJECT and spot.rel != MONOLITH:
             found = self._found(key, spot, place)
             if found["hash"] == etag:
                 return None
@@ -193,7 +192,7 @@ class MongoStore:
             else:
                 # When it was put there, nobody has asked: not after now.
                 return ObjectInfo(key, size, sha256, sha256, self._connection.now())
-        if spot.kind is Kind.LOCK or spot.rel == _MONOLITH:
+        if spot.kind is Kind.LOCK or spot.rel == MONOLITH:
             info, data = self.get(key)
             receive([data], fd, what=what, size=size, sha256=sha256)
             return info
@@ -204,8 +203,8 @@ class MongoStore:
     def head(self, key: str) -> ObjectInfo:
         """See Store.head."""
         spot, place = self._spot(key)
-        if spot.rel == _MONOLITH:
-            return self._monolith_info(key, place)
+        if spot.rel == MONOLITH:
+            return place.paths.monolith_info(key)
         if spot.kind is Kind.LOCK:
             return self.get(key).info
         found = self._found(key, spot, place)
@@ -229,41 +228,10 @@ class MongoStore:
         """Return the document of an object: on its way, or else the one that the index names."""
         found = place.objects.find(spot.rel)
         if found is None and spot.kind is Kind.FILE:
-            found = self._committed(spot, place)
+            found = place.paths.find(spot.rel)
         if found is None:
             raise not_found(key, self.identity)
         return found
-
-    def _committed(self, spot: Spot, place: Place) -> dict[str, Any] | None:
-        with self._connection.errors():
-            condition = {"_id": spot.rel, "deletedAt": None}
-            found: dict[str, Any] | None = place.paths.documents(PATHS).find_one(condition)
-        return found if found is not None and isinstance(found.get("hash"), str) else None
-
-    def _lock(self, spot: Spot, place: Place) -> dict[str, Any] | None:
-        with self._connection.errors():
-            found: dict[str, Any] | None = self._locks(place).find_one({"_id": spot.rel})
-        return found
-
-    # The whole index at once ---------------------------------------------------------------------
-
-    def _monolith(self, key: str, place: Place) -> Fetched:
-        entries = {
-            one.rel: _entry(one) for one in place.paths.changed(None, ()) if not one.is_deleted
-        }
-        info = self._monolith_info(key, place)
-        document = {"version": 1, "lastPulled": to_iso(info.last_modified), "entries": entries}
-        data = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-        return Fetched(info._replace(size=len(data)), data)
-
-    def _monolith_info(self, key: str, place: Place) -> ObjectInfo:
-        newest = place.paths.newest()
-        if newest is None:
-            raise not_found(key, self.identity)
-        with self._connection.errors():
-            count = place.paths.documents(PATHS).estimated_document_count()
-        etag = f"{lock_documents.to_ms(newest)}-{count}-paths"
-        return ObjectInfo(key, count * _ENTRY_BYTES, etag, None, newest)
 
     # Listing -------------------------------------------------------------------------------------
 
@@ -298,9 +266,7 @@ class MongoStore:
             for info in self._files(namespace, place, prefix)
             if split(info.key)[1] not in staged
         )
-        yield from heapq.merge(
-            first, files, self._listed_locks(namespace, place, prefix), key=lambda info: info.key
-        )
+        yield from heapq.merge(first, files, place.locks.list(prefix), key=lambda info: info.key)
 
     def _files(self, namespace: str, place: Place, prefix: str) -> Iterator[ObjectInfo]:
         """Yield committed files whose content is there."""
@@ -312,23 +278,12 @@ class MongoStore:
                 if one.get("hash") in there:
                     yield _info(key_of(namespace, one["_id"]), one)
 
-    def _listed_locks(self, namespace: str, place: Place, prefix: str) -> Iterator[ObjectInfo]:
-        condition = {"_id": below(prefix)} if prefix else {}
-        for page in self._connection.pages(place.names[LOCKS], condition):
-            for found in page:
-                key = key_of(namespace, found["_id"])
-                # The global lock is listed elsewhere, and what is no lock of ours nowhere.
-                if spot_of(key).rel == found["_id"] and "/" in found["_id"]:
-                    yield _lock_info(key, found)
-
     def _global_locks(self, prefix: str, namespaces: Iterable[str]) -> Iterator[ObjectInfo]:
         found = []
         for namespace in namespaces:
-            key = key_of(namespace, "__global__")
-            if key.startswith(prefix):
-                spot, place = self._spot(key)
-                if (lock := self._lock(spot, place)) is not None:
-                    found.append(_lock_info(key, lock))
+            if key_of(namespace, GLOBAL_LOCK).startswith(prefix):
+                with suppress(ObjectNotFoundError):
+                    found.append(self.place(namespace).locks.get(GLOBAL_LOCK).info)
         return iter(sorted(found, key=lambda info: info.key))
 
     def level(self, prefix: str = "") -> Level:
@@ -346,7 +301,7 @@ class MongoStore:
         ):
             for rel in self._names_below(collection, condition, rest, folders):
                 key = key_of(namespace, rel)
-                if rel != "__global__" and key not in {info.key for info in objects}:
+                if rel != GLOBAL_LOCK and key not in {info.key for info in objects}:
                     try:
                         objects.append(self.head(key))
                     except ObjectNotFoundError:
@@ -380,10 +335,7 @@ class MongoStore:
         """See Store.put."""
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
-            wanted = self._lock_document(spot, body)
-            with self._connection.errors():
-                self._locks(place).replace_one({"_id": spot.rel}, wanted, upsert=True)
-            return _lock_written(wanted)
+            return place.locks.put(spot.rel, bytes(payload(body)))
         kept = self._keep(key, spot, place, body)
         place.objects.put(spot.rel, kept)
         return Written(kept.sha256, kept.sha256)
@@ -392,8 +344,8 @@ class MongoStore:
         """See Store.put_if_absent."""
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
-            return self._create_lock(key, spot, place, body)
-        if spot.kind is Kind.FILE and self._is_there(spot, place):
+            return place.locks.create(spot.rel, bytes(payload(body)))
+        if spot.kind is Kind.FILE and place.paths.is_there(spot.rel):
             raise exists(key, self.identity)
         kept = self._keep(key, spot, place, body)
         place.objects.create(spot.rel, kept)
@@ -403,16 +355,10 @@ class MongoStore:
         """See Store.put_if_match."""
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
-            wanted = self._lock_document(spot, body)
-            with self._connection.errors():
-                condition = lock_documents.condition_of(spot.rel, token)
-                done = self._locks(place).replace_one(condition, wanted)
-            if not done.matched_count:
-                raise changed(key, self.identity)
-            return _lock_written(wanted)
+            return place.locks.replace(spot.rel, bytes(payload(body)), token)
         kept = self._keep(key, spot, place, body)
         if spot.kind is Kind.FILE and place.objects.find(spot.rel) is None:
-            there = self._committed(spot, place)
+            there = place.paths.find(spot.rel)
             if there is None or there["hash"] != token:
                 raise changed(key, self.identity)
             place.objects.create(spot.rel, kept)
@@ -420,14 +366,9 @@ class MongoStore:
             place.objects.update(spot.rel, kept, token, None)
         return Written(kept.sha256, kept.sha256)
 
-    def _is_there(self, spot: Spot, place: Place) -> bool:
-        """Whether the index names a file, and its content is there."""
-        found = self._committed(spot, place)
-        return found is not None and bool(place.blobs.sizes([found["hash"]]))
-
     def _keep(self, key: str, spot: Spot, place: Place, body: bytes | BinaryIO) -> Body:
         """Store the content of an object, and return what its document says."""
-        if spot.rel == _MONOLITH:
+        if spot.rel == MONOLITH:
             raise UnsupportedOperationError(
                 f"{key} is made from the paths in {self.identity} and cannot be written",
                 hint="The index of a MongoDB datastore is its collection of paths.",
@@ -466,27 +407,11 @@ class MongoStore:
                 tokens |= {one["_id"]: str(one.get("hash")) for one in page}
         return tokens
 
-    def _lock_document(self, spot: Spot, body: bytes | BinaryIO) -> dict[str, Any]:
-        data = bytes(payload(body))
-        return {"_id": spot.rel, **lock_documents.document_of(data, self._connection.now())}
-
-    def _create_lock(self, key: str, spot: Spot, place: Place, body: bytes | BinaryIO) -> Written:
-        from pymongo.errors import DuplicateKeyError
-
-        wanted = self._lock_document(spot, body)
-        with self._connection.errors():
-            try:
-                self._locks(place).insert_one(wanted)
-            except DuplicateKeyError:
-                raise exists(key, self.identity) from None
-        return _lock_written(wanted)
-
     def delete(self, key: str) -> None:
         """See Store.delete."""
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
-            with self._connection.errors():
-                self._locks(place).delete_one({"_id": spot.rel})
+            place.locks.delete(spot.rel)
             return
         place.objects.delete(spot.rel)
         if spot.kind is Kind.FILE:
@@ -501,19 +426,12 @@ class MongoStore:
         """See Store.delete_if_match. What the index names is only taken away by a commit."""
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
-            self._delete_lock(key, spot, place, token)
+            place.locks.delete_if_match(spot.rel, token)
             return
         if place.objects.delete(spot.rel, token):
             return
         is_other = place.objects.find(spot.rel) is not None
-        if is_other or (spot.kind is Kind.FILE and self._committed(spot, place) is not None):
-            raise changed(key, self.identity)
-
-    def _delete_lock(self, key: str, spot: Spot, place: Place, token: str) -> None:
-        with self._connection.errors():
-            condition = lock_documents.condition_of(spot.rel, token)
-            done = self._locks(place).delete_one(condition)
-        if not done.deleted_count and self._lock(spot, place) is not None:
+        if is_other or (spot.kind is Kind.FILE and place.paths.find(spot.rel) is not None):
             raise changed(key, self.identity)
 
     def copy(self, source: str, target: str) -> None:
@@ -576,26 +494,3 @@ def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
     moment = found.get("at") or found.get("updatedAt")
     modified = moment if isinstance(moment, datetime) else _NOBODY
     return ObjectInfo(key, int(found["size"]), found["hash"], found["hash"], modified)
-
-
-def _lock_info(key: str, found: dict[str, Any]) -> ObjectInfo:
-    token = lock_documents.token_of(found)
-    size = len(lock_documents.content_of(found))
-    return ObjectInfo(key, size, token, token, lock_documents.touched(found))
-
-
-def _lock_written(document: dict[str, Any]) -> Written:
-    # A date of the database has no microseconds.
-    moment = lock_documents.from_ms(lock_documents.to_ms(document["expiresAt"]))
-    token = lock_documents.token_of({**document, "expiresAt": moment})
-    return Written(token, token)
-
-
-def _entry(one: StoredPath) -> dict[str, Any]:
-    entry: dict[str, Any] = {"key": one.rel, "size": one.size}
-    entry["lastModified"] = to_iso(one.modified or _NOBODY)
-    if one.sha256:
-        entry["sha256"] = one.sha256
-    if one.commit_seq:
-        entry["commitSeq"] = one.commit_seq
-    return entry
