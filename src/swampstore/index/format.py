@@ -9,8 +9,11 @@ raises NewerFormatError.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeVar
@@ -21,7 +24,6 @@ from swampstore.clock import to_iso
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.packed_etags import pack, unpack
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
 
@@ -264,7 +266,7 @@ def decode_meta(data: bytes) -> Meta:
         known.version,
         tuple(dict.fromkeys(known.partitions)),
         known.commit_seq,
-        own.shards or unpack(known.partitions, own.etags, own.of),
+        own.shards or _unpack_etags(known.partitions, own.etags, own.of),
         own.monolith,
         _without(members, _META_MEMBERS),
         own.origin,
@@ -302,7 +304,7 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     if meta.version == _PATHS:
         own["paths"] = True  # what other clients may once call version 3 is something else
     if meta.version == 2:
-        own |= pack(partitions, meta.shards)
+        own |= _pack_etags(partitions, meta.shards)
     else:
         own["shards"] = meta.shards
     own["write"] = write_id
@@ -388,3 +390,52 @@ def _without(members: Mapping[str, _T], names: frozenset[str]) -> dict[str, _T]:
 def _utf16(text: str) -> bytes:
     """Sort key of the order in which JavaScript sorts strings."""
     return text.encode("utf-16-be", "surrogatepass")
+
+
+# ETags of shards ----------------------------------------------------------------------------------
+#
+# `_meta.json` lists the partitions; the ETags come in the same order, in one text or one list, with
+# a digest of the names that they belong to. Whoever changes the list and does not know them leaves
+# a digest behind that is not that of the list: then they tell nothing, which only costs a listing.
+
+
+# What nearly all S3 servers call an object: its MD5, which two thirds of the text can tell.
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_MD5_BYTES = 16
+
+
+def _pack_etags(partitions: Sequence[str], etags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the members that tell the ETags of these partitions, in their order."""
+    found = [etags.get(one) for one in partitions]
+    if not any(found):
+        return {}
+    packed: str | list[str | None] = found
+    if all(one and _MD5.fullmatch(one) for one in found):
+        packed = base64.b64encode(bytes.fromhex("".join(one or "" for one in found))).decode()
+    return {"etags": packed, "of": _digest(partitions)}
+
+
+def _unpack_etags(
+    partitions: Sequence[str], etags: str | list[str | None] | None, of: str | None
+) -> dict[str, str]:
+    """Return the ETags by partition; nothing if they are not those of these partitions."""
+    if etags is None or of != _digest(partitions):
+        return {}
+    found = _from_md5s(etags) if isinstance(etags, str) else etags
+    if len(found) != len(partitions):
+        return {}
+    return {name: etag for name, etag in zip(partitions, found, strict=True) if etag}
+
+
+def _from_md5s(text: str) -> list[str | None]:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return []
+    if len(data) % _MD5_BYTES:
+        return []
+    return [data[at : at + _MD5_BYTES].hex() for at in range(0, len(data), _MD5_BYTES)]
+
+
+def _digest(partitions: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(partitions).encode("utf-8", "surrogatepass")).hexdigest()[:16]
