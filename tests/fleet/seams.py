@@ -302,14 +302,14 @@ def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.artifacts import name_lock as mutation
     from swampstore.index import workers
-    from swampstore.locks import at_once, lock, manager, process
+    from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
     from swampstore.stores.retry import RetryPolicy
     from swampstore.sync import uploads
 
     _replace(workers.in_parallel, _one_by_one)
-    _patch(at_once.Beside, __init__=_right_away)
+    _patch(lock.Beside, __init__=_right_away)
     _replace(clocks.system_clock, clock)
     _replace(lock.Heartbeat, Heart)
     _patch(manager, holder_variable=lambda environ: process.HolderVariable(_environ(environ)))

@@ -392,7 +392,7 @@ def _utf16(text: str) -> bytes:
     return text.encode("utf-16-be", "surrogatepass")
 
 
-# ETags of shards ----------------------------------------------------------------------------------
+# ETags of shards -------------------------------------------------------------------------------
 #
 # `_meta.json` lists the partitions; the ETags come in the same order, in one text or one list, with
 # a digest of the names that they belong to. Whoever changes the list and does not know them leaves

@@ -24,7 +24,6 @@ from functools import partial
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.layout import ModelRef
-from swampstore.locks.at_once import Beside, at_once
 from swampstore.locks.inspection import (
     Deletions,
     LockState,
@@ -35,7 +34,7 @@ from swampstore.locks.inspection import (
     register,
     timed_out,
 )
-from swampstore.locks.lock import Heartbeat, Patience, StoreLock, nothing
+from swampstore.locks.lock import Beside, Heartbeat, Patience, StoreLock, at_once, nothing
 from swampstore.locks.process import holder_variable, is_of, new_record
 from swampstore.locks.record import COMMIT, gate_key, global_key, model_key
 from swampstore.stores.protocol import Store

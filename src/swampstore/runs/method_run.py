@@ -4,13 +4,14 @@
 
 What was written stays, also if the method fails, and one push carries all of it: artifacts, the
 record, the event of the audit. `method_plan` finds out what is to be run, `method_evaluation` what
-it gets, `method_call` does it, and `method_record` makes its record.
+it gets, and `method_record` makes its record.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,15 +25,21 @@ from swampstore.errors import (
 )
 from swampstore.notices import notice
 from swampstore.redaction import Redactor
+from swampstore.runs import method_plan, shell
 from swampstore.runs.capture import RunLog
 from swampstore.runs.context import Calls, MethodContext, RunState
-from swampstore.runs.errors import MethodFailedError, RunCancelledError
-from swampstore.runs.method_call import exit_code_of, perform
+from swampstore.runs.errors import (
+    CommandError,
+    CommandTimeoutError,
+    MethodFailedError,
+    RunCancelledError,
+)
 from swampstore.runs.method_evaluation import Evaluation
 from swampstore.runs.method_plan import DELETE, find_target, live_resources
 from swampstore.runs.method_record import MethodRecord
 from swampstore.runs.method_request import MethodRequest, MethodResult, RunListener, silent
 from swampstore.runs.outputs import Output
+from swampstore.runs.processes import Interruption
 from swampstore.runs.tracker import METHOD, TrackedRun, Tracker
 from swampstore.runs.writing import Origin, Writing
 
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from swampstore.artifacts.groups import Deferral
     from swampstore.repo import Repo
     from swampstore.repo.session import Session
+    from swampstore.runs.method_plan import Target
     from swampstore.runs.reports import Report, WrittenReport
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
@@ -169,13 +177,15 @@ class _MethodRun:
     def _executed(self) -> tuple[str, BaseException | None]:
         """Do what the method does; return how that ended."""
         try:
-            perform(self._context(), self._target, self._request, self._evaluation, self._cancelled)
+            _perform(
+                self._context(), self._target, self._request, self._evaluation, self._cancelled
+            )
             if self._group:
                 self._group.commit()
                 self._group = None
         except BaseException as error:  # noqa: BLE001 - the record says what a method raised
             status = self._status_of(error)
-            self._exit_code = EXIT_INTERRUPTED if status == CANCELLED else exit_code_of(error)
+            self._exit_code = EXIT_INTERRUPTED if status == CANCELLED else _exit_code_of(error)
             return status, error
         return SUCCEEDED, None
 
@@ -364,3 +374,97 @@ class _MethodRun:
                 return run.run()
         with type(self._repo)(self._repo.config, clock=self._repo.clock) as repo:
             return _MethodRun(repo, request, self._listener, self._cancelled, calls).run()
+
+
+# Doing what a method does ----------------------------------------------------------------------
+
+
+def _perform(
+    context: MethodContext,
+    target: Target,
+    request: MethodRequest,
+    evaluation: Evaluation,
+    cancelled: list[threading.Event],
+) -> None:
+    """Check what only the holder of the lock can check, then do what the method does.
+
+    Raises whatever the method raises, and CommandError for a command that fails.
+    """
+    method_plan.check_deleted(context.state.repo, target)
+    method_plan.check_vaults(target, lambda: evaluation.vaults)
+    if request.command is not None:
+        shell.run_argv(context, evaluation.command())
+    elif target.code is None:
+        shell.run_shell(context, evaluation.given.arguments)
+    else:
+        _call(context, target, request, evaluation, cancelled)
+
+
+def _call(
+    context: MethodContext,
+    target: Target,
+    request: MethodRequest,
+    evaluation: Evaluation,
+    cancelled: list[threading.Event],
+) -> None:
+    """Call the method of a class."""
+    from swampstore.runs.method_log import printing_to_log
+
+    assert target.code is not None
+    assert target.declared is not None
+    arguments = evaluation.with_secrets(evaluation.given.arguments)
+    instance = target.code.cls()
+    with _deadline(cancelled, request.timeout), printing_to_log(context.state):
+        if not request.skip_checks:
+            method_plan.run_checks(context, target, instance)
+        with _reachable(cancelled):
+            getattr(instance, target.declared.attribute)(context, **arguments)
+
+
+@contextlib.contextmanager
+def _reachable(cancelled: Sequence[threading.Event]) -> Iterator[None]:
+    """Let an interruption raise KeyboardInterrupt in code that nothing else would reach."""
+    interruptions = [one for one in cancelled if isinstance(one, Interruption)]
+    for one in interruptions:
+        one.raises = True
+        if one.is_set():
+            raise RunCancelledError("the run was cancelled before it began")
+    try:
+        yield
+    finally:
+        for one in interruptions:
+            one.raises = False
+
+
+@contextlib.contextmanager
+def _deadline(cancelled: list[threading.Event], timeout: float | None) -> Iterator[None]:
+    """Ask a method to end when its time is over; whether it does is up to it."""
+    if timeout is None:
+        yield
+        return
+    over = threading.Event()
+    timer = threading.Timer(timeout, over.set)
+    timer.daemon = True
+    cancelled.append(over)
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if over.is_set():
+            raise CommandTimeoutError(
+                f"the method took longer than {timeout:g} seconds", EXIT_ERROR
+            ) from error
+        raise
+    finally:
+        timer.cancel()
+        cancelled.remove(over)
+
+
+def _exit_code_of(error: BaseException) -> int:
+    """Return the exit status that an exception of a method stands for; never 0."""
+    match error:
+        case CommandError():
+            return error.exit_code or EXIT_ERROR
+        case SystemExit(code=int(code)):
+            return code or EXIT_ERROR
+    return EXIT_ERROR
