@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import claims
-from swampstore.index import repair as recovery
+from swampstore.index import stored_files
 from swampstore.index.documents import StoredDocument
 from swampstore.index.format import Document
 from swampstore.index.remote_index import RemoteIndex
@@ -202,7 +202,7 @@ RULES: dict[str, Rule] = {
         ),
     ),
     "a deletion stays through a new index": Rule(
-        {(recovery, "read_notes"): lambda *_: Notes()},
+        {(stored_files, "read_notes"): lambda *_: Notes()},
         (
             Act(0, "save", args=_SMALL),
             Act(-1, "settle"),

@@ -13,7 +13,6 @@ from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.matching import Matching
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.repair import Recovery
@@ -35,6 +34,7 @@ from swampstore.index.state import (
     document,
     grouped,
 )
+from swampstore.index.stored_files import StoredFiles
 from swampstore.index.version import IndexContext
 from swampstore.index.versions import FIRST, version_of
 from swampstore.index.watch import Watch
@@ -370,7 +370,7 @@ def open_index(
     """Put the parts of an index together; nothing is sent yet."""
     documents = Documents(store, names, concurrency)
     copy = LocalCopy(names.cache_dir, base, documents)
-    recovery = Recovery(documents, names, base, copy, Matching(documents, names))
+    recovery = Recovery(documents, base, copy, StoredFiles(documents, names, base))
     watch = Watch(documents, recovery, base, clock)
     return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))
 

@@ -5,13 +5,11 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
 
-from swampstore.clock import to_iso
-from swampstore.index.base import Base, Known
+from swampstore.index.base import Base
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
@@ -24,11 +22,8 @@ from swampstore.index.format import (
     encode_entry,
 )
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.matching import Matching, contents_of
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ROOT, partition_of, shard_key
+from swampstore.index.partitions import MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.index.path_kinds import is_marker, unit_of
-from swampstore.index.path_map import Names
-from swampstore.index.removals import Notes, read_notes
 from swampstore.index.state import (
     COMMIT_SEQ,
     INDEX_VERSION,
@@ -38,11 +33,10 @@ from swampstore.index.state import (
     grouped,
     with_uncommitted,
 )
+from swampstore.index.stored_files import StoredFiles, contents_of, versions_among
 from swampstore.index.versions import PATHS_VERSION, known_version
-from swampstore.layout import MANIFEST
 from swampstore.stores.protocol import ObjectInfo
 
-_T = TypeVar("_T")
 # Stores tell times to a second or better.
 _PRECISION = timedelta(seconds=1)
 
@@ -51,13 +45,12 @@ class Recovery:
     """Finds out what a damaged remote is, and what it holds."""
 
     def __init__(
-        self, documents: Documents, names: Names, base: Base, copy: LocalCopy, matching: Matching
+        self, documents: Documents, base: Base, copy: LocalCopy, files: StoredFiles
     ) -> None:
         self._documents = documents
-        self._names = names
         self._base = base
         self._copy = copy
-        self._matching = matching
+        self._files = files
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
@@ -83,7 +76,7 @@ class Recovery:
 
     def told_by_documents(self, etag: str | None, token: str | None) -> MetaSnapshot:
         """Find out from its documents whether a remote has version 1 or 2, and what it holds."""
-        listed = self._listed("")
+        listed = self._files.listed("")
         shards = self._documents.shards_among(listed.values())
         found = dict(self._documents.shards(shards))
         if any(number for shard in found.values() for number in _numbers(document(shard))):
@@ -108,10 +101,10 @@ class Recovery:
         Otherwise it may be one that others made version 2, and whose shards are lost: what has
         objects counts then.
         """
-        files = self._payload(listed)
-        if not self._unnamed(_versions(files), document(monolith)):
+        files = self._files.payload(listed)
+        if not self._unnamed(versions_among(files), document(monolith)):
             return replace(snapshot, origin=document(monolith).origin)
-        entries = self._entries(files, self._told(files, listed, shards, monolith))
+        entries = self._files.entries(files, self._told(files, listed, shards, monolith))
         return replace(snapshot, discovered=_made_of(entries, monolith))
 
     def discover(self, snapshot: MetaSnapshot) -> MetaSnapshot:
@@ -119,10 +112,10 @@ class Recovery:
 
         The files there are, each as its shard tells of it if that can be believed.
         """
-        listed = self._listed("")
-        files = self._payload(listed)
+        listed = self._files.listed("")
+        files = self._files.payload(listed)
         found = dict(self._documents.shards(self._documents.shards_among(listed.values())))
-        entries = self._entries(files, self._told(files, listed, found))
+        entries = self._files.entries(files, self._told(files, listed, found))
         is_exact = _are_all_there(snapshot.meta, found)
         if is_exact:
             # What the index named stays named, also where the object is lost too.
@@ -133,7 +126,7 @@ class Recovery:
 
     def with_stored(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Return a version 2 remote with all versions that are stored, whether named or not."""
-        stored = _versions(self._payload(self._listed("")))
+        stored = versions_among(self._files.payload(self._files.listed("")))
         return replace(snapshot, versions=_by_partition(stored))
 
     def with_left_out(
@@ -146,15 +139,15 @@ class Recovery:
         empty one has written it with its own entries alone. If that `is_proven`, what is stored
         counts as well: such a client writes shards, too.
         """
-        listed = self._listed("")
-        files = self._payload(listed)
+        listed = self._files.listed("")
+        files = self._files.payload(listed)
         shards = dict(self._documents.shards(self._documents.shards_among(listed.values())))
         named = document(monolith).entries
         told = self._told(files, listed, shards)
         if is_proven:
-            told = self._entries(files, told)
+            told = self._files.entries(files, told)
         left = {rel: raw for rel, raw in told.items() if rel not in named}
-        whole = _versions(left)
+        whole = versions_among(left)
         names = {unit_of(rel) for rel in whole}
         markers = {rel for rel in left if is_marker(rel) and unit_of(rel) in names}
         if not whole:
@@ -166,8 +159,8 @@ class Recovery:
         self, shards: Mapping[str, ObjectInfo], etag: str | None, token: str | None
     ) -> MetaSnapshot:
         """Return a version 2 remote as its shards show it; it never becomes version 1 again."""
-        files = self._payload(self._listed(""))
-        stored = _versions(files)
+        files = self._files.payload(self._files.listed(""))
+        stored = versions_among(files)
         last = self._last_meta()
         is_last = last is not None and last.shards == {one: shards[one].etag for one in shards}
         if last is not None and is_last and self._are_named(stored, last):
@@ -217,7 +210,7 @@ class Recovery:
         """Return entries of versions that a document does not name."""
         names = contents_of(versions).items()
         chosen = {one for pair in names if not doc.entries.keys() >= {*pair} for one in pair}
-        return self._entries({rel: versions[rel] for rel in chosen}, {})
+        return self._files.entries({rel: versions[rel] for rel in chosen}, {})
 
     def _last_meta(self) -> Meta | None:
         """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
@@ -276,76 +269,20 @@ class Recovery:
         self._documents.report(
             shard_key(partition), f"it {fault}; its entries were made anew from the files there are"
         )
-        listed = self._listed(_listing_prefix(partition))
+        listed = self._files.listed(_listing_prefix(partition))
         files = {
             rel: info
-            for rel, info in self._payload(listed).items()
+            for rel, info in self._files.payload(listed).items()
             if partition_of(rel) == partition
         }
         return StoredDocument(
-            Document(self._entries(files, {})),
+            Document(self._files.entries(files, {})),
             found.etag,
             found.token,
             is_dirty=True,
             is_recovered=True,
             is_guess=True,
         )
-
-    # Files -------------------------------------------------------------------------------------
-
-    def _listed(self, prefix: str) -> dict[str, ObjectInfo]:
-        """Return the objects of this namespace whose path begins with `prefix`."""
-        root = self._names.remote("")
-        listed = self._documents.store.list(f"{root}{prefix}")
-        return {info.key.removeprefix(root): info for info in listed}
-
-    def _payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
-        """Return the files of this namespace among objects.
-
-        A directory at the top that is marked as a namespace, or has an index, belongs to others.
-        Uploads of ours that no index names yet are about to be committed, and then with their
-        hashes. What is left of a deletion does not come back.
-        """
-        notes = read_notes(self._documents.store, self._names) if listed else Notes()
-        known = self._base.get_many(rel for rel in listed if notes.mention(rel))
-        foreign = {
-            directory
-            for rel in listed
-            for directory, _, rest in [rel.partition("/")]
-            if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
-        }
-        noted = self._base.noted_uploads(listed)
-        ours = {rel for rel, (_, token) in noted.items() if token}
-        half = self._half_uploaded(listed, ours)
-        return {
-            rel: info
-            for rel, info in listed.items()
-            if rel not in ours
-            and rel not in half
-            and not notes.name(rel, info, _sha256(info, known.get(rel)))
-            and rel.partition("/")[0] not in foreign
-            and self._names.why_not(rel) is None
-        }
-
-    def _half_uploaded(self, listed: Mapping[str, ObjectInfo], ours: Container[str]) -> set[str]:
-        """Return metadata whose content is neither there nor here, and what only looks like it.
-
-        It is what a stopped upload left, or the content is lost; whoever still has that pushes
-        both, because the index does not name them. Where one of two files is an upload of `ours`,
-        the other one is of somebody else, and the two are no version.
-        """
-        pairs = contents_of(listed).items()
-        mixed = {one for pair in pairs for one in pair if any(half in ours for half in pair)}
-        contents = {
-            rel: raw for rel, raw in pairs if raw not in listed and self._names.why_not(raw) is None
-        }
-        here = self._held(contents.values())
-        return mixed | {rel for rel, raw in contents.items() if raw not in here}
-
-    def _held(self, rels: Iterable[str]) -> dict[str, Known]:
-        """Return what the base knows of the paths of which this cache has the content."""
-        known = self._base.get_many(rels)
-        return {rel: one for rel, one in known.items() if one.held is not None}
 
     def _told(
         self,
@@ -377,22 +314,6 @@ class Recovery:
                     told[rel] = encode_entry(rel, replace(entry, commit_seq=None), onto=raw)
         return {rel: raw for rel, raw in told.items() if rel not in disputed}
 
-    def _entries(self, files: Mapping[str, ObjectInfo], told: RawEntries) -> RawEntries:
-        known = self._base.get_many(files)
-        entries = {
-            rel: told.get(rel) or encode_entry(rel, _entry_of(info, known.get(rel)))
-            for rel, info in sorted(files.items())
-        }
-        return self._matching.without_strangers(entries, files) | self._lost_contents(files)
-
-    def _lost_contents(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
-        """Return content that was lost and is here: it is uploaded again."""
-        lost = self._held({*contents_of(files).values()} - files.keys())
-        return {
-            rel: encode_entry(rel, Entry(one.size, one.modified, one.sha256))
-            for rel, one in sorted(lost.items())
-        }
-
 
 def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bool:
     """Whether all shards are those that agreed with the monolith that was there."""
@@ -421,29 +342,11 @@ def _made_of(
     )
 
 
-def _versions(files: Mapping[str, _T]) -> dict[str, _T]:
-    """Return the files of versions of which both metadata and content are there."""
-    pairs = ((rel, raw) for rel, raw in contents_of(files).items() if raw in files)
-    return {one: files[one] for pair in pairs for one in pair}
-
-
 def _by_partition(files: Mapping[str, ObjectInfo]) -> dict[str, dict[str, ObjectInfo]]:
     groups: dict[str, dict[str, ObjectInfo]] = {}
     for rel, info in files.items():
         groups.setdefault(partition_of(rel), {})[rel] = info
     return groups
-
-
-def _sha256(info: ObjectInfo, known: Known | None) -> str | None:
-    """Return the hash of a listed object, if it is the one that the base knows."""
-    return _entry_of(info, known).sha256
-
-
-def _entry_of(info: ObjectInfo, known: Known | None) -> Entry:
-    """Describe a file; with its hash if it is still the very object that the base knows."""
-    if known and known.size == info.size and known.etag in (info.etag, info.token or info.etag):
-        return Entry(info.size, known.modified, known.sha256)
-    return Entry(info.size, to_iso(info.last_modified))
 
 
 def _listing_prefix(partition: str) -> str:
