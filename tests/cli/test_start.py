@@ -74,6 +74,13 @@ def test_reading_imports_nothing_heavy(filled: Path, command: list[str]) -> None
     assert _imported_by(filled, "data", *command) & HEAVY == set()
 
 
+def test_a_query_on_content_loads_what_evaluates_it_without_its_command_line(filled: Path) -> None:
+    modules = _modules_after(filled, "data", "query", 'attributes.ip == "10.0.0.1"')
+    assert "cel.cel" in modules
+    loaded = {name.partition(".")[0] for name in modules}
+    assert loaded & (HEAVY | {"typer", "prompt_toolkit"}) == {"cel"}
+
+
 @pytest.fixture
 def remote(repo_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with a remote that was never synced."""

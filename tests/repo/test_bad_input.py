@@ -331,6 +331,33 @@ def test_content_behind_a_link_that_leads_out_is_neither_read_nor_changed(
     assert repo.version(MODEL, "state", 1).json() == {"n": 1}
 
 
+def test_content_that_is_read_is_asked_where_it_is_and_not_every_directory_on_the_way(
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+    look = os.lstat
+
+    def noted(path: str) -> os.stat_result:
+        looks.append(path)
+        return look(path)
+
+    monkeypatch.setattr(os, "lstat", noted)
+    assert len(repo.query("attributes.n > 0")) > 0
+    assert not [path for path in looks if "/data" in path]
+    # A way that has links, and stays inside, is followed as ever.
+    (tmp_path / "way").symlink_to(repo.config.repo_dir)
+    with open_repo(tmp_path / "way") as other:
+        assert other.latest(MODEL, "state").json() == repo.latest(MODEL, "state").json()
+
+
+def test_a_pipe_in_the_place_of_content_keeps_nobody_waiting(repo: Repo) -> None:
+    raw = Path(repo.tree.path(f"data/{MODEL}/state/2/raw"))
+    raw.unlink()
+    os.mkfifo(raw)
+    with refused("content_damaged", "state version 2"):
+        repo.latest(MODEL, "state").bytes()
+
+
 # Disks that refuse ----------------------------------------------------------------------------
 
 

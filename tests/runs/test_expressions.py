@@ -115,9 +115,12 @@ scope = Scope(open_repo({str(repo_dir)!r}), inputs=json.loads({json.dumps(INPUTS
 for text in {texts!r}:
     evaluate(text, scope)
 evaluate("${{{{ data.latest('a/b', 'c') }}}}", scope)
-assert "cel" not in sys.modules
+assert "cel.cel" not in sys.modules
 evaluate("${{{{ 1 + 1 }}}}", scope)
-assert "cel" in sys.modules
+assert "cel.cel" in sys.modules
+assert not {{"typer", "prompt_toolkit", "pydantic"}} & set(sys.modules)  # its command line
+import cel
+assert cel.evaluate("1 + 1") == 2  # whoever wants all of it can have it
 """
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -7,13 +7,14 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import is_json, is_text
 from swampstore.artifacts.versions import read_metadata
 from swampstore.errors import ContentDamagedError, ContentMissingError, MetadataError
-from swampstore.files import Tree, disk_errors
+from swampstore.files import Tree, disk_errors, read_to_end
 from swampstore.layout import METADATA, RAW, DataRef
 
 if TYPE_CHECKING:
@@ -28,16 +29,25 @@ _SMALL = 1 << 20
 Judge = Callable[[str, int], bool]
 
 
+@cache
+def _small_sha256() -> Callable[[], Any]:
+    """Return what makes the hash that needs nothing loaded; not every Python has it."""
+    import importlib
+
+    try:
+        name = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
+        found: Callable[[], Any] = importlib.import_module(name).sha256
+    except ImportError:
+        from hashlib import sha256
+
+        found = sha256
+    return found
+
+
 def _sha256(size: int) -> Any:
     """Return a new hash. Up to some size, loading the fast one would take longer than it saves."""
     if size <= _SMALL:
-        import importlib
-
-        try:
-            name = "_sha2" if sys.version_info >= (3, 12) else "_sha256"
-            return importlib.import_module(name).sha256()
-        except ImportError:  # not every Python has it
-            pass
+        return _small_sha256()()
     import hashlib
 
     return hashlib.sha256()
@@ -202,25 +212,29 @@ class DiskContent:
 
     def read(self, ref: DataRef, version: int, checksum: str = "") -> bytes | None:
         """Return what a version's file holds; raise ContentDamagedError if that was not saved."""
-        file = self._open(ref, version, checksum)
-        if file is None:
-            return None
-        with file:
-            return file.read()
-
-    def _open(self, ref: DataRef, version: int, checksum: str) -> BinaryIO | None:
-        path = self._tree.check_inside(ref.file_rel(version, RAW))
-
-        def judge(digest: str, size: int) -> bool:
-            if digest == checksum:
-                return True
-            return vouch(self._tree, ref, version, digest, size, self._there)
-
-        with disk_errors(path):
+        rel = ref.file_rel(version, RAW)
+        with disk_errors(self._tree.path(rel)):
             try:
-                return CheckedFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), judge)
+                fd = self._tree.open_inside(rel)
             except (FileNotFoundError, NotADirectoryError):
                 return None
+            data = read_to_end(fd)
+        digest = _sha256(len(data))
+        digest.update(data)
+        self._judge(ref, version, checksum, digest.hexdigest(), len(data))
+        return data
+
+    def _judge(self, ref: DataRef, version: int, checksum: str, digest: str, size: int) -> bool:
+        return digest == checksum or vouch(self._tree, ref, version, digest, size, self._there)
+
+    def _open(self, ref: DataRef, version: int, checksum: str) -> BinaryIO | None:
+        rel = ref.file_rel(version, RAW)
+        with disk_errors(self._tree.path(rel)):
+            try:
+                fd = self._tree.open_inside(rel)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            return CheckedFile(fd, partial(self._judge, ref, version, checksum))
 
     def path(self, ref: DataRef, version: int) -> str:
         """Return a version's file, fetched if it is only on the remote; it may be missing."""

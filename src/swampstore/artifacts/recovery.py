@@ -18,7 +18,7 @@ from swampstore.artifacts.latest import is_right
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves
 from swampstore.files import Change, Tree, remove_old_temps
-from swampstore.layout import DEFERRED, RAW, DataRef, is_temp, parse_version, ref_of
+from swampstore.layout import DEFERRED, METADATA, RAW, DataRef, is_temp, parse_version, ref_of
 
 if TYPE_CHECKING:
     from swampstore.artifacts.name_lock import Ledger
@@ -173,9 +173,11 @@ def sweep(
     """
     before = store.clock().timestamp() - older_than
     leftovers, temps = [], 0
-    for directory, parts in _directories(store):
+    for directory, parts, files in _directories(store):
         if not dry_run:
             temps += remove_old_temps(directory, before)
+        if METADATA in files and DEFERRED not in files:
+            continue  # as nearly every one: a version that is committed
         found = leftover_at(store.tree, parts, before)
         if found is None:
             continue
@@ -185,21 +187,23 @@ def sweep(
     return Swept(tuple(dict.fromkeys(leftovers)), temps)
 
 
-def _directories(store: ArtifactStore) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _directories(store: ArtifactStore) -> Iterator[tuple[str, tuple[str, ...], set[str]]]:
+    """Yield every directory below `data/` with its place there and the names of its files."""
     for place in store.tree.places("data"):
         stack: list[tuple[str, tuple[str, ...]]] = [(place, ())]
         while stack:
             directory, parts = stack.pop()
-            yield directory, parts
+            files = set()
             try:
                 with os.scandir(directory) as entries:
-                    stack.extend(
-                        (entry.path, (*parts, entry.name))
-                        for entry in entries
-                        if entry.is_dir(follow_symlinks=False) and not is_temp(entry.name)
-                    )
+                    for entry in entries:
+                        if not entry.is_dir(follow_symlinks=False):
+                            files.add(entry.name)
+                        elif not is_temp(entry.name):
+                            stack.append((entry.path, (*parts, entry.name)))
             except (FileNotFoundError, PermissionError):
-                continue
+                pass
+            yield directory, parts, files
 
 
 def leftover_at(tree: Tree, parts: tuple[str, ...], before: float) -> Leftover | None:

@@ -39,6 +39,9 @@ VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version =
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
 ROWS_OF_NAME = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC"
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
+NUMBERS_OF_MODEL = (
+    f"SELECT data_name, version, is_latest FROM catalog WHERE {_MODEL} ORDER BY data_name, version"
+)
 DEFERRED_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} AND deferred = 1"
 NAMES_OF_MODEL = (
     f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
@@ -287,6 +290,16 @@ class Catalog(Ledger):
         """Return a name's versions, ascending."""
         key = self._key(ref)
         return self.rows.read(lambda db: [found for (found,) in db.execute(VERSION_NUMBERS, key)])
+
+    def numbers_of(self, model: ModelRef) -> dict[str, list[tuple[int, bool]]]:
+        """Return each name's versions, ascending, and whether they are flagged as the latest."""
+        found: dict[str, list[tuple[int, bool]]] = {}
+        key = (self.namespace, model.type, model.id)
+        for name, version, is_latest in self.rows.read(
+            lambda db: db.execute(NUMBERS_OF_MODEL, key).fetchall()
+        ):
+            found.setdefault(name, []).append((version, bool(is_latest)))
+        return found
 
     def deferred_versions(self, ref: DataRef) -> list[int]:
         """Return a name's versions that wait for the commit of their group."""

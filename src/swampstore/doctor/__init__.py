@@ -23,8 +23,8 @@ from swampstore.artifacts.claims import DEFAULT_AGE
 from swampstore.artifacts.recovery import sweep
 from swampstore.config import Config
 from swampstore.doctor import checks
-from swampstore.doctor.catalog import Comparison, Known, look_at_catalog, set_catalog_aside
-from swampstore.doctor.data import ContentChecks, DataWalk, NameHealth, examine_name, repoint
+from swampstore.doctor.catalog import Comparison, look_at_catalog, set_catalog_aside
+from swampstore.doctor.data import ContentChecks, DataWalk, Walked, examine_name, repoint
 from swampstore.doctor.findings import Check, Completeness, Finding, Problems, Report
 from swampstore.doctor.namespaces import local_only_files, migration, misplaced_files
 from swampstore.errors import SwampstoreError
@@ -217,29 +217,30 @@ class _Examination:
     def _look_at_data(self, comparison: Comparison) -> None:
         before = self._repo.clock().timestamp() - DEFAULT_AGE
         prefix = self._repo.config.key_prefix
-        for ref in DataWalk(self._tree, before, self._complain).names():
+        for walked in DataWalk(self._tree, before, self._complain).names():
+            ref = walked.ref
             if reason := why_no_key(f"{prefix}{ref.file_rel(1, METADATA)}"):
                 self._complain(checks.NAMES, f"{escaped(ref)}: {reason}")
-            self._look_at_name(ref, comparison)
+            self._look_at_name(walked, comparison)
         for ref in comparison.candidates_for_excess():
             with self._held(ref):
                 comparison.add_excess(ref)
 
-    def _look_at_name(self, ref: DataRef, comparison: Comparison) -> None:
-        health, known = self._see(ref, comparison)
+    def _look_at_name(self, walked: Walked, comparison: Comparison) -> None:
+        ref = walked.ref
+        health = examine_name(self._tree, ref, has_remote=self._has_remote, walked=walked)
+        known = comparison.known(ref)
         if health.problems or (known and not known.agrees_with(health)):
             # It may have been looked at in the middle of a change. Now nobody makes one.
             with self._held(ref):
-                health, known = self._see(ref, comparison)
+                health = examine_name(self._tree, ref, has_remote=self._has_remote)
+                known = comparison.known(ref, anew=True)
         comparison.add(ref, health, known)
         if self.contents:
             self.contents.look_at(ref, health.versions)
         for check, detail in health.problems:
             repaired = self._repair and check is checks.MARKERS and self._repoint(ref)
             self._problems[check].add(detail, repaired=repaired)
-
-    def _see(self, ref: DataRef, comparison: Comparison) -> tuple[NameHealth, Known | None]:
-        return examine_name(self._tree, ref, has_remote=self._has_remote), comparison.known(ref)
 
     @contextlib.contextmanager
     def _held(self, ref: DataRef) -> Iterator[None]:

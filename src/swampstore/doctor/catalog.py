@@ -16,7 +16,7 @@ from swampstore.doctor.findings import Completeness, Finding, Problems
 from swampstore.files import Tree
 from swampstore.files.sqlite_file import set_aside, view_sqlite
 from swampstore.formats import refuse_newer
-from swampstore.layout import METADATA, DataRef
+from swampstore.layout import METADATA, DataRef, ModelRef
 
 T = TypeVar("T")
 _CHECK = "catalog"
@@ -103,13 +103,25 @@ class Comparison:
         self.completeness = Completeness()
         self._tree = tree
         self._catalog = catalog
+        # What was said of the model that was asked for last: names come model by model.
+        self._model: ModelRef | None = None
+        self._of_model: dict[str, list[tuple[int, bool]]] = {}
 
-    def known(self, ref: DataRef) -> Known | None:
-        """Return what the catalog says of a name, None without a catalog."""
+    def known(self, ref: DataRef, *, anew: bool = False) -> Known | None:
+        """Return what the catalog says of a name, None without a catalog.
+
+        It may be what was said when the first name of the model was asked for, unless `anew`.
+        """
         if self._catalog is None:
             return None
-        row = self._catalog.latest(ref)
-        return Known(self._catalog.version_numbers(ref), row.version if row else 0)
+        if anew:
+            row = self._catalog.latest(ref)
+            return Known(self._catalog.version_numbers(ref), row.version if row else 0)
+        if self._model != ref.model:
+            self._model, self._of_model = ref.model, self._catalog.numbers_of(ref.model)
+        found = self._of_model.get(ref.name, [])
+        latest = max((version for version, is_latest in found if is_latest), default=0)
+        return Known([version for version, _ in found], latest)
 
     def add(self, ref: DataRef, health: NameHealth, known: Known | None) -> None:
         """Count one name that was found on disk."""
@@ -132,7 +144,7 @@ class Comparison:
 
     def add_excess(self, ref: DataRef) -> None:
         """Count a name of the catalog if nothing of it is on disk."""
-        known = self.known(ref)
+        known = self.known(ref, anew=True)
         if known is None or not known.versions or self._is_on_disk(ref):
             return
         tally = self.completeness.of(ref.model.type)

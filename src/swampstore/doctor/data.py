@@ -52,14 +52,30 @@ class NameHealth(NamedTuple):
     problems: list[tuple[Check, str]]
 
 
-def examine_name(tree: Tree, ref: DataRef, *, has_remote: bool = False) -> NameHealth:
+class Walked(NamedTuple):
+    """A data name that a walk came by: the numbers in its directory, and which are deferred."""
+
+    ref: DataRef
+    numbers: list[int]
+    deferred: frozenset[int]
+
+
+def examine_name(
+    tree: Tree, ref: DataRef, *, has_remote: bool = False, walked: Walked | None = None
+) -> NameHealth:
     """Look at every version of a name; content is measured, not read.
 
-    With a remote, content that is not here is there, and comes when somebody reads it.
+    With a remote, content that is not here is there, and comes when somebody reads it. What a
+    walk has just seen is not looked at again.
     """
+    if walked is None:
+        numbers = on_disk.version_numbers(tree, ref)
+        deferred = frozenset(one for one in numbers if on_disk.is_deferred(tree, ref, one))
+    else:
+        _, numbers, deferred = walked
     readable, committed, unreadable = [], [], []
     problems: list[tuple[Check, str]] = []
-    for version in on_disk.version_numbers(tree, ref):
+    for version in numbers:
         try:
             metadata = on_disk.read_metadata(tree, ref, version)
         except MetadataError as error:
@@ -69,7 +85,7 @@ def examine_name(tree: Tree, ref: DataRef, *, has_remote: bool = False) -> NameH
         if metadata is None:
             continue
         readable.append(version)
-        if not on_disk.is_deferred(tree, ref, version):
+        if version not in deferred:
             committed.append(version)
         problems += _content_problems(tree, ref, metadata, has_remote=has_remote)
     newest = latest_of(committed)
@@ -136,32 +152,39 @@ class DataWalk:
         self._tree = tree
         self._before = before
         self._complain = complain
+        self._has_tiers = tree.base != tree.local
 
-    def names(self) -> Iterator[DataRef]:
+    def names(self) -> Iterator[Walked]:
         """Yield every data name; what is wrong around them is complained about on the way."""
-        yield from self._visit(())
+        yield from self._visit((), self._list("data"))
 
-    def _visit(self, parts: tuple[str, ...]) -> Iterator[DataRef]:
+    def _visit(self, parts: tuple[str, ...], found: _Listing) -> Iterator[Walked]:
         rel = "/".join(("data", *parts))
-        found = self._list(rel)
-        versions = [name for name in found.directories if self._is_version(parts, rel, name)]
-        if versions:
+        numbers, deferred, others = [], set(), []
+        for child in found.directories:
+            version = parse_version(child) if len(parts) >= 3 else None
+            inside = None if version is None else self._list(f"{rel}/{child}")
+            # `207333/` may as well be a numeric data name, or a claim.
+            if version is None or inside is None or not self._is_version(f"{rel}/{child}", inside):
+                others.append((child, inside))
+                continue
+            numbers.append(version)
+            if DEFERRED in inside.files:
+                deferred.add(version)
+            self._check_version(f"{rel}/{child}", (*parts, child), inside)
+        if numbers:
             self._check_name(rel, found)
-            yield ref_of(rel)
-            for version in versions:
-                self._check_version(f"{rel}/{version}", (*parts, version))
+            claims = (parse_version(child) for child, inside in others if inside is not None)
+            every = sorted([*numbers, *(number for number in claims if number is not None)])
+            yield Walked(ref_of(rel), every, frozenset(deferred))
         else:
             self._check_branch(rel, parts, found)
         if len(parts) < _MAX_DEPTH:
-            for child in found.directories:
-                if child not in versions:
-                    yield from self._visit((*parts, child))
+            for child, inside in others:
+                yield from self._visit((*parts, child), inside or self._list(f"{rel}/{child}"))
 
-    def _is_version(self, parts: tuple[str, ...], rel: str, name: str) -> bool:
-        """Whether a child is a finalised version: `207333/` may as well be a numeric data name."""
-        if len(parts) < 3 or parse_version(name) is None:
-            return False
-        return os.path.lexists(self._tree.path(f"{rel}/{name}/{METADATA}"))
+    def _is_version(self, rel: str, found: _Listing) -> bool:
+        return METADATA in found.files or os.path.lexists(self._tree.path(f"{rel}/{METADATA}"))
 
     def _check_name(self, rel: str, found: _Listing) -> None:
         if LATEST in found.directories:
@@ -169,8 +192,7 @@ class DataWalk:
         for name in sorted(found.files - {LATEST}):
             self._stranger(f"{rel}/{name}", "is a file between versions")
 
-    def _check_version(self, rel: str, parts: tuple[str, ...]) -> None:
-        found = self._list(rel)
+    def _check_version(self, rel: str, parts: tuple[str, ...], found: _Listing) -> None:
         for name in found.directories:
             self._stranger(f"{rel}/{name}", "is a directory within a version")
         if DEFERRED in found.files:
@@ -209,7 +231,8 @@ class DataWalk:
                             directories.add(entry.name)
                         elif not is_internal(f"{rel}/{entry.name}") or entry.name == DEFERRED:
                             files.add(entry.name)
-                            self._check_tier(f"{rel}/{entry.name}", entry.path)
+                            if self._has_tiers:
+                                self._check_tier(f"{rel}/{entry.name}", entry.path)
             except FileNotFoundError:
                 continue
             except OSError as error:

@@ -60,12 +60,20 @@ def read_file(path: str) -> bytes | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return read_to_end(fd)
+
+
+def read_to_end(fd: int) -> bytes:
+    """Return all that an open file has, and close it."""
     try:
-        data = part = os.read(fd, _PIECE)
-        while len(part) == _PIECE:  # a short read of a file is its end
+        part = os.read(fd, _PIECE)
+        if len(part) < _PIECE:  # a short read of a file is its end
+            return part
+        parts = [part]
+        while len(part) == _PIECE:
             part = os.read(fd, _PIECE)
-            data += part
-        return data
+            parts.append(part)
+        return b"".join(parts)
     finally:
         os.close(fd)
 

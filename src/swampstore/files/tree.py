@@ -105,6 +105,27 @@ class Tree:
         _check_no_way_out(path, path.removesuffix(f"/{rel}"))
         return path
 
+    def open_inside(self, rel: str) -> int:
+        """Open a file for reading as `check_inside` allows it; raise OSError if it is not there.
+
+        What was opened is asked where it is, which costs a sixth of a look at each directory on
+        the way. Only where that cannot be told, or is another place, is the way looked at.
+        """
+        path = self.path(rel)
+        try:
+            # Nothing that is no file can make the opening wait.
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            self.check_inside(rel)
+            raise
+        try:
+            if _place_of(fd) != path:
+                self.check_inside(rel)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
     @contextlib.contextmanager
     def changing(self, rel: str) -> Iterator[Change]:
         """Announce that `rel` (or something below it) is about to change, then allow it."""
@@ -413,6 +434,14 @@ class Reception:
         """Remove a directory if nothing is in it."""
         with contextlib.suppress(OSError):
             os.rmdir(self._path(rel))
+
+
+def _place_of(fd: int) -> str:
+    """Return the path of an open file without any link in it; empty where nobody tells."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
 
 
 def _check_no_way_out(path: str, root: str) -> None:

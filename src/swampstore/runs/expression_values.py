@@ -14,6 +14,7 @@ from swampstore.catalog.query.evaluate import (
     EVALUATION_ERRORS,
     LIBRARY_FUNCTIONS,
     LibraryRenderer,
+    library,
 )
 from swampstore.catalog.query.fields import TYPE_NAMES, free_names, suggestion
 from swampstore.catalog.query.syntax import OPTIONAL
@@ -123,9 +124,6 @@ class Evaluation:
     # The library -----------------------------------------------------------------------------
 
     def _execute(self, expr: Expr, source: str) -> Any:
-        import cel
-        from cel import stdlib
-
         failures: list[Exception] = []
 
         def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,10 +137,12 @@ class Evaluation:
 
             return call
 
+        library()
+        extensions = library("cel.stdlib").EXTENSIONS
         known: dict[str, Callable[..., Any]] = {
             name: guarded(function)
             for extension in _EXTENSIONS
-            for name, function in stdlib.EXTENSIONS.get(extension, {}).items()
+            for name, function in extensions.get(extension, {}).items()
             if "." not in name
         }
         known |= LIBRARY_FUNCTIONS
@@ -151,7 +151,7 @@ class Evaluation:
         known |= {"optional_present": _present, "optional_get": lambda found: (found or [None])[0]}
         known["data_call"] = guarded(self._call_data)
         try:
-            program = cel.compile(_ScopeRenderer().render(expr))
+            program = library().compile(_ScopeRenderer().render(expr))
             names = {ident.name for ident in free_names(expr)} & self._roots.keys()
             used = {name: known[name] for name in program.functions() if name in known}
             value = program.execute({**used, **{name: self._roots[name]() for name in names}})
