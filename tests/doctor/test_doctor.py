@@ -595,7 +595,7 @@ def test_a_name_that_is_being_changed_is_looked_at_again(
     look = doctor_data.examine_name
     looks: list[DataRef] = []
 
-    def look_in_between(tree: Any, ref: DataRef, **options: bool) -> Any:
+    def look_in_between(tree: Any, ref: DataRef, **options: Any) -> Any:
         looks.append(ref)
         first = ref == STATE and looks.count(STATE) == 1
         (data / "latest").write_text("2" if first else "3")

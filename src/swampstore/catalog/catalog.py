@@ -39,8 +39,9 @@ VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version =
 VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
 ROWS_OF_NAME = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC"
 VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
-NUMBERS_OF_MODEL = (
-    f"SELECT data_name, version, is_latest FROM catalog WHERE {_MODEL} ORDER BY data_name, version"
+NUMBERS_FROM = (
+    f"SELECT data_name, version, is_latest FROM catalog WHERE {_MODEL} AND data_name >= ?"
+    " ORDER BY data_name, version LIMIT ?"
 )
 DEFERRED_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} AND deferred = 1"
 NAMES_OF_MODEL = (
@@ -291,15 +292,22 @@ class Catalog(Ledger):
         key = self._key(ref)
         return self.rows.read(lambda db: [found for (found,) in db.execute(VERSION_NUMBERS, key)])
 
-    def numbers_of(self, model: ModelRef) -> dict[str, list[tuple[int, bool]]]:
-        """Return each name's versions, ascending, and whether they are flagged as the latest."""
+    def numbers_from(self, ref: DataRef) -> tuple[dict[str, list[tuple[int, bool]]], str | None]:
+        """Return versions, ascending, and whether they are flagged as the latest, of some names.
+
+        They are those of a model from this name on, in order, and before the other name that is
+        returned: None if there are no more.
+        """
         found: dict[str, list[tuple[int, bool]]] = {}
-        key = (self.namespace, model.type, model.id)
-        for name, version, is_latest in self.rows.read(
-            lambda db: db.execute(NUMBERS_OF_MODEL, key).fetchall()
-        ):
+        key = (*self._key(ref), _PAGE)
+        rows = self.rows.read(lambda db: db.execute(NUMBERS_FROM, key).fetchall())
+        for name, version, is_latest in rows:
             found.setdefault(name, []).append((version, bool(is_latest)))
-        return found
+        if len(rows) < _PAGE:
+            return found, None
+        # The last one may go on, and is whole only in a page of its own.
+        last, _ = found.popitem()
+        return found, last
 
     def deferred_versions(self, ref: DataRef) -> list[int]:
         """Return a name's versions that wait for the commit of their group."""

@@ -16,7 +16,7 @@ from swampstore.doctor.findings import Completeness, Finding, Problems
 from swampstore.files import Tree
 from swampstore.files.sqlite_file import set_aside, view_sqlite
 from swampstore.formats import refuse_newer
-from swampstore.layout import METADATA, DataRef, ModelRef
+from swampstore.layout import METADATA, DataRef
 
 T = TypeVar("T")
 _CHECK = "catalog"
@@ -103,25 +103,36 @@ class Comparison:
         self.completeness = Completeness()
         self._tree = tree
         self._catalog = catalog
-        # What was said of the model that was asked for last: names come model by model.
-        self._model: ModelRef | None = None
-        self._of_model: dict[str, list[tuple[int, bool]]] = {}
+        # What was said of a name and of those that follow it up to another one: nearly always
+        # they are asked for in that order.
+        self._from: DataRef | None = None
+        self._to: str | None = None
+        self._page: dict[str, list[tuple[int, bool]]] = {}
 
     def known(self, ref: DataRef, *, anew: bool = False) -> Known | None:
         """Return what the catalog says of a name, None without a catalog.
 
-        It may be what was said when the first name of the model was asked for, unless `anew`.
+        It may be what was said when a name before it was asked for, unless `anew`.
         """
         if self._catalog is None:
             return None
-        if anew:
+        if not anew and not self._is_in_page(ref):
+            self._page, self._to = self._catalog.numbers_from(ref)
+            self._from = ref
+        if anew or not self._is_in_page(ref):
             row = self._catalog.latest(ref)
             return Known(self._catalog.version_numbers(ref), row.version if row else 0)
-        if self._model != ref.model:
-            self._model, self._of_model = ref.model, self._catalog.numbers_of(ref.model)
-        found = self._of_model.get(ref.name, [])
+        found = self._page.get(ref.name, [])
         latest = max((version for version, is_latest in found if is_latest), default=0)
         return Known([version for version, _ in found], latest)
+
+    def _is_in_page(self, ref: DataRef) -> bool:
+        return (
+            self._from is not None
+            and self._from.model == ref.model
+            and self._from.name <= ref.name
+            and (self._to is None or ref.name < self._to)
+        )
 
     def add(self, ref: DataRef, health: NameHealth, known: Known | None) -> None:
         """Count one name that was found on disk."""
