@@ -228,6 +228,13 @@ class Oracle:
             and (not place or (self.versions[id_].model, self.versions[id_].name) == place)
         }
 
+    def made_there(
+        self, ids: Iterable[str], place: tuple[str, str], by: Container[int]
+    ) -> set[str]:
+        """Return those of the versions that are of a model and name, and made by one of these."""
+        known = ((id_, self.versions[id_]) for id_ in ids)
+        return {id_ for id_, one in known if (one.model, one.name) == place and one.maker in by}
+
     def doubt_deletions(
         self, machine: int | None, certain: Container[str] = (), *, held: Iterable[str] = ()
     ) -> None:

@@ -27,6 +27,8 @@ KEEP = 4
 class Fleet(Protocol):
     """What steps need of the whole."""
 
+    machines: list[Machine]
+
     @property
     def places(self) -> Places: ...
 
@@ -42,6 +44,10 @@ class Tell:
 
     def versions(self, model: str, name: str) -> list[Found]:
         return look_at(self.repo, model, name, contents=False)
+
+    def beside(self) -> set[int]:
+        """Return who uses the cache of this machine, itself included."""
+        return {one.number for one in self.fleet.machines if one.home == self.machine.home}
 
 
 # Work ------------------------------------------------------------------------------------------
@@ -125,8 +131,14 @@ def delete_all(tell: Tell, args: Args) -> None:
     # Who deletes a name may mean the versions that were removed by hand before, or not.
     removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
     tell.oracle.deleting([*found, *removed], tell.machine.number)
-    tell.repo.artifacts.delete(args["model"], args["name"])
+    before = set(tell.oracle.versions)
+    done = tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found, tell.machine.number)
+    if done.versions > len(found):
+        # It says that there were more: what others have saved into the same cache while it waited.
+        new = tell.oracle.versions.keys() - before
+        place, by = (args["model"], args["name"]), tell.beside()
+        tell.oracle.deleting(tell.oracle.made_there(new, place, by), tell.machine.number)
 
 
 def rename(tell: Tell, args: Args) -> None:

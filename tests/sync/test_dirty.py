@@ -766,6 +766,17 @@ def test_a_push_of_some_paths_keeps_the_others_that_only_the_sidecar_has_left(
     assert seen(cache) == ({"b"}, False)
 
 
+def test_what_only_the_sidecar_has_left_stays_a_removal_when_it_is_written_again(
+    tracker: DirtyTracker, cache: Path
+) -> None:
+    tracker.mark("a")
+    (cache / JOURNAL).unlink()
+    assert tracker.peek().removals == {"a"}
+    tracker.mark_written("a")
+    assert tracker.peek().removals == {"a"}
+    assert open_tracker(cache).peek().removals == {"a"}
+
+
 def test_everything_can_be_marked_after_the_journal_was_removed(cache: Path) -> None:
     tracker = DirtyTracker(str(cache))
     for number in range(201):

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,20 @@ def test_what_the_remote_removed_goes_with_its_directories_and_rows(
     assert not path_of(repo, STATE).exists()
     assert repo.latest(MODEL, "state", default=None) is None
     assert announced == []
+
+
+def test_what_a_killed_writer_left_beside_a_version_goes_with_it_and_blocks_no_other(
+    repo: Repo, staged: Staged, installer: ArtifactInstaller
+) -> None:
+    metadata, _ = staged.version(STATE, 1, b"one")
+    installer.install([metadata, staged.latest(STATE, 1)])
+    left = path_of(repo, f"{STATE}/1/.{uuid.uuid4()}.tmp")
+    left.write_bytes(b"half of new metadata")
+    gone = [staged.arrival(rel, None) for rel in (metadata.rel, f"{STATE}/latest")]
+    installer.install(gone)
+    assert not path_of(repo, STATE).exists()
+    installer.install([*staged.version(STATE, 1, b"another"), staged.latest(STATE, 1)])
+    assert repo.latest(MODEL, "state").bytes() == b"another"
 
 
 def test_content_without_metadata_that_the_remote_removed_leaves_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +14,7 @@ from swampstore.files.disk import (
     disk_errors,
     read_file,
     remove_all,
+    remove_old_temps,
     replacing,
     sync_dir,
     temp_beside,
@@ -424,6 +426,10 @@ class Reception:
         """Remove a file; it may be gone already."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path(rel))
+
+    def remove_temps(self, rel: str) -> None:
+        """Remove what interrupted writes left in a directory; nobody writes there now."""
+        remove_old_temps(self._path(rel), math.inf)
 
     def discard_claim(self, rel: str) -> None:
         """Remove a claimed directory whose owner is dead, in every tier."""

@@ -32,6 +32,18 @@ class IndexMovedError(SyncError):
         self.rels = rels
 
 
+class MadeAnewError(SyncError):
+    """The remote is not the one that the base is of: nothing may be concluded from either."""
+
+    code = "made_anew"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the remote was emptied or made anew while it was in use",
+            hint="Sync again: everything here counts as new then, and nothing as deleted.",
+        )
+
+
 class SyncTimeoutError(SyncError, TimeoutError):
     """The time given for a sync is over; what was done is kept, the rest waits."""
 

@@ -266,6 +266,11 @@ class RemoteIndex:
         version = version_of(snapshot.version)
         return version.view(self._context, snapshot, {*partitions}, {*additions}, rels=rels)
 
+    @property
+    def is_made_anew(self) -> bool:
+        """Whether any look found that the remote is not the one that the base is of."""
+        return self._watch.is_another
+
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.
 

@@ -111,6 +111,8 @@ _FIRST = "0"
 MONOLITH_ETAG = "monolith_etag"
 MONOLITH_CHECKED = "monolith_checked"
 FOREIGN_WRITER = "foreign_writer"
+# The remote was made anew: it is not the one that the base is of. Until the base starts over.
+MADE_ANEW = "made_anew"
 LEFT_OUT = "left_out"  # somebody left entries out of the index that nobody deleted
 
 # What is recorded instead of a shard's ETag when there is none that the base agrees with. Every

@@ -153,7 +153,7 @@ class MonolithCommit:
                 if found.is_guess:
                     raise index_moved("somebody else is healing the index", change.rels) from None
                 found = self._copy.fetch()
-                if onto.version != 1 or found.doc is None:
+                if onto.version != 1 or found.doc is None or self._watch.is_another:
                     raise index_moved("the remote has another index now", change.rels) from None
                 change.check(found.doc.entries)
                 self._look_again(change.upserts.keys())

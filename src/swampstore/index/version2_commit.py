@@ -180,8 +180,8 @@ class ShardCommit:
                 return ShardsCommitted(snapshot, onto, before, _etags(shards), own)
             untold = numbers
             onto = self._watch.look_again()
-            if onto.version != 2:
-                raise index_moved("the remote is no longer of version 2", change.rels)
+            if onto.version != 2 or self._watch.is_another:
+                raise index_moved("the remote has another index now", change.rels)
             seen |= _committed_after_all(view, seen, onto)
             # A shard that was not there may have come and gone, and objects with it.
             self._look_again(

@@ -21,8 +21,10 @@ from swampstore.index.format import Meta, decode_meta, encode_meta
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery
 from swampstore.index.state import (
+    COMMIT_SEQ,
     FOREIGN_WRITER,
     INDEX_VERSION,
+    MADE_ANEW,
     META,
     META_ETAG,
     META_TOKEN,
@@ -61,13 +63,16 @@ class Watch:
         self._base = base
         self._clock = clock
         self._agreements = Agreements(base)
-        # Whether the remote has another origin than what the base holds: it was made anew.
-        self.is_another = False
         # What a probe was told, for the look that follows it.
         self._answer: _Answer | None = None
         self._monolith: ObjectInfo | None = None
         # When the `_meta.json` that the base remembers was last said to be the current one.
         self._confirmed: tuple[str, float] | None = None
+
+    @property
+    def is_another(self) -> bool:
+        """Whether any look found that the remote is not the one that the base is of."""
+        return self._base.fact(MADE_ANEW) is not None
 
     # Nothing to do? ----------------------------------------------------------------------------
 
@@ -212,27 +217,32 @@ class Watch:
         meta = _decode(data)
         if meta is None:
             return self._without_meta(info.etag, info.token)
-        text = data.decode()
-        self._compare_origin(meta.origin)
+        snapshot = MetaSnapshot(meta.version, meta, data.decode(), info.etag, info.token)
         stale = version_of(meta.version).stale_facts
-        self._base.apply(facts=meta_facts(self._base, meta, text, info.etag, info.token, stale))
-        return MetaSnapshot(meta.version, meta, text, info.etag, info.token)
+        facts = meta_facts(self._base, meta, data.decode(), info.etag, info.token, stale)
+        self._base.apply(facts=facts | self._anew(snapshot))
+        return snapshot
 
     def _without_meta(self, etag: str | None, token: str | None) -> MetaSnapshot:
         """Forget that the last `_meta.json` is there, but not what it said; see what else is."""
         if self._base.fact(META_ETAG) is not None:
             self._base.apply(facts=dict.fromkeys((META_ETAG, META_TOKEN)))
         snapshot = self._recovery.without_meta(etag, token)
+        self._base.apply(facts=self._anew(snapshot))
         if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
             self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
         if snapshot.origin is not None:
-            self._compare_origin(snapshot.origin)
             self._base.apply(facts=origin_fact(self._base, snapshot.origin))
         return snapshot
 
-    def _compare_origin(self, origin: str | None) -> None:
-        known = self._base.fact(ORIGIN)
-        self.is_another = None not in (origin, known) and origin != known
+    def _anew(self, snapshot: MetaSnapshot) -> dict[str, str | None]:
+        """Return the fact that the remote is not the one it was, if that is so.
+
+        It is remembered together with what was seen: by that alone nobody could tell any more.
+        """
+        before = self._base.facts(INDEX_VERSION, COMMIT_SEQ, ORIGIN)
+        is_another = not snapshot.exists or snapshot.state.is_another(*before)
+        return {MADE_ANEW: "1"} if is_another and not self._base.is_empty() else {}
 
 
 def _decode(data: bytes) -> Meta | None:

@@ -16,7 +16,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors, replacing
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
-from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import conflict_copy, is_marker, unit_of, version_file
 from swampstore.index.results import Conflict
 from swampstore.index.state import View
@@ -104,7 +104,6 @@ class Conflicts:
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
             prepared.uploaded.pop(rel, None)
-        self._context.index.read_again({partition_of(rel) for rel in moved})
         again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)

@@ -266,9 +266,18 @@ class DirtyTracker:
         return self._sidecar.read()
 
     def _refresh_journal(self) -> None:
+        """Take in what others wrote; if somebody removed the journal, the sidecar tells its marks.
+
+        What is written next keeps them, with the removals that they may be: else a later mark of
+        the same path would say that nothing was removed there.
+        """
         self._journal.refresh()
-        # The sidecar relies on a journal, and there is none: somebody removed it.
-        if not self._journal.exists and self._sidecar.read().has_overflowed:
+        state = SidecarState() if self._journal.exists else self._sidecar.read()
+        if state.chain is None:
+            return
+        for record in self._marks_in(state):
+            self._journal.marks.add(record)
+        if state.has_overflowed:
             self._journal.distrust()
 
     # Locking -------------------------------------------------------------------------------

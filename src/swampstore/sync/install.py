@@ -165,6 +165,9 @@ class NameArrivals:
         return metadata._replace(staged=self._tree.shared_path(mark))
 
     def _remove(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> None:
+        if any(map(_is_metadata, arrivals)):
+            # In a directory that stays for their sake, another version would find no place.
+            reception.remove_temps(self.ref.version_rel(version))
         if len(arrivals) > 1:
             # Else what is left by somebody who is killed in between would pass for a claim.
             reception.mark(self.ref.file_rel(version, LANDING))

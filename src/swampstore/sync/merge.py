@@ -13,6 +13,7 @@ from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.index.format import Entry
+from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
@@ -98,6 +99,25 @@ def remote_changed(known: Known | None, entry: Entry | None) -> bool:
     return (known.size, known.modified) != (entry.size, entry.last_modified)
 
 
+def is_as_known(context: SyncContext, known: Known, entry: Entry) -> bool:
+    """Whether the index names what the base knows; where it does not tell, the object does."""
+    if not remote_changed(known, entry):
+        return True
+    if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
+        return False
+    return remote_sha256(context, known.rel) == known.sha256
+
+
+def recognised(context: SyncContext, known: Known, entry: Entry | None) -> Entry | None:
+    """Return the entry of something that was deleted here, in the words of the base if it fits.
+
+    An index that others have made anew from the objects speaks of the same in other words.
+    """
+    if entry is None or not is_as_known(context, known, entry):
+        return entry
+    return Entry(known.size, known.modified, known.sha256)
+
+
 def decide(
     local: Local, local_sha256: str | None, known: Known | None, entry: Entry | None
 ) -> Decision:
@@ -171,15 +191,17 @@ def renumber(
     unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
-    context.installer.renumber(name_rel, moves)
-    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
     deleted = {one for one in moves if was_deleted(context, f"{name_rel}/{one}", removals)}
     gone = [
         known.rel
         for known in context.base.below(name_rel)
         if (found := version_file(known.rel)) and found.version in moves.keys() - deleted
     ]
+    # Before anything moves: whoever is killed then has still to fetch what is there instead.
+    context.index.read_again({partition_of(f"{name_rel}/{one}") for one in (LATEST, f"1/{RAW}")})
     context.base.apply(forgotten=gone)
+    context.installer.renumber(name_rel, moves)
+    told = ", ".join(f"{old} is {new} now" for old, new in sorted(moves.items()))
     if deleted.issuperset(clashing):
         return Conflict(
             name_rel, f"it was deleted here and saved again, under the next free number: {told}"

@@ -213,6 +213,8 @@ class PullPlanner:
             work.failures[rel] = error.message
             work.unfinished.add(token)
             return
+        if state.local is Local.DELETED and before is not None:
+            entry = merge.recognised(self._context, before, entry)
         decision = decide(state.local, state.sha256, before, entry)
         if decision is Decision.CONFLICT and entry is not None:
             decision = self._reconsider(rel, state, entry)

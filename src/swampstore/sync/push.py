@@ -19,6 +19,7 @@ from swampstore.index.changes import index_moved
 from swampstore.index.errors import (
     IncompleteSyncError,
     IndexMovedError,
+    MadeAnewError,
     SyncError,
 )
 from swampstore.index.partitions import Scope
@@ -245,6 +246,8 @@ class Push:
                 additions=partitions_of(changed),
                 rels=(*changed, *deleted),
             )
+            if self._context.index.is_made_anew:
+                raise MadeAnewError
             removals = removed_rels(self._context.names, prepared.snapshot)
             planner = Planner(self._context, view, self._began_ns, removals, stored)
             plan = planner.plan(changed, deleted)

@@ -93,7 +93,8 @@ class Planner:
             return None
 
     def _delete(self, rel: str, known: Known) -> None:
-        match decide(Local.DELETED, None, known, self._entry(rel)):
+        entry = merge.recognised(self._context, known, self._entry(rel))
+        match decide(Local.DELETED, None, known, entry):
             case Decision.DELETE_REMOTE:
                 self._plan.removals[rel] = known
             case Decision.FORGET:

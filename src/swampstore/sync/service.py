@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import to_iso
 from swampstore.files.signature import signature
-from swampstore.index.errors import SyncError, WrongNamespaceError
+from swampstore.index.errors import MadeAnewError, SyncError, WrongNamespaceError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
@@ -122,9 +122,16 @@ class SyncService:
             if not full and self._has_nothing_to_push():
                 return Pushed()
             self._check_migrated()
-            start_over_if_made_anew(self._context, recalling=not full)
-            push = self._push(scope, full=full, progress=progress, transport=transport)
-            return self._commit(push, push.prepare())
+
+            def work(*, recalling: bool) -> Pushed:
+                start_over_if_made_anew(self._context, recalling=recalling)
+                push = self._push(scope, full=full, progress=progress, transport=transport)
+                return self._commit(push, push.prepare())
+
+            try:
+                return work(recalling=not full)
+            except MadeAnewError:  # since it was last looked at
+                return work(recalling=False)
 
     def prepare_push(
         self,
@@ -157,7 +164,12 @@ class SyncService:
     ) -> Pushed:
         """Put what was prepared into the index as it is now, and settle the marks."""
         with self._alone(deadline):
-            return self._commit(self._push(prepared.scope, full=False, progress=progress), prepared)
+            push = self._push(prepared.scope, full=False, progress=progress)
+            try:
+                return self._commit(push, prepared)
+            except MadeAnewError:  # since that was prepared
+                start_over_if_made_anew(self._context)
+                return self._commit(push, push.prepare())
 
     def _commit(self, push: Push, prepared: PreparedPush) -> Pushed:
         if prepared.view is None:  # nothing that concerns others

@@ -155,13 +155,12 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     if _is_base_lost(context):
         context.tracker.mark(None)
     base = context.base
-    before = base.facts("index_version", "commit_seq", "origin")
     state = context.index.refresh(recalling=recalling)
     if not state.exists and not base.is_empty():
         context.tracker.mark(None)
         base.clear()
         return True
-    if state.is_another(*before) and not base.is_empty():
+    if context.index.is_made_anew:
         _start_over(context)
         return False
     learn_own_commits(context)
@@ -260,17 +259,8 @@ def _as_named(context: SyncContext, deleted: Collection[Known]) -> Iterator[Know
             continue
         if entry is None:
             yield known
-        elif _is_same(context, known, entry):
+        elif merge.is_as_known(context, known, entry):
             yield replace(known, modified=entry.last_modified)
-
-
-def _is_same(context: SyncContext, known: Known, entry: Entry) -> bool:
-    """Whether the index names what the base knows; where it does not tell, the object does."""
-    if not merge.remote_changed(known, entry):
-        return True
-    if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
-        return False
-    return merge.remote_sha256(context, known.rel) == known.sha256
 
 
 def _is_base_lost(context: SyncContext) -> bool:

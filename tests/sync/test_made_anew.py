@@ -1,0 +1,130 @@
+"""A remote that somebody emptied, and perhaps filled again, at moments when nobody looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from swampstore.index.base import Base
+from swampstore.layout import ModelRef
+from tests.support.broken_store import Killed
+from tests.support.old_client import OldPeer
+from tests.support.remotes import Remote
+from tests.support.sync_harness import Machine
+
+MODEL = ModelRef("aws/ec2", "i-1")
+Open = Callable[[str], Machine]
+
+
+def version(number: int, name: str = "state") -> dict[str, bytes]:
+    home = f"{MODEL.rel}/{name}"
+    return {
+        f"{home}/{number}/raw": b"content %d" % number,
+        f"{home}/{number}/metadata.yaml": b"version: %d\n" % number,
+        f"{home}/latest": b"%d" % number,
+    }
+
+
+def save(machine: Machine, files: dict[str, bytes]) -> None:
+    for rel, data in files.items():
+        machine.write(rel, data)
+
+
+@pytest.fixture
+def machine(memory_remote: Remote, tmp_path: Path) -> Iterator[Open]:
+    opened: list[Machine] = []
+
+    def open_machine(name: str) -> Machine:
+        opened.append(Machine(tmp_path / name, memory_remote.open()))
+        return opened[-1]
+
+    yield open_machine
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture(params=[1, 2], ids=["v1", "v2"])
+def pair(request: pytest.FixtureRequest, machine: Open) -> tuple[Machine, Machine]:
+    """Two machines that have the same, and have just been told that nothing has changed."""
+    here, there = machine("here"), machine("there")
+    if request.param == 2:
+        here.service.migrate_index()
+    for number in (1, 2, 3):
+        save(here, version(number))
+        here.push()
+    for one in (there, here, there, here):
+        one.pull()
+    return here, there
+
+
+def empty(machine: Machine) -> None:
+    for info in list(machine.store.list()):
+        machine.store.delete(info.key)
+
+
+def fill_as_others_do(machine: Machine) -> dict[str, bytes]:
+    """Let a client of another make begin anew, which gives its index no origin.
+
+    On version 1 that looks as if it had deleted all the rest, so nobody does it there.
+    """
+    if machine.base.fact("index_version") == "1":
+        return {}
+    peer, files = OldPeer(machine.store), version(1, "theirs")
+    peer.push_v1(files)
+    peer.migrate()
+    return files
+
+
+def assert_all_have(files: dict[str, bytes], *machines: Machine) -> None:
+    for one in machines * 3:
+        assert one.pull().deleted == 0
+        one.push()
+    for one in machines:
+        assert one.files() == files
+
+
+@pytest.mark.parametrize("is_filled", [False, True], ids=["empty", "filled"])
+def test_a_push_that_recalls_a_look_at_what_is_gone_by_now_takes_nothing_for_deleted(
+    pair: tuple[Machine, Machine], *, is_filled: bool
+) -> None:
+    here, there = pair
+    everything = here.files() | version(4)
+    empty(here)
+    if is_filled:
+        everything |= fill_as_others_do(there)
+    save(here, version(4))
+    here.push()
+    assert_all_have(everything, here, there)
+
+
+def test_a_push_between_whose_upload_and_commit_the_remote_is_made_anew_takes_nothing_for_deleted(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    save(here, version(4))
+    everything = here.files()
+    prepared = here.service.prepare_push()
+    empty(here)
+    everything |= fill_as_others_do(there)
+    here.service.commit_push(prepared)
+    assert_all_have(everything, here, there)
+
+
+def test_who_is_killed_between_noticing_and_starting_over_still_knows(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    everything = here.files()
+    empty(here)
+    everything |= fill_as_others_do(there)
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Base, "clear", killed)
+        with pytest.raises(Killed):
+            here.pull()
+    assert_all_have(everything, here, there)
