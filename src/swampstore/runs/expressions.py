@@ -22,9 +22,8 @@ from swampstore.vaults.references import EXPRESSION, Reference, is_literal, pars
 if TYPE_CHECKING:
     from swampstore.catalog.query.tree import Expr
     from swampstore.repo import Repo
-    from swampstore.runs.data_functions import DataFunctions
     from swampstore.runs.definitions import Definition
-    from swampstore.runs.expression_values import Evaluation
+    from swampstore.runs.expression_values import DataFunctions, Evaluation
     from swampstore.vaults.references import Resolver
 
 _OPENING = "${{"
@@ -108,7 +107,7 @@ class Scope:
                 "there is no data here", hint="Use data.* where something is run."
             )
         if self._data is None:
-            from swampstore.runs.data_functions import DataFunctions
+            from swampstore.runs.expression_values import DataFunctions
 
             self._data = DataFunctions(self._repo)
         return self._data.call(name, arguments)
