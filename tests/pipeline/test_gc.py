@@ -20,7 +20,7 @@ from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.path_kinds import unit_of
 from swampstore.pipeline.gc import Collection, gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
-from swampstore.pipeline.gc.here import plan_here
+from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.marks import MARKS
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.schemas import KEPT_FINDINGS, MARKER_FILE, VERSION_FILE

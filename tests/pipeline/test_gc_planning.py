@@ -216,7 +216,7 @@ def test_two_namespaces_are_collected_at_once(
 ) -> None:
     from swampstore.pipeline import gc as job
     from swampstore.pipeline.gc.candidates import Candidates, plan_places
-    from swampstore.pipeline.gc.here import plan_here
+    from swampstore.pipeline.gc.local_engine import plan_here
 
     fill(ana, "apps")
     fill(bob, "infra")

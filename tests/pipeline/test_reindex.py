@@ -18,7 +18,7 @@ from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex, write_shard
-from swampstore.pipeline.reindex.here import reindex_little
+from swampstore.pipeline.reindex.local_engine import reindex_little
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError

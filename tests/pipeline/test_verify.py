@@ -26,7 +26,7 @@ from swampstore.pipeline.evidence.rows import Total, paths_in, rows_in
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import Finding, Verified, kinds, verify
-from swampstore.pipeline.verify.here import verify_here
+from swampstore.pipeline.verify.local_engine import verify_here
 from swampstore.pipeline.verify.mending import (
     Action,
     Find,

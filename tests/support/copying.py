@@ -12,7 +12,7 @@ from swampstore.index.format import decode_entry
 from swampstore.pipeline import copy as job
 from swampstore.pipeline.copy import Commits
 from swampstore.pipeline.copy.comparison import Totals
-from swampstore.pipeline.copy.here import ComparisonHere
+from swampstore.pipeline.copy.local_engine import ComparisonHere
 from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copy.tasks import CopyTask, copy_units, units_of
 from swampstore.pipeline.index_writer import committer

@@ -13,7 +13,7 @@ from swampstore.index.path_kinds import version_file
 from swampstore.layout import DataRef, ref_of
 from swampstore.pipeline.gc import Collection
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
-from swampstore.pipeline.gc.here import plan_here
+from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.sweep import NameState, removal_of
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of

@@ -93,7 +93,7 @@ def copy(
     this source.
     """
     from swampstore.pipeline.copy import copy as copy_places
-    from swampstore.pipeline.evidence.here import is_little
+    from swampstore.pipeline.evidence.local_engine import is_little
 
     dry_run = bulk.dry_run
     places, settings = bulk.places(session), bulk.settings(session)

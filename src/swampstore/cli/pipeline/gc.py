@@ -99,7 +99,7 @@ def _collect(
     grace: timedelta,
     engine: Engine | None,
 ) -> Collected:
-    from swampstore.pipeline.evidence.here import is_little
+    from swampstore.pipeline.evidence.local_engine import is_little
     from swampstore.pipeline.gc import gc as collect
 
     settings = bulk.settings(session)

@@ -89,7 +89,7 @@ def verify(
 ) -> None:
     """Hash everything and compare it with the index; the exit status is 1 if something is wrong."""
     from swampstore.pipeline.verify import verify as verify_places
-    from swampstore.pipeline.verify.here import verify_little
+    from swampstore.pipeline.verify.local_engine import verify_little
 
     if bulk.dry_run and not repair:
         raise click.UsageError("--dry-run is about --repair; without it, nothing is changed")
@@ -199,7 +199,7 @@ def reindex(
 ) -> None:
     """Make the index of a remote anew from what is stored there."""
     from swampstore.pipeline.reindex import reindex as reindex_places
-    from swampstore.pipeline.reindex.here import reindex_little
+    from swampstore.pipeline.reindex.local_engine import reindex_little
 
     places, settings = bulk.places(session), bulk.settings(session)
     chosen: dict[str, Any] = {

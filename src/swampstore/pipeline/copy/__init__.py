@@ -32,7 +32,7 @@ from swampstore.pipeline.copy.comparison import (
     claim_namespace,
     ends_of,
 )
-from swampstore.pipeline.copy.here import ComparisonHere
+from swampstore.pipeline.copy.local_engine import ComparisonHere
 from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     DAMAGED,

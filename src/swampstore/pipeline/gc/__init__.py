@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.results import Progress, Step, no_progress
 from swampstore.pipeline.gc.candidates import Candidate, plan_places
-from swampstore.pipeline.gc.here import plan_here
+from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.marks import (
     Marked,
     Marks,

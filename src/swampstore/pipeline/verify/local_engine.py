@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ValidationError
 from swampstore.pipeline.evidence.gathering import Claims, IndexState, Places, survey
-from swampstore.pipeline.evidence.here import (
+from swampstore.pipeline.evidence.local_engine import (
     TooMuchError,
     check_affordable,
     done_here,
