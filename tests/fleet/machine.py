@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-import zlib
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.files import disk_errors
+from swampstore.layout import MARKER
 from swampstore.marker import read_marker, update_marker
 from swampstore.sync.unmigrated import unmigrated_subdirs
 from tests.fleet.oracle import Found, look
@@ -50,8 +52,8 @@ class Machine:
             "SWAMPSTORE_FSYNC": "0",
             "USER": self.name,
         }
-        template = _template(directory.parent, settings)
-        shutil.copytree(template, directory / "repo")
+        os.makedirs(directory / "repo" / ".swamp" / "data")
+        (directory / "repo" / MARKER).write_bytes(_marker(tuple(sorted(settings.items()))))
         self.place = Place.of(settings)
 
     @property
@@ -127,19 +129,12 @@ class Machine:
         self.actor.is_dead = False
         self.actor.pid += 1
 
-    def remove(self) -> None:
-        shutil.rmtree(self.directory, ignore_errors=True)
 
-
-def _template(directory: Path, settings: Mapping[str, Any]) -> Path:
-    """Return a repository with these settings, to be copied."""
-    number = zlib.crc32(repr(sorted(settings.items())).encode())
-    path = directory / f"template-{number}"
-    if not path.exists():
+@lru_cache(maxsize=64)
+def _marker(settings: tuple[tuple[str, Any], ...]) -> bytes:
+    """Return the marker of a new repository with these settings."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "repo"
         init_repo(path).close()
         update_marker(str(path), {"repoId": REPO_ID, "datastore": dict(settings)})
-        for name in os.listdir(path / ".swamp"):
-            if name.startswith("swampstore."):
-                found = path / ".swamp" / name
-                shutil.rmtree(found) if found.is_dir() else found.unlink()
-    return path
+        return (path / MARKER).read_bytes()

@@ -26,6 +26,8 @@ class Figures:
     damages: int = 0
     rests: int = 0
     seconds: float = 0.0
+    # Of the processor, for the runs alone: neither for shrinking nor while others were at work.
+    processor: float = 0.0
     faults: Counter[str] = field(default_factory=Counter)
     endings: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
@@ -36,12 +38,13 @@ class Figures:
         self.kills += result.kills
         self.damages += result.damages
         self.rests += result.rests
+        self.processor += result.processor
         self.faults += result.faults
         for ending, number in result.endings.items():
             self.endings[ending.rpartition(" ")[2]] += number
 
     def merge(self, other: Figures) -> None:
-        for name in ("runs", "steps", "kills", "damages", "rests"):
+        for name in ("runs", "steps", "kills", "damages", "rests", "processor"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.faults += other.faults
         self.endings += other.endings
@@ -50,12 +53,13 @@ class Figures:
     def __str__(self) -> str:
         faults = ", ".join(f"{number} {kind}" for kind, number in sorted(self.faults.items()))
         endings = ", ".join(f"{number} {kind}" for kind, number in sorted(self.endings.items()))
-        rate = self.steps / self.seconds if self.seconds else 0.0
+        rate = self.steps / self.processor if self.processor else 0.0
         return (
             f"{self.steps} steps in {self.runs} runs ({endings}); {self.rests} rests checked;\n"
             f"{self.kills} kills; {sum(self.faults.values())} faults ({faults});"
             f" {self.damages} damages;\n"
-            f"{len(self.violations)} violations; {self.seconds:.0f} s, {rate:.0f} steps a second"
+            f"{len(self.violations)} violations; {self.seconds:.0f} s,"
+            f" {rate:.0f} steps a second of processor time"
         )
 
 

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,13 +27,15 @@ from swampstore.stores import probe
 from swampstore.stores.probe import Finding, ProbeReport
 from tests.fleet.bucket import BUCKETS, FleetStore
 from tests.fleet.memoised import remember_what_was_read
-from tests.fleet.world import REPO_ID, Actor, Heart, current
+from tests.fleet.world import ACTORS, REPO_ID, Actor, Heart, Killed, current
 
 _CHANGES = ("mkdir", "rename", "replace", "unlink", "remove", "rmdir", "link", "symlink")
 _AFTERWARDS = ("ftruncate", "truncate", "utime")
 _WRITING = os.O_WRONLY | os.O_EXCL
 _REAL_START_NS = time.time_ns()
 _is_installed = False
+# What `current` looks up, without a call of its own where it is asked for most often.
+_at_work = ACTORS.get
 
 
 def install() -> None:
@@ -63,7 +66,7 @@ def _patch_disk() -> None:
 
 def _changing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
     def change(*args: Any, **options: Any) -> Any:
-        actor = current()
+        actor = _at_work(get_ident())
         if actor is not None:
             fault = actor.change(_told(actor, name, args))
             if fault is not None and fault.kind == "full" and name in {"mkdir", "link", "symlink"}:
@@ -81,7 +84,7 @@ def _told(actor: Actor, name: str, args: tuple[Any, ...]) -> str:
 
 def _opening(real: Callable[..., int]) -> Callable[..., int]:
     def open_(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
-        actor = current()
+        actor = _at_work(get_ident())
         if actor is not None:
             actor.alive()
             if flags & _WRITING:
@@ -95,7 +98,7 @@ def _opening(real: Callable[..., int]) -> Callable[..., int]:
 
 def _writing(real: Callable[..., int]) -> Callable[..., int]:
     def write(fd: int, data: Any) -> int:
-        actor = current()
+        actor = _at_work(get_ident())
         if actor is not None:
             fault = actor.change("write")
             if fault is not None and fault.kind == "full":
@@ -143,7 +146,7 @@ def _locking(real: Callable[..., None]) -> Callable[..., None]:
 
 def _closing(real: Callable[[int], None]) -> Callable[[int], None]:
     def close(fd: int) -> None:
-        actor = current()
+        actor = _at_work(get_ident())
         if actor is not None:
             actor.locked.discard(fd)
         real(fd)
@@ -246,7 +249,8 @@ class Connection(sqlite3.Connection):
     actor: Actor
 
     def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
-        self.actor.alive()
+        if self.actor.is_dead:
+            raise Killed
         if sql[0] in "BIUD":
             if sql.startswith("BEGIN IMMEDIATE"):
                 self.actor.change("transaction")
@@ -334,7 +338,7 @@ def _patch_swampstore() -> None:
     real_getpid, real_uname = os.getpid, os.uname
     _patch(
         os,
-        getpid=lambda: actor.pid if (actor := current()) else real_getpid(),
+        getpid=lambda: actor.pid if (actor := _at_work(get_ident())) else real_getpid(),
         uname=lambda: (
             SimpleNamespace(nodename=actor.host) if (actor := current()) else real_uname()
         ),

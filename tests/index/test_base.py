@@ -253,6 +253,50 @@ def test_facts_are_set_and_removed(base: Base) -> None:
     assert base.facts("monolith_etag", "meta_etag", "meta") == ["", None, '{"version":1}']
 
 
+def statements(base: Base, work: Callable[[], object]) -> list[str]:
+    """What SQLite is asked for by a piece of work."""
+    seen: list[str] = []
+    db = base._file._connection()
+    db.set_trace_callback(seen.append)
+    work()
+    db.set_trace_callback(None)
+    return seen
+
+
+def test_a_fact_is_read_once_as_long_as_nobody_writes(base: Base) -> None:
+    base.apply(facts={"a": "1", "b": "2"})
+    assert base.facts("a", "b", "c") == ["1", "2", None]
+    base.apply(known=[known("x")])  # of ours, and no fact
+    assert len(statements(base, lambda: base.fact("a"))) == 1  # whether others wrote
+    assert len(statements(base, lambda: base.facts("c", "a"))) == 1
+    base.apply(facts={"a": "3", "c": "4"})
+    assert base.facts("a", "b", "c") == ["3", "2", "4"]
+
+
+def test_a_fact_that_others_change_is_read_again(cache: Path, base: Base) -> None:
+    base.apply(facts={"a": "1"})
+    assert base.fact("a") == "1"
+    other = Base(str(cache), "s3://bucket")
+    other.apply(facts={"a": "2"})
+    assert base.fact("a") == "2"
+    other.clear()
+    assert base.fact("a") is None
+    other.apply(facts={"a": "5"})
+    other.close()
+    assert base.fact("a") == "5"
+    foreign = Base(str(cache), "s3://other-bucket")
+    assert foreign.fact("a") is None
+    foreign.close()
+    assert base.fact("a") is None
+
+
+def test_a_fact_of_a_file_that_is_gone_is_gone(cache: Path, base: Base) -> None:
+    base.apply(facts={"a": "1"})
+    assert base.fact("a") == "1"
+    shutil.rmtree(cache)
+    assert base.fact("a") is None
+
+
 def test_uploads_are_noted_until_they_are_known_or_forgotten(base: Base) -> None:
     notes = {rel: (f"sha {rel}", f"etag {rel}") for rel in ("a", "b", "c")}
     base.note_uploads(notes)

@@ -55,12 +55,15 @@ class SqliteFile(ABC):
 
     # Which of its files make it another one if they are replaced behind our back.
     watched: ClassVar[tuple[str, ...]] = ("",)
+    # How often this process, or one that it descends from, was forked.
+    forks: ClassVar[int] = 0
 
     def __init__(self, path: str, kind: str, beside: str) -> None:
         self.path = path
         self._kind = kind
         self._beside = beside
-        self._pid = os.getpid()
+        self._forks = SqliteFile.forks
+        self._watched = [f"{path}{suffix}" for suffix in self.watched]
 
     @property
     @abstractmethod
@@ -97,8 +100,8 @@ class SqliteFile(ABC):
         raise self._stuck()
 
     def _heed_fork(self) -> None:
-        if self._pid != os.getpid():
-            self._pid = os.getpid()
+        if self._forks != SqliteFile.forks:
+            self._forks = SqliteFile.forks
             self._disown()
 
     def _after_failure(self, error: sqlite3.Error, attempt: int) -> None:
@@ -122,7 +125,7 @@ class SqliteFile(ABC):
             raise error
 
     def _ids(self) -> FileIds:
-        return tuple(_file_id(f"{self.path}{suffix}") for suffix in self.watched)
+        return tuple([_file_id(path) for path in self._watched])
 
     def _is_current(self) -> bool:
         """Whether the files that the connection was opened to are still those at the path."""
@@ -213,3 +216,10 @@ def _file_id(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _count_fork() -> None:
+    SqliteFile.forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)

@@ -198,6 +198,7 @@ class Base:
             ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
             ("INSERT OR REPLACE INTO facts VALUES (?, ?)", learnt),
             ("DELETE FROM facts WHERE name = ?", unlearnt),
+            facts=facts,
         )
 
     def _outdated(self, shards: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
@@ -233,8 +234,12 @@ class Base:
     def facts(self, *names: str) -> list[str | None]:
         """Return several of them as they are at one moment, for the price of one."""
         sql = f"SELECT name, value FROM facts WHERE name IN ({', '.join('?' * len(names))})"
-        found = dict(self._rows(sql, names))
-        return [found.get(name) for name in names]
+
+        def work(db: sqlite3.Connection) -> list[str | None]:
+            found = dict(db.execute(sql, names).fetchall())
+            return [found.get(name) for name in names]
+
+        return self._file.recall(names, work)
 
     def note_uploads(self, uploads: Mapping[str, tuple[str, str]]) -> None:
         """Note objects (path: SHA-256 and ETag) that are uploaded but in no index yet."""
@@ -306,13 +311,17 @@ class Base:
                 return
             page = self._rows(sql, (page[-1][0], before))
 
-    def _write_all(self, *changes: tuple[str, Collection[tuple[Any, ...]]]) -> None:
+    def _write_all(
+        self, *changes: tuple[str, Collection[tuple[Any, ...]]], facts: Iterable[str] = ()
+    ) -> None:
+        wanted = [(sql, rows) for sql, rows in changes if rows]
+
         def work(db: sqlite3.Connection) -> None:
-            for sql, rows in changes:
+            for sql, rows in wanted:
                 db.executemany(sql, rows)
 
-        if any(rows for _, rows in changes):
-            self._file.write(work)
+        if wanted:
+            self._file.write(work, changes=facts)
 
 
 def _row(one: Known) -> tuple[Any, ...]:

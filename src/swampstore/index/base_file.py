@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from swampstore.files import disk_errors
@@ -49,24 +49,45 @@ class BaseFile(SqliteFile):
         self._db: sqlite3.Connection | None = None
         self._ids_opened: FileIds = ()
         self._inherited: sqlite3.Connection | None = None
+        self._recalled: dict[str, str | None] = {}
+        # What SQLite counts of others' commits, when what is recalled was read.
+        self._commits: int | None = None
 
     def read(self, work: Work[T]) -> T:
         """Run `work` on one consistent state of the file."""
+        return self._run(lambda db: self._read(db, work))
 
-        def attempt(db: sqlite3.Connection) -> T:
-            db.execute("BEGIN DEFERRED")
-            try:
-                if self._is_ours(db):
-                    return work(db)
-            finally:
-                db.rollback()  # nothing was written
-            return self._write(db, work)
+    def recall(self, names: Sequence[str], work: Work[list[str | None]]) -> list[str | None]:
+        """Return what `work` reads under these names; it is read only if somebody wrote since.
+
+        Others are noticed. Whoever changes it through this object says so (see `write`).
+        """
+
+        def attempt(db: sqlite3.Connection) -> list[str | None]:
+            commits = _commits_of_others(db)
+            if commits != self._commits:
+                self._commits = commits
+                self._recalled.clear()
+            elif self._recalled.keys() >= set(names):
+                return [self._recalled[name] for name in names]
+            # If others commit in between, this is newer than it need be, and is read again.
+            self._recalled.update(zip(names, self._read(db, work), strict=True))
+            return [self._recalled[name] for name in names]
 
         return self._run(attempt)
 
-    def write(self, work: Work[T]) -> T:
-        """Run `work` in one transaction: all of it is kept, or nothing."""
-        return self._run(lambda db: self._write(db, work))
+    def write(self, work: Work[T], *, changes: Iterable[str] = ()) -> T:
+        """Run `work` in one transaction: all of it is kept, or nothing.
+
+        `changes` names what was recalled and is to be read again.
+        """
+
+        def attempt(db: sqlite3.Connection) -> T:
+            for name in changes:
+                self._recalled.pop(name, None)
+            return self._write(db, work)
+
+        return self._run(attempt)
 
     def clear(self, then: Work[object] = lambda _: None) -> None:
         """Drop everything, and run `then` in the same transaction."""
@@ -84,6 +105,15 @@ class BaseFile(SqliteFile):
             if self._db is not None:
                 self._db.close()
             self._db = None
+
+    def _read(self, db: sqlite3.Connection, work: Work[T]) -> T:
+        db.execute("BEGIN DEFERRED")
+        try:
+            if self._is_ours(db):
+                return work(db)
+        finally:
+            db.rollback()  # nothing was written
+        return self._write(db, work)
 
     def _write(self, db: sqlite3.Connection, work: Work[T]) -> T:
         with transaction(db):
@@ -105,6 +135,7 @@ class BaseFile(SqliteFile):
 
         The file itself stays: others may have it open, and SQLite's log belongs to its name.
         """
+        self._recalled.clear()
         self._checked_version(db)
         tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
         for (name,) in db.execute(tables).fetchall():
@@ -147,6 +178,7 @@ class BaseFile(SqliteFile):
         return self._db
 
     def _open(self) -> sqlite3.Connection:
+        self._commits = None
         self._make()
         db = open_sqlite(self.path)
         try:
@@ -170,3 +202,9 @@ class BaseFile(SqliteFile):
     def _disown(self) -> None:
         self._inherited, self._db = self._db, None
         self._lock = threading.RLock()
+
+
+def _commits_of_others(db: sqlite3.Connection) -> int:
+    """Return a number that is another one as soon as another connection has committed."""
+    number: int = db.execute("PRAGMA data_version").fetchone()[0]
+    return number
