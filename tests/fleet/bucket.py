@@ -25,15 +25,20 @@ _AS_GET_OR_LIST = {"get_if_changed": "get", "download": "get", "level": "list", 
 
 
 class Kind(NamedTuple):
-    """What a store is like: whether tokens tell content, and whether it deletes on conditions."""
+    """What a store is like: whether tokens tell content, and whether it deletes on conditions.
+
+    `is_lax`: it takes the condition, and does not heed it.
+    """
 
     by_content: bool
     conditional_delete: bool
+    is_lax: bool = False
 
 
 KINDS = {
     "s3": Kind(by_content=True, conditional_delete=True),
     "old-s3": Kind(by_content=True, conditional_delete=False),
+    "lax-s3": Kind(by_content=True, conditional_delete=False, is_lax=True),
     "gcs": Kind(by_content=False, conditional_delete=True),
 }
 
@@ -92,7 +97,7 @@ class BucketStore(MemoryStore):
         super().__init__(bucket.name, bucket)
         self.bucket = bucket
         self.capabilities = Capabilities(
-            conditional_delete=bucket.kind.conditional_delete,
+            conditional_delete=bucket.kind.conditional_delete or bucket.kind.is_lax,
             repeats_tokens=bucket.kind.by_content,
         )
 
@@ -102,6 +107,9 @@ class BucketStore(MemoryStore):
     def delete_if_match(self, key: str, token: str) -> None:
         if not self.capabilities.conditional_delete:
             raise UnsupportedOperationError("this store deletes without conditions", hint="")
+        if self.bucket.kind.is_lax:
+            self.delete(key)
+            return
         super().delete_if_match(key, token)
 
     def clock(self) -> datetime:
@@ -147,8 +155,8 @@ class FleetStore(StoreWrapper):
     def _may_come_twice(self, request: Request) -> bool:
         # Where deletions take no condition, nobody is safe from one that comes twice; locks are,
         # because they are not deleted there.
-        if request.operation == "delete":
-            return self.capabilities.conditional_delete or request.key.endswith(".lock")
+        if request.kind == "delete":
+            return self._bucket.kind.conditional_delete or request.key.endswith(".lock")
         return request.writes
 
     # A request that arrives late has its content with it, whatever became of the file.

@@ -137,7 +137,7 @@ def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset
     return Script(
         seed=seed,
         machines=machines,
-        store=chance.choice(["s3", "s3", "old-s3", "gcs"]),
+        store=chance.choice(["s3", "s3", "old-s3", "lax-s3", "gcs", "gcs"]),
         epoch=chance.choice(["2026-06-01T10:00:00", "2026-06-01T10:00:00", "2033-01-01T00:00:00"]),
         hydration=chance.choice(["full", "lazy"]),
         skews=[round(chance.uniform(-most, most), 1) for _ in range(machines)],

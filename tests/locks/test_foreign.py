@@ -19,7 +19,7 @@ from swampstore.errors import EXIT_LOCK_TIMEOUT
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.layout import ModelRef
 from swampstore.locks import lock as lock_module
-from swampstore.locks.inspection import Deletions
+from swampstore.locks.inspection import Deletions, ProvenStore
 from swampstore.locks.lock import StoreLock
 from swampstore.locks.manager import LockManager, release_all
 from swampstore.locks.process import new_record
@@ -224,6 +224,17 @@ def test_where_a_server_ignores_the_condition_of_a_deletion_a_free_record_stays(
         pass
     assert lock_keys(store) == sorted([KEY, GATE, GLOBAL])
     assert not notes.of(MovableStore(store)).are_proven()
+
+
+@pytest.mark.parametrize("kind", [ServedStore, CarelessStore])
+def test_a_store_claims_no_conditional_deletions_that_were_refuted(kind: type[Store]) -> None:
+    deletions = Deletions(kind())
+    proven = ProvenStore(kind(), deletions)
+    assert proven.capabilities.conditional_delete  # nobody has tried
+    is_careful = deletions.are_proven()
+    assert is_careful is (kind is ServedStore)
+    assert proven.capabilities.conditional_delete is is_careful
+    assert proven.capabilities.repeats_tokens == kind().capabilities.repeats_tokens
 
 
 def test_a_store_is_tried_once_and_not_again() -> None:

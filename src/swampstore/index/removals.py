@@ -25,7 +25,7 @@ import msgspec
 from swampstore.errors import SwampstoreError
 from swampstore.formats import LARGEST_NUMBER, NEWEST, refuse_newer
 from swampstore.index.base import Known
-from swampstore.index.errors import IndexDamagedError
+from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker
@@ -224,12 +224,12 @@ class Remover:
 
     # Removing ------------------------------------------------------------------------------------
 
-    def carry_out(self, note: Note) -> Removed:
+    def carry_out(self, note: Note, index: RemoteIndex) -> Removed:
         """Remove what a commit has just taken out of the index, then the note.
 
         The lock was held without a break since the note was written. With failures the note stays.
         """
-        return self._remove(note, note.objects, self._remove_noted)
+        return self._remove(note, note.objects, self._remove_noted, index)
 
     def finish(self, note: Note, index: RemoteIndex) -> Removed:
         """Finish what somebody was stopped at: remove what no index names, then the note.
@@ -245,14 +245,14 @@ class Remover:
         unnamed = [one for one in note.objects if view.raw(one.rel) is None]
         there = self._there(unnamed)
         if not there:
-            return self._remove(note, (), self._remove_noted)
+            return self._remove(note, (), self._remove_noted, index)
         now = self._store.clock()
         index.renew(view)
 
         def remove(one: Removal) -> bool | None:
             return self._remove_if_older(one, note.written, now)
 
-        return self._remove(note, there, remove)
+        return self._remove(note, there, remove, index)
 
     def _there(self, wanted: Collection[Removal]) -> list[Removal]:
         """Return those that have an object, whatever it is."""
@@ -277,11 +277,15 @@ class Remover:
         note: Note,
         objects: Collection[Removal],
         work: Callable[[Removal], bool | None],
+        index: RemoteIndex,
     ) -> Removed:
         """Remove objects; what `work` cannot tell yet (None) is left, and the note with it.
 
         Markers go first. Whoever saves a name anew may find one that says just what his own would
         say, and leave it at that; but not while the versions that it tells of are in his way.
+
+        Where deletions take no condition, one may hit what somebody has put there in the moment
+        since it was looked at. Whoever did is about to commit that, and has to look at it again.
         """
         count, is_settled, failures = 0, True, []
         for is_first in (True, False):
@@ -300,8 +304,10 @@ class Remover:
                 return Removed(count, tuple(failures), is_settled=False)
         if is_settled:
             try:
+                if not self._store.capabilities.conditional_delete:
+                    index.renew(index.view({partition_of(one.rel) for one in note.objects}))
                 self.drop(note)
-            except StoreError as error:
+            except (StoreError, IndexMovedError) as error:
                 return Removed(count, (error,), is_settled=False)
         return Removed(count, (), is_settled)
 

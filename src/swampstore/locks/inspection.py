@@ -36,7 +36,8 @@ from swampstore.locks.record import (
     registry_prefix,
 )
 from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
-from swampstore.stores.protocol import Fetched, ObjectInfo, Store
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store
+from swampstore.stores.wrapper import StoreWrapper
 
 # Stores date objects and answers in whole seconds.
 _GRANULARITY = 1.0
@@ -315,6 +316,11 @@ class Deletions:
             self._known = self._remembered()
         return self._known is not None
 
+    @property
+    def are_refuted(self) -> bool:
+        """Whether the store is known to delete whatever is there; asks nobody."""
+        return self.is_known and not self.are_proven()
+
     def learn(self, *, proven: bool) -> None:
         """Remember what a trial of the store has shown."""
         self._known = proven
@@ -330,3 +336,22 @@ class Deletions:
 
     def _remembered(self) -> bool | None:
         return {_PROVEN: True, _REFUTED: False}.get(self._recall(_FACT) or "")
+
+
+class ProvenStore(StoreWrapper):
+    """A store around a store, which claims no conditional deletions if a trial has refuted them.
+
+    Whoever takes a lock has tried that (see Deletions). Without a lock nothing is deleted.
+    """
+
+    def __init__(self, inner: Store, deletions: Deletions) -> None:
+        super().__init__(inner)
+        self._deletions = deletions
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Store.capabilities."""
+        claimed = self.inner.capabilities
+        if claimed.conditional_delete and self._deletions.are_refuted:
+            return claimed._replace(conditional_delete=False)
+        return claimed

@@ -18,6 +18,7 @@ from swampstore.index.remote_index import RemoteIndex, open_index
 from swampstore.index.state import View
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST, version_of
+from swampstore.locks.inspection import ProvenStore
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
 from swampstore.stores.protocol import Store
@@ -78,10 +79,11 @@ class IndexWriter:
 def _opened(place: Place, store: Store, clock: Clock) -> Iterator[IndexWriter]:
     with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
         names, base = place.names(directory), Base(directory, str(place))
-        index = open_index(store, names, base, clock=clock)
         locks = LockManager(
             store, place.namespace, timeout=place.locks.timeout, ttl=place.locks.ttl
         )
+        store = ProvenStore(store, locks.deletions)
+        index = open_index(store, names, base, clock=clock)
         locks.on_steal = index.fence
         try:
             yield IndexWriter(place, store, names, base, index, locks)

@@ -179,7 +179,7 @@ class Deletions:
     def carry_out(self, note: Note) -> Removed:
         """Remove what the commit took out; what fails is tried again by the next push."""
         self._context.index.check_allowed()
-        removed = self._remover.carry_out(note)
+        removed = self._remover.carry_out(note, self._context.index)
         if removed.is_settled:
             self._forget(note)
         return removed

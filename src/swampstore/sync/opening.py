@@ -25,7 +25,7 @@ from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
 from swampstore.index.workers import AttentiveStore
 from swampstore.layout import DataRef
-from swampstore.locks.inspection import Deletions
+from swampstore.locks.inspection import Deletions, ProvenStore
 from swampstore.locks.manager import LockManager
 from swampstore.stores import Store
 from swampstore.stores.config import store_config
@@ -189,15 +189,16 @@ def connect(repo: OpenRepo) -> Connection:
     store = RetryingStore(counting)
     base = Base(config.base, f"{store.identity}#{config.namespace}")
     names = Names(config.base, config.namespace, config.routing)
+    deletions = Deletions(store, base.fact, lambda facts: base.apply(facts=facts))
     locks = LockManager(
         store,
         config.namespace,
         timeout=config.locks.timeout,
         ttl=config.locks.ttl,
-        deletions=Deletions(store, base.fact, lambda facts: base.apply(facts=facts)),
+        deletions=deletions,
     )
     service = open_service(
-        store,
+        ProvenStore(store, deletions),
         repo.dirty,
         base,
         names,

@@ -219,7 +219,7 @@ class Sweeper:
             remover.drop(note)
             return False
         writer.check()
-        self.failures += [error.message for error in remover.carry_out(note).failures]
+        self.failures += [error.message for error in remover.carry_out(note, writer.index).failures]
         return True
 
     def _verdict(self, due: Due, state: NameState | str) -> Verdict:
