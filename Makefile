@@ -10,7 +10,7 @@ JOBS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-mongodb check format stress bench model lock clean
+.PHONY: help demo quick test test-mongodb check format tour stress bench model lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -44,6 +44,9 @@ check: $(STAMP)  ## lint, types and import rules
 format: $(STAMP)  ## format the code and apply safe fixes
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+tour: $(STAMP)  ## take the tour of the documents in terminals of 80 and 100 columns; WRITE=1 keeps how it looks
+	@$(BIN)/python -m tests.docs.tour $(if $(WRITE),--write)
 
 stress: $(STAMP)  ## let simulated fleets run (STEPS=, SEED=, JOBS=), then real processes that are killed and paused
 	@$(BIN)/python -m tests.fleet --steps $(STEPS) --seed "$(SEED)" --jobs $(JOBS)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -56,8 +53,9 @@ from swampstore.runs import errors as run_errors
 from swampstore.stores import errors as store_errors
 from swampstore.sync.service import SyncService
 from swampstore.vaults import errors as vault_errors
-from tests.support.examples import PageRun, agrees
-from tests.support.markdown_pages import ROOT, Page, all_pages, table_rows
+from tests.docs import tour
+from tests.support.examples import COLUMNS, agrees
+from tests.support.markdown_pages import ROOT, Page, Step, all_pages, table_rows
 
 DOCS = ROOT / "docs"
 SOURCES = ROOT / "src/swampstore"
@@ -68,6 +66,7 @@ _WITH_CODE = [
     for page in PAGES
     if any(block.language in ("console", "python", "pycon") for block in page.blocks)
 ]
+_TOUR = tour.pages(PAGES)
 
 
 def page(name: str) -> Page:
@@ -77,19 +76,36 @@ def page(name: str) -> Page:
 # Examples ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    # Its path is part of what commands print, so it must be short.
-    directory = Path(tempfile.mkdtemp(prefix="docs-"))
-    yield directory
-    shutil.rmtree(directory)
+def _needs_its_extras(page: Page) -> None:
+    if "vault create local_encryption" in page.text:
+        pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
+
+
+def _looks_as_kept(page: Page, columns: int, transcript: list[Step]) -> None:
+    changed = tour.difference(page, columns, transcript)
+    assert not changed, f"{changed}\n`make tour WRITE=1` keeps what is meant"
+    assert not tour.too_wide(transcript, columns)
 
 
 @pytest.mark.parametrize("page", _WITH_CODE, ids=str)
-def test_the_examples_of_a_page_run_and_print_what_it_says(page: Page, home: Path) -> None:
-    if "vault create local_encryption" in page.text:
-        pytest.importorskip("cryptography", reason="the extra `vaults` is not installed")
-    PageRun(page, home).run()
+def test_the_examples_of_a_page_run_and_print_what_it_says(page: Page) -> None:
+    _needs_its_extras(page)
+    transcript = tour.taken(page, COLUMNS)
+    if page in _TOUR:
+        _looks_as_kept(page, COLUMNS, transcript)
+
+
+@pytest.mark.parametrize("page", _TOUR, ids=str)
+def test_the_tour_looks_as_kept_in_a_terminal_of_80_columns_and_no_row_is_broken(
+    page: Page,
+) -> None:
+    _needs_its_extras(page)
+    _looks_as_kept(page, 80, tour.taken(page, 80))
+
+
+def test_the_tour_keeps_nothing_of_pages_that_are_gone() -> None:
+    kept = {tour.kept_at(page, columns) for page in _TOUR for columns in tour.WIDTHS}
+    assert kept == {*(ROOT / "tests/docs/screens").rglob("*.txt")}
 
 
 def test_there_are_pages_with_examples() -> None:

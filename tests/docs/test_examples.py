@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import pytest
 
 from swampstore import open_repo
 from swampstore.runs.definitions import Definitions
+from tests.docs.tour import short_home
 from tests.support.examples import REPO, PageRun
 from tests.support.markdown_pages import ROOT, Page
 
@@ -25,9 +25,8 @@ NAMES = sorted(path.name for path in EXAMPLES.iterdir() if path.is_dir())
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="docs-"))
-    yield directory
-    shutil.rmtree(directory)
+    with short_home() as directory:
+        yield directory
 
 
 def follow(name: str, home: Path) -> Path:

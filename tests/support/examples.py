@@ -5,6 +5,8 @@ it one itself. Commands print to a terminal of 100 columns that cannot move its 
 of a page see it. In the expected output `...` stands for anything: within a line, or as a line of
 its own for any number of lines. Times and ids need not be the same, only be there; the number of
 spaces and the length of rules in tables do not count.
+
+What was printed is kept in `PageRun.transcript`, which `tests/docs/tour.py` compares in full.
 """
 
 from __future__ import annotations
@@ -124,9 +126,11 @@ def _environment(home: Path) -> dict[str, str]:
 class PageRun:
     """Runs the blocks of one page, in their order."""
 
-    def __init__(self, page: Page, home: Path) -> None:
+    def __init__(self, page: Page, home: Path, columns: int = COLUMNS) -> None:
+        self.transcript: list[Step] = []
         self._page = page
         self._home = home
+        self._columns = columns
         self._names: dict[str, Any] = {"__name__": "__page__"}
         (home / REPO).mkdir()
         first = next(iter(self), None)
@@ -137,8 +141,11 @@ class PageRun:
         return (block for block in self._page.blocks if block.language in _RUNNABLE)
 
     def run(self) -> None:
-        """Run everything; raise AssertionError at the first example that does not hold."""
-        shell = Shell(self._home)
+        """Run everything; raise AssertionError at the first example that does not hold.
+
+        What commands print is compared with the page only if the terminal is as wide as its lines.
+        """
+        shell = Shell(self._home, self._columns)
         with contextlib.closing(shell), contextlib.chdir(self._home / REPO):
             for block in self:
                 if block.language == "console":
@@ -154,7 +161,9 @@ class PageRun:
             printed, status = shell.run(step.command)
             shown = printed.replace(str(self._home), SHOWN_HOME)
             where = f"{self._page}:{step.line}: {step.command}"
-            assert agrees("\n".join(step.output), shown), f"{where}\n{shown}"
+            self.transcript.append(Step(step.command, shown.splitlines(), step.line))
+            is_as_shown = self._columns != COLUMNS or agrees("\n".join(step.output), shown)
+            assert is_as_shown, f"{where}\n{shown}"
             # A failure is either shown as such, or the reader is shown its status.
             failed = any(line.startswith("error: ") for line in step.output)
             assert after == "echo $?" or (status != 0) == failed, f"{where}: status {status}"
@@ -189,16 +198,16 @@ class _Checker(doctest.OutputChecker):
 
 def agrees(expected: str, printed: str) -> bool:
     """Whether a command printed what a page says, as far as pages can say it."""
-    lines = [re.escape(_settled(line)) for line in expected.splitlines()]
+    lines = [re.escape(settled(line)) for line in expected.splitlines()]
     pattern = "".join(
         r"(?:[^\n]*\n)*?" if line == r"\.\.\." else line.replace(r"\.\.\.", "[^\n]*?") + "\n"
         for line in lines
     )
-    actual = "".join(f"{_settled(line)}\n" for line in printed.splitlines())
+    actual = "".join(f"{settled(line)}\n" for line in printed.splitlines())
     return re.fullmatch(pattern, actual) is not None
 
 
-def _settled(line: str) -> str:
+def settled(line: str) -> str:
     """Return a line without what may differ from run to run."""
     for variable, name in _VARIABLE:
         line = variable.sub(name, line)

@@ -172,12 +172,15 @@ def _show_preview(session: Session, planned: Migration) -> None:
 def _preview_text(planned: Migration) -> str:
     if not planned.plan.directories:
         return "There is nothing to move."
-    rows = [
-        [one.subdir, one.source, one.destination, one.files, size_text(one.bytes)]
-        for one in planned.plan.directories
+    directories = planned.plan.directories
+    first = directories[0]
+    places = [
+        f"{what} {printable(place.removesuffix(f'/{first.subdir}'))}"
+        for what, place in (("from", first.source), ("to  ", first.destination))
     ]
-    drawn = table(["directory", "from", "to", "files", "size"], rows, right=("files", "size"))
-    return f"{drawn}\nNothing was moved. Pass --confirm to move it."
+    rows = [[one.subdir, one.files, size_text(one.bytes)] for one in directories]
+    drawn = table(["directory", "files", "size"], rows, right=("files", "size"))
+    return "\n".join([*places, drawn, "Nothing was moved. Pass --confirm to move it."])
 
 
 def _moved(done: Migration) -> str:
