@@ -228,6 +228,7 @@ def check_namespace(slug: str) -> str:
 
 
 EVERYWHERE = "*"
+_NUMBERED = re.compile(r"(.+)@([0-9]{1,30})")
 _QUALIFIED = re.compile(rf"({_NAMESPACE.pattern}|\*|):(?!:)(.*)", re.DOTALL)
 
 
@@ -239,6 +240,22 @@ def split_namespace(model: str) -> tuple[str, str]:
     """
     found = _QUALIFIED.fullmatch(model) if ":" in model else None
     return (found[1], found[found.re.groups]) if found else ("", model)
+
+
+def split_address(address: str) -> tuple[str, str, int | None]:
+    """Split `MODEL/NAME[@VERSION]`; raise ValidationError for anything else.
+
+    >>> split_address("aws/ec2/i-1/state@2"), split_address("web/state")
+    (('aws/ec2/i-1', 'state', 2), ('web', 'state', None))
+    """
+    model, _, name = address.rpartition("/")
+    if not model or not name:
+        raise ValidationError(
+            f"{address!r} does not name data of a model",
+            hint="Write MODEL/NAME or MODEL/NAME@VERSION.",
+        )
+    numbered = _NUMBERED.fullmatch(name)
+    return (model, numbered[1], int(numbered[2])) if numbered else (model, name, None)
 
 
 @lru_cache(maxsize=4096)

@@ -596,3 +596,52 @@ def test_rename_as_text_warns_on_standard_error(cli: CommandLine, three_names: R
 def test_rename_to_a_name_in_use_is_an_error(cli: CommandLine, three_names: Repo) -> None:
     error = cli("data", "rename", "web", "keep", "tmp-1", "--json").error
     assert error["code"] == "already_exists"
+
+
+# diff and tail ---------------------------------------------------------------------------------
+
+
+def test_diff_shows_how_the_latest_differs_from_the_version_before(
+    cli: CommandLine, repo: Repo
+) -> None:
+    for number in (1, 2, 3):
+        repo.artifacts.save(MODEL, "state", {"n": number, "same": True})
+    outcome = cli("data", "diff", MODEL, "state")
+    assert outcome.out == f"--- {MODEL} state v2\n+++ {MODEL} state v3\n~ .n: 2 -> 3\n"
+    assert cli("data", "diff", MODEL, "state", "1").out.endswith("~ .n: 1 -> 3\n")
+    found = cli("data", "diff", MODEL, "state", "3", "1", "--json").json
+    assert (found["kind"], found["same"]) == ("json", False)
+    assert found["changes"] == [{"path": ".n", "change": "changed", "before": 3, "after": 1}]
+
+
+def test_diff_compares_two_artifacts(cli: CommandLine, repo: Repo) -> None:
+    repo.artifacts.save(MODEL, "state", {"n": 1})
+    repo.artifacts.save("aws/ec2/i-2", "state", {"n": 1})
+    other = "aws/ec2/i-2/state"
+    assert cli("data", "diff", MODEL, "state", "--with", other, "--json").json["same"] is True
+    assert cli("data", "diff", MODEL, "state", "1", "1", "--with", other).status == 2
+    error = cli("data", "diff", MODEL, "state", "--json").error
+    assert error["code"] == "not_found"
+    assert "no version before 1" in error["error"]
+    assert "--with MODEL/NAME" in error["hint"]
+
+
+def test_what_a_diff_shows_cannot_command_the_terminal(cli: CommandLine, repo: Repo) -> None:
+    for text in ("a\n", "\x1b[31mb\n"):
+        repo.artifacts.save(MODEL, "log", text, content_type="text/plain")
+    assert "+\\x1b[31mb" in cli("data", "diff", MODEL, "log").out
+
+
+def test_tail_prints_the_last_lines(cli: CommandLine, repo: Repo) -> None:
+    repo.artifacts.save(MODEL, "log", "one\ntwo\nthree\n", content_type="text/plain")
+    assert cli("data", "tail", MODEL, "log", "-n", "2").out == "two\nthree\n"
+    assert cli("data", "tail", MODEL, "log", "-n", "1", "--json").json == {
+        "model": MODEL,
+        "name": "log",
+        "version": 1,
+        "offset": 8,
+        "text": "three\n",
+    }
+    assert "--follow" in cli("data", "tail", MODEL, "log", "--pull", "5").err
+    error = cli("data", "tail", "-f", MODEL, "log", "--pull", "5", "--json").error
+    assert error["code"] == "sync_not_supported"

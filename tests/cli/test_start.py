@@ -232,3 +232,19 @@ def test_a_command_leaves_nothing_open(filled: Path) -> None:
     env = {"PYTHONDEVMODE": "1"}
     outcome = run_process("data", "get", MODEL, "state", repo=filled, env=env)
     assert (outcome.status, outcome.err) == (0, "")
+
+
+def test_tail_follows_what_is_appended_until_it_is_interrupted(repo: Repo, repo_dir: Path) -> None:
+    repo.artifacts.save(MODEL, "grows", "one\n", streaming=True)
+    command = [sys.executable, "-m", "swampstore", "data", "tail", "-f", MODEL, "grows"]
+    with subprocess.Popen(
+        command, env=environment(repo_dir), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"one\n"
+        repo.artifacts.append(MODEL, "grows", "two\n")
+        assert process.stdout.readline() == b"two\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert b"Traceback" not in process.stderr.read()

@@ -79,6 +79,12 @@ data = Group(
         "get": Entry("data.get:get", "Show a version of a data name and its content."),
         "list": Entry("data.list:list_data", "List the data names of a model."),
         "versions": Entry("data.list:versions", "List the versions of a data name, newest first."),
+        "diff": Entry(
+            "data.diff:diff", "Show how two versions of a data name differ, or two artifacts."
+        ),
+        "tail": Entry(
+            "data.diff:tail", "Print the end of the latest version, and follow what is appended."
+        ),
         "query": Entry("data.query:query", "Find artifacts by a predicate in CEL."),
         "search": Entry("data.query:search", "Find artifacts by a word and by filters."),
         "hydrate": Entry(

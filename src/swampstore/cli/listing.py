@@ -153,6 +153,12 @@ def terminal_width() -> int | None:
         return 80
 
 
+def may_style() -> bool:
+    """Whether standard output shows colours and bold text, and nobody asked it not to."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return _is_terminal() and not plain
+
+
 def _is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
@@ -345,9 +351,7 @@ def _narrowed(widths: Sequence[int], room: int) -> list[int]:
 def _heading(headings: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:
     cut = [_cut(cell, width) for cell, width in zip(headings, widths, strict=True)]
     line = _line(cut, widths, is_right)
-    if _is_terminal() and not os.environ.get("NO_COLOR"):
-        return click.style(line, bold=True)
-    return line
+    return click.style(line, bold=True) if may_style() else line
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], is_right: Sequence[bool]) -> str:

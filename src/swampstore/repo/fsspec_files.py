@@ -8,7 +8,6 @@ Only fsspec itself loads this, by the entry point `swamp`.
 from __future__ import annotations
 
 import io
-import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,12 +19,11 @@ from fsspec.spec import AbstractFileSystem
 from swampstore.artifact import Artifact
 from swampstore.artifacts.metadata import guess_content_type
 from swampstore.errors import NotFoundError, ValidationError
-from swampstore.layout import check_data_name
+from swampstore.layout import check_data_name, split_address
 from swampstore.notices import notice
 from swampstore.repo import Repo, open_repo
 
 _IN_MEMORY = 8 << 20
-_VERSION = re.compile(r"(.+)@([0-9]+)")
 
 
 class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -51,7 +49,7 @@ class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no type
         path = self._strip_protocol(path)
         with self._opened() as repo:
             try:
-                return _info(path, _find(repo, path))
+                return _info(path, repo.at(path))
             except (NotFoundError, ValidationError) as error:
                 try:
                     repo.list_data(path)
@@ -81,7 +79,7 @@ class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no type
         if mode == "rb":
             with self._opened() as repo:
                 try:
-                    return _find(repo, path).open()
+                    return repo.at(path).open()
                 except NotFoundError as error:
                     raise _absent(path, error) from error
         if mode != "wb":
@@ -89,7 +87,7 @@ class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no type
                 f"swamp://{path} cannot be opened with mode {mode!r}",
                 hint="Read it with 'rb', or write a new version with 'wb'.",
             )
-        model, name, version = _split(path)
+        model, name, version = split_address(path)
         if version is not None:
             raise ValidationError(
                 f"swamp://{path} names a version, and versions do not change",
@@ -170,25 +168,6 @@ class SavedOnClose(io.BufferedIOBase):
         # Whoever never closed it has not finished it; the base class would close it now.
         self.discard()
         super().close()
-
-
-def _split(path: str) -> tuple[str, str, int | None]:
-    """Return the model, the data name and the version of a path."""
-    model, _, name = path.rpartition("/")
-    if not model or not name:
-        raise ValidationError(
-            f"swamp://{path} does not name data of a model",
-            hint="Write swamp://MODEL/NAME or swamp://MODEL/NAME@VERSION.",
-        )
-    numbered = _VERSION.fullmatch(name)
-    return (model, numbered[1], int(numbered[2])) if numbered else (model, name, None)
-
-
-def _find(repo: Repo, path: str) -> Artifact:
-    model, name, version = _split(path)
-    if version is not None:
-        return repo.version(model, name, version)
-    return repo.latest(model, name)
 
 
 def _info(path: str, found: Artifact) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from swampstore.catalog.schema import Row
 from swampstore.errors import (
     ModelNotFoundError,
     NotFoundError,
-    SwampstoreError,
     ValidationError,
 )
 from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
     from swampstore.index.results import Progress
     from swampstore.namespaces.catalog_pull import PulledCatalogs
     from swampstore.namespaces.other import ForeignNamespace
+    from swampstore.repo.differences import Difference
     from swampstore.repo.querying import Results
     from swampstore.repo.saving import Artifacts, Content
     from swampstore.repo.session import Session
+    from swampstore.repo.watching import Piece
     from swampstore.sync.hydrate import Hydrated
 
 T = TypeVar("T")
@@ -110,7 +111,7 @@ class Repo(OpenDatastore):
         LockTimeoutError if others hold a lock for too long, LockLostError if one was taken over,
         NotPushedError if the end could not be pushed: the data is safe here in every case.
         """
-        from swampstore.repo.session import open_session
+        from swampstore.repo.session import open_session, record_session
 
         chosen = None if models is None else [self.model(model) for model in models]
         if self._session is not None:
@@ -130,21 +131,7 @@ class Repo(OpenDatastore):
             raise
         finally:
             if not self.is_audited and self.recorded == recorded:
-                self._record_session(chosen, failure)
-
-    def _record_session(self, models: list[ModelRef] | None, failure: BaseException | None) -> None:
-        """Write one event for a session of a program, unless its user has written a better one."""
-        from swampstore.audit.events import record
-
-        named = sorted(set(map(str, models))) if models is not None else []
-        record(
-            self,
-            "session",
-            command=" ".join(["session", *named]),
-            model=models[0] if models and len(named) == 1 else None,
-            models=named if len(named) > 1 else None,
-            error=_kind_of(failure) if failure else None,
-        )
+                record_session(self, chosen, failure)
 
     def check_session(self, model: ModelRef) -> None:
         """Raise ValidationError if a session is going on that a model is not part of."""
@@ -314,24 +301,17 @@ class Repo(OpenDatastore):
 
     def find_by_tag(self, key: str, value: str) -> list[Artifact]:
         """Return the latest artifacts of the own namespace that carry a tag."""
-        return self._newest_each(f"tags[{_cel(key)}] == {_cel(value)}")
+        from swampstore.repo.querying import cel_text, newest_each
+
+        predicate = f"tags[{cel_text(key)}] == {cel_text(value)}"
+        return newest_each(self, predicate, self.config.namespace)
 
     def find_by_spec(self, model: str | ModelRef, spec: str) -> list[Artifact]:
         """Return the latest artifacts that one model wrote for one of its specs."""
-        namespace, ref = self.locate(model)
-        return self._newest_each(
-            f"modelType == {_cel(ref.type)} && modelId == {_cel(ref.id)}"
-            f" && specName == {_cel(spec)}",
-            namespace,
-        )
+        from swampstore.repo.querying import cel_text, model_is, newest_each
 
-    def _newest_each(self, predicate: str, namespace: str | None = None) -> list[Artifact]:
-        """Return one artifact per model, name and step: the one created last."""
-        namespace = self.config.namespace if namespace is None else namespace
-        newest: dict[tuple[object, ...], Artifact] = {}
-        for found in self.query(f"{predicate} && ns == {_cel(namespace)}", order="createdAt"):
-            newest[found.model, found.name, found.row.step_name] = found
-        return list(newest.values())
+        namespace, ref = self.locate(model)
+        return newest_each(self, f"{model_is(ref)} && specName == {cel_text(spec)}", namespace)
 
     def query(
         self,
@@ -352,6 +332,45 @@ class Repo(OpenDatastore):
         from swampstore.repo.querying import run_query
 
         return run_query(self, predicate, select=select, limit=limit, order=order, hydrate=hydrate)
+
+    def at(self, address: str) -> Artifact:
+        """Return the artifact at `MODEL/NAME`, or `MODEL/NAME@VERSION`."""
+        from swampstore.layout import split_address
+
+        model, name, version = split_address(address)
+        return self.latest(model, name) if version is None else self.version(model, name, version)
+
+    def diff(self, before: Artifact | str, after: Artifact | str) -> Difference:
+        """Return how two versions differ; each is an artifact or an address as `at` takes it.
+
+        JSON is compared by members, text by lines, Parquet by schema and rows (with the extra
+        `arrow`), anything else by size. Content that is only on the remote is fetched.
+        """
+        from swampstore.repo.differences import compare
+
+        return compare(*(self.at(one) if isinstance(one, str) else one for one in (before, after)))
+
+    def watch(
+        self,
+        model: str | ModelRef,
+        name: str,
+        *,
+        lines: int | None = None,
+        follow: bool = True,
+        pause: float = 0.5,
+        pull_every: float | None = None,
+    ) -> Iterator[Piece]:
+        """Yield the bytes of the latest version, and whatever is appended to it from then on.
+
+        With `lines` it begins with the last so many. When a newer version is saved, that one is
+        gone on with. Without `follow` it ends where the version ends now. Looks every `pause`
+        seconds at what is here; with `pull_every`, others' changes are pulled so often.
+        """
+        from swampstore.repo.watching import watch
+
+        return watch(
+            self, model, name, lines=lines, follow=follow, pause=pause, pull_every=pull_every
+        )
 
     def hydrate(
         self,
@@ -467,18 +486,6 @@ class Repo(OpenDatastore):
         meant = _meant(str(model), known)
         hint = f"{meant}Models with data: {_listing(known)}." if known else "No model has data yet."
         return ModelNotFoundError(f"the model {model} has no data", hint=hint)
-
-
-def _kind_of(error: BaseException) -> str:
-    """Return what the audit says about an error: not its message, which may quote anything."""
-    return error.code if isinstance(error, SwampstoreError) else type(error).__name__
-
-
-def _cel(text: str) -> str:
-    """Write text as a literal of the query language."""
-    from swampstore.catalog.query.tree import Literal, render
-
-    return render(Literal("string", text))
 
 
 def _meant(word: str, known: list[str]) -> str:

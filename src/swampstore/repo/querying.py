@@ -13,6 +13,7 @@ from swampstore.artifact import Artifact, html_table
 from swampstore.artifacts.frames import extra
 from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.query.projection import projection
+from swampstore.catalog.query.tree import Literal, render
 from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query
 from swampstore.errors import QueryError, ValidationError
@@ -341,15 +342,30 @@ def hydrate_found(
 
 
 def _narrowed(predicate: str | None, model: ModelRef | None, *, all_versions: bool) -> str | None:
-    from swampstore.catalog.query.tree import Literal, render
-
     parts = [f"({predicate})"] if predicate is not None else []
     if model is not None:
-        kind, own = (render(Literal("string", text)) for text in model)
-        parts.append(f"modelType == {kind} && modelId == {own}")
+        parts.append(model_is(model))
     if all_versions:
         parts.append("version > 0")
     return " && ".join(parts) or None
+
+
+def model_is(model: ModelRef) -> str:
+    """Return the predicate that holds for the artifacts of one model."""
+    return f"modelType == {cel_text(model.type)} && modelId == {cel_text(model.id)}"
+
+
+def cel_text(text: str) -> str:
+    """Write text as a literal of the query language."""
+    return render(Literal("string", text))
+
+
+def newest_each(repo: Repo, predicate: str, namespace: str) -> list[Artifact]:
+    """Return one artifact of a namespace per model, name and step: the one created last."""
+    newest: dict[tuple[object, ...], Artifact] = {}
+    for found in repo.query(f"{predicate} && ns == {cel_text(namespace)}", order="createdAt"):
+        newest[found.model, found.name, found.row.step_name] = found
+    return list(newest.values())
 
 
 def _check_fits(repo: Repo, size: int) -> None:

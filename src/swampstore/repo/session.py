@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from swampstore.index.errors import NotPushedError
     from swampstore.index.results import Progress, Pulled, Pushed
     from swampstore.locks.manager import LockManager
+    from swampstore.repo import Repo
     from swampstore.stores.errors import StoreUnreachableError
     from swampstore.sync.opening import OpenRepo
 
@@ -225,3 +226,25 @@ def _unreached() -> NotPushedError:
         "the data is safe here, and not on the remote, which could not be reached",
         hint="Any later command that reaches it pushes this too, or `swampstore sync --push`.",
     )
+
+
+def record_session(
+    repo: Repo, models: list[ModelRef] | None, failure: BaseException | None
+) -> None:
+    """Write one event for a session of a program, unless its user has written a better one."""
+    from swampstore.audit.events import record
+
+    named = sorted(set(map(str, models))) if models is not None else []
+    record(
+        repo,
+        "session",
+        command=" ".join(["session", *named]),
+        model=models[0] if models and len(named) == 1 else None,
+        models=named if len(named) > 1 else None,
+        error=_kind_of(failure) if failure else None,
+    )
+
+
+def _kind_of(error: BaseException) -> str:
+    """Return what the audit says about an error: not its message, which may quote anything."""
+    return error.code if isinstance(error, SwampstoreError) else type(error).__name__

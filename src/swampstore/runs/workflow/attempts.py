@@ -11,7 +11,6 @@ gets the numbers which it would have had. Both is done under the lock of the mod
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.errors import LockTimeoutError, SwampstoreError
 from swampstore.layout import ModelRef
 from swampstore.locks.record import LockLostError
+from swampstore.repo.querying import cel_text, model_is
 from swampstore.runs.method_plan import find_target
 from swampstore.runs.method_request import MethodRequest, RunListener
 from swampstore.runs.method_run import run_method
@@ -287,10 +287,10 @@ class EarlierAttempts:
 
     def _written(self) -> list[_Written]:
         rows = self._repo.query(
-            f"modelType == {_cel(self._model.type)} && modelId == {_cel(self._model.id)}"
-            f" && workflowRunId == {_cel(self._run.id)} && jobName == {_cel(self._job)}"
-            f" && stepName == {_cel(self._step.name)} && version > 0"
-            f" && ns == {_cel(self._repo.config.namespace)}"
+            f"{model_is(self._model)}"
+            f" && workflowRunId == {cel_text(self._run.id)} && jobName == {cel_text(self._job)}"
+            f" && stepName == {cel_text(self._step.name)} && version > 0"
+            f" && ns == {cel_text(self._repo.config.namespace)}"
         )
         return [_Written(row.id, row.name, row.version) for row in rows]
 
@@ -320,7 +320,3 @@ def _job_of(output: Output) -> str | None:
     """Return the job that an output is of; None if another client has written it."""
     named = output.provenance.extra.get("jobName")
     return named if isinstance(named, str) else None
-
-
-def _cel(text: str) -> str:
-    return json.dumps(text, ensure_ascii=True)
