@@ -25,6 +25,8 @@ NEWEST = {
     "gc doomed": 1,
     "removals": 1,
     "snapshot": 1,
+    # Documents of an exported table.
+    "export": 1,
     # Documents of a place for backups.
     "backup": 1,
     # Files of a cache.

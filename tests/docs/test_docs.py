@@ -36,9 +36,9 @@ from swampstore.index import errors as sync_errors
 from swampstore.layout import ALWAYS_LOCAL_SUBDIRS, DATASTORE_SUBDIRS
 from swampstore.locks import record as lock_errors
 from swampstore.pipeline import catalog as pipeline_catalog
-from swampstore.pipeline import catalog_export as pipeline_catalog_export
 from swampstore.pipeline import copy as pipeline_copying
 from swampstore.pipeline import errors as pipeline_errors
+from swampstore.pipeline import export as pipeline_export
 from swampstore.pipeline import gc as pipeline_gc
 from swampstore.pipeline import reindex as pipeline_reindex
 from swampstore.pipeline import report as pipeline_report
@@ -389,7 +389,7 @@ def test_the_reference_has_the_signature_of_every_function() -> None:
         (pipeline_report, ("report",)),
         (pipeline_syncing, ("push",)),
         (pipeline_catalog, ("rebuild",)),
-        (pipeline_catalog_export, ("export",)),
+        (pipeline_export, ("export",)),
     ):
         for name in names:
             call = _signature(f"{module.__name__}.{name}", getattr(module, name), drop=0)

@@ -4,7 +4,7 @@ Importing this package imports neither Spark nor Java; calling one of its functi
 
 Start with `places` (where data is) and `tables` (how it looks to Spark, by way of `source`). There
 is a file or a folder for each job: `verify`, `reindex`, `copy`, `gc`, `report`, `syncing`,
-`catalog`, `catalog_export` and `snapshots`. They share `spark` (the session), `running` (functions
+`catalog`, `export` and `snapshots`. They share `spark` (the session), `running` (functions
 as tasks), `planning` (who reads what), `evidence` (what is there, read once) and `index_writer`.
 `engines` chooses between threads and Spark, whose `transfers` carry files. It may import
 everything but `cli`.
@@ -28,7 +28,7 @@ _HOMES = {
     "places_of": "places",
     "register": "source",
     "session": "spark.session",
-    "ship": "spark.shipping",
+    "ship": "spark.session",
 }
 
 __all__ = ["Place", "Tables", "load", "places_of", "register", "session", "ship"]

@@ -75,3 +75,9 @@ class SnapshotBusyError(SwampstoreError, RuntimeError):
     """Others commit snapshots of a place faster than this process can."""
 
     code = "snapshot_busy"
+
+
+class ExportFailedError(SwampstoreError, RuntimeError):
+    """An exported table could not be written, and is what it was."""
+
+    code = "export_failed"

@@ -1,4 +1,4 @@
-"""`swampstore pipeline catalog`: catalogs of namespaces as Parquet, and the local one."""
+"""`swampstore pipeline catalog`: catalogs of namespaces for other engines, and the local one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from swampstore.pipeline.schemas import write_few_findings
 if TYPE_CHECKING:
     from swampstore.catalog.rebuild import Noted
     from swampstore.pipeline.catalog import Rebuilt
-    from swampstore.pipeline.catalog_export import Exported
+    from swampstore.pipeline.export import Exported, Format
     from swampstore.pipeline.settings import Engine
     from swampstore.pipeline.snapshots.refresh import Refreshed
 
@@ -33,12 +33,24 @@ if TYPE_CHECKING:
     swampstore pipeline catalog --engine spark
     swampstore pipeline catalog --findings left-out.json
     swampstore pipeline catalog --namespace '*' --output catalogs
-    swampstore pipeline catalog s3://bucket/prefix --output catalogs --json
+    swampstore pipeline catalog s3://bucket/prefix --output s3://lake/artifacts --format delta
     swampstore pipeline catalog s3://bucket/prefix --refresh
     """
 )
 @pipeline_options
-@click.option("--output", metavar="DIR", help="Write the catalogs there, as one Parquet table.")
+@click.option(
+    "--output",
+    metavar="URL",
+    help="Make the table there, at a path or a URL, what the catalogs are; write what changed.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["delta", "parquet"]),
+    default="parquet",
+    show_default=True,
+    help="What the table is: a Delta table, or Parquet files by namespace and day.",
+)
 @click.option(
     "--refresh",
     is_flag=True,
@@ -65,15 +77,16 @@ def catalog(
     *,
     bulk: Bulk,
     output: str | None,
+    form: Format,
     refresh: bool,
     keep: int,
     sqlite: bool | None,
     engine: Engine | None,
 ) -> None:
-    """Make catalogs anew: of any namespaces as Parquet, as snapshots, and the local one."""
+    """Make catalogs anew: of any namespaces for other engines, as snapshots, and the local one."""
     is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces or refresh)
     if not is_local and output is None and not refresh:
-        raise click.UsageError("say where the catalogs should go, --output DIR, or --refresh")
+        raise click.UsageError("say where the catalogs should go, --output URL, or --refresh")
     if bulk.target is not None and is_local:
         raise click.UsageError("--sqlite is about the repository here, not about a target")
     with ExitStack() as stack:
@@ -81,20 +94,13 @@ def catalog(
         exported = None
         found: list[dict[str, Any]] = []
         if output is not None:
-            from swampstore.pipeline.catalog_export import export
+            exported = _exported(session, bulk, engine, keep, output, form)
+            if bulk.findings is not None:
+                from swampstore.pipeline.export.left_out import left_out
 
-            spark = stack.enter_context(bulk.spark(session))
-            with progress_shown() as progress:
-                exported = export(
-                    spark,
-                    bulk.places(session),
-                    output,
-                    findings=bulk.findings is not None,
-                    dry_run=bulk.dry_run,
-                    progress=progress,
-                )
-            if exported.findings is not None:
-                found += (row.asDict() for row in exported.findings.collect())
+                spark = stack.enter_context(bulk.spark(session))
+                lacking = left_out(spark, bulk.places(session))
+                found += (row.asDict() for row in lacking.collect())
         # Within the same session, if one was started.
         rebuilt = _rebuilt(session, bulk, engine, found) if is_local else None
     if bulk.findings is not None:
@@ -102,7 +108,7 @@ def catalog(
     document = {
         "job": "catalog",
         "dryRun": bulk.dry_run,
-        "parquet": exported and exported.to_json(),
+        "export": exported and exported.to_json(),
         "sqlite": rebuilt and rebuilt.to_json(),
         "snapshots": [one.to_json() for one in refreshed],
     }
@@ -115,6 +121,29 @@ def _refreshed(session: Session, bulk: Bulk, engine: Engine | None, keep: int) -
     with progress_shown() as progress:
         return refresh(
             bulk.places(session),
+            engine=engine,
+            settings=bulk.settings(session),
+            retention=timedelta(days=keep),
+            dry_run=bulk.dry_run,
+            progress=progress,
+        )
+
+
+def _exported(
+    session: Session,
+    bulk: Bulk,
+    engine: Engine | None,
+    keep: int,
+    output: str,
+    form: Format,
+) -> Exported:
+    from swampstore.pipeline.export import export
+
+    with progress_shown() as progress:
+        return export(
+            bulk.places(session),
+            output,
+            form=form,
             engine=engine,
             settings=bulk.settings(session),
             retention=timedelta(days=keep),
@@ -153,10 +182,7 @@ def _text(
 ) -> str:
     lines = [_snapshot_text(one) for one in refreshed]
     if exported:
-        amount = counted(sum(exported.rows.values()), "version")
-        of = counted(len(exported.rows), "namespace")
-        verb = "Would write" if dry_run else "Wrote"
-        lines.append(f"{verb} {amount} of {of} to {printable(exported.output)}.")
+        lines.append(_export_text(exported, dry_run=dry_run))
     if rebuilt:
         verb = "Would read" if dry_run else "Read"
         by = "by Spark" if rebuilt.engine == "spark" else "by this process"
@@ -174,3 +200,15 @@ def _snapshot_text(one: Refreshed) -> str:
     left = f"; {counted(one.left, 'shard')} left out, read live" if one.left else ""
     amount = counted(one.rows, "version")
     return f"Snapshot {one.number} of {where}: {amount}, {changed} changed{left}."
+
+
+def _export_text(one: Exported, *, dry_run: bool) -> str:
+    where = printable(one.output)
+    if not (one.inserted or one.updated or one.deleted):
+        return f"Nothing changed for {where}."
+    done = (f"{one.inserted} inserted", f"{one.updated} updated", f"{one.deleted} deleted")
+    told = ", ".join(text for text in done if not text.startswith("0 "))
+    if dry_run:
+        return f"Would write to {where}: {told}."
+    amount = counted(sum(one.rows.values()), "version")
+    return f"Wrote to {where}: {told}; it has {amount} now."

@@ -6,9 +6,9 @@ was migrated in between, as long as both snapshots are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import NotFoundError
 from swampstore.notices import notice
@@ -22,6 +22,9 @@ from swampstore.pipeline.snapshots.manifest import Bucket, Manifest, Manifests, 
 from swampstore.pipeline.source.scan import Whole
 from swampstore.pipeline.source.versions import typed
 from swampstore.stores.protocol import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 INSERT, UPDATE, DELETE = "insert", "update", "delete"
 _Rows = dict[tuple[str, str, str, int], tuple[Any, ...]]
@@ -54,17 +57,10 @@ class Changes(Whole):
         before = snapshot_at(place, store, self.since)
         until = self.until
         after = snapshot_at(place, store, until) if until else newest_snapshot(place, store)
-        unknown = _left_out(before) | _left_out(after)
+        unknown = left_out(before) | left_out(after)
         if unknown:
             notice("%d shards are in no snapshot: their changes are not told", len(unknown))
-        spread = max(before.spread, after.spread)
-        pairs = []
-        for number in range(spread):
-            pair = Pair(
-                _half(before, number, spread, unknown), _half(after, number, spread, unknown)
-            )
-            if pair.before != pair.after:
-                pairs.append(pair)
+        pairs = differing(before, after, unknown)
         return [tuple(one) for one in bins(pairs, lambda _: 1, tasks)]
 
     def rows(
@@ -87,29 +83,44 @@ def _change(old: tuple[Any, ...] | None, new: tuple[Any, ...] | None) -> str | N
     return DELETE if new is None else UPDATE
 
 
-def _left_out(manifest: Manifest) -> frozenset[str]:
+def differing(before: Manifest, after: Manifest, unknown: Collection[str]) -> list[Pair]:
+    """Return the files of two snapshots that are not the same; `unknown` shards are left out."""
+    spread = max(before.spread, after.spread)
+    pairs = (
+        Pair(_half(before, number, spread, unknown), _half(after, number, spread, unknown))
+        for number in range(spread)
+    )
+    return [pair for pair in pairs if pair.before != pair.after]
+
+
+def left_out(manifest: Manifest) -> frozenset[str]:
+    """Return the shards that a snapshot has no rows of."""
     return frozenset(partition for bucket in manifest.buckets for partition in bucket.live)
 
 
-def _half(manifest: Manifest, number: int, spread: int, unknown: frozenset[str]) -> Half:
+def _half(manifest: Manifest, number: int, spread: int, unknown: Collection[str]) -> Half:
     buckets = {one.number: one for one in manifest.buckets}
     bucket = buckets.get(number % manifest.spread) or Bucket(number)
     shards = (one for one in bucket.shards if bucket_of(one, spread) == number)
     return Half(bucket.rows, tuple(sorted(one for one in shards if one not in unknown)))
 
 
-def _read(place: Place, store: Store, half: Half) -> _Rows:
+def read_half(place: Place, store: Store, half: Half) -> pa.Table:
+    """Return the rows of a bucket; raise NotFoundError if they are not kept any more."""
     if not half.rows or not half.shards:
-        return {}
+        return rows_file.SCHEMA.empty_table()
     table = read_rows(store, Manifests(store, place.names()), half.rows)
     if table is None:
         raise NotFoundError(
             f"{half.rows} of a snapshot of {place} is gone",
             hint="Ask about a shorter time; --keep of a refresh says how long files stay.",
         )
-    chosen = rows_file.of_shards(table, half.shards)
+    return rows_file.of_shards(table, half.shards)
+
+
+def _read(place: Place, store: Store, half: Half) -> _Rows:
     found: _Rows = {}
-    for one in rows_file.remembered(chosen, place.namespace):
+    for one in rows_file.remembered(read_half(place, store, half), place.namespace):
         row = one.row
         key = (row.type_normalized, row.model_id, row.data_name, row.version)
         found[key] = typed(row)
