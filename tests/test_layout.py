@@ -23,7 +23,10 @@ from swampstore.layout import (
     is_internal,
     is_temp,
     normalise_type,
+    output_of,
     parse_version,
+    workflow_run_of,
+    workflow_run_rel,
 )
 
 TEMP = ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp"
@@ -330,3 +333,27 @@ def test_routing_is_decided_for_each_file() -> None:
 @given(PATHOLOGICAL, st.sampled_from(["data/a/b/c/1/raw", "data/[x]/!y", "outputs/a.yaml"]))
 def test_any_text_is_a_pattern_and_never_an_error(pattern: str, rel: str) -> None:
     assert Routing(exclude=[pattern]).is_local(rel) in (True, False)
+
+
+def test_the_path_of_a_workflow_run_tells_its_ids() -> None:
+    rel = workflow_run_rel("w-1", "r.1")
+    assert workflow_run_of(rel) == ("w-1", "r.1")
+
+
+@pytest.mark.parametrize(
+    "rel",
+    [
+        "workflow-runs/w/workflow-run-r.log",
+        "workflow-runs/w/.runs-index.json",
+        "workflow-runs/w/deep/workflow-run-r.yaml",
+        "workflow-runs/workflow-run-r.yaml",
+        "outputs/w/workflow-run-r.yaml",
+    ],
+)
+def test_what_is_beside_the_records_of_workflow_runs_is_none(rel: str) -> None:
+    assert workflow_run_of(rel) is None
+
+
+@pytest.mark.parametrize("rel", ["outputs/scan/i-1.yaml", "outputs/aws/scan/i-1.log", "outputs"])
+def test_what_has_no_type_or_is_no_yaml_is_no_output(rel: str) -> None:
+    assert output_of(rel) is None

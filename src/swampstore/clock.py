@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], datetime]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1)
 
 
 def system_clock() -> datetime:
@@ -24,6 +26,26 @@ def from_iso(text: str) -> datetime:
     """Read a moment; raise ValueError if it is none. A missing zone means UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def from_ms(number: int) -> datetime:
+    """Return the moment that so many milliseconds after 1970 is."""
+    return EPOCH + number * _MILLISECOND
+
+
+def to_ms(moment: datetime) -> int:
+    """Return how many milliseconds after 1970 a moment is."""
+    return (moment - EPOCH) // _MILLISECOND
+
+
+def from_micros(number: int) -> datetime:
+    """Return the moment that so many microseconds after 1970 is, as Spark counts."""
+    return EPOCH + number * _MICROSECOND
+
+
+def to_micros(moment: datetime) -> int:
+    """Return how many microseconds after 1970 a moment is, as Spark counts."""
+    return (moment - EPOCH) // _MICROSECOND
 
 
 def asleep_too() -> float:

@@ -43,13 +43,15 @@ FOREIGN_JOURNAL = ".datastore-dirty.log"
 # whose cache is in its place.
 EXCHANGE = "swampstore.exchange"
 
+# The records of method runs and of workflow runs.
+OUTPUTS, WORKFLOW_RUNS = "outputs", "workflow-runs"
 DATASTORE_SUBDIRS = (
     "auto-definitions",
     "definitions-evaluated",
     "workflows-evaluated",
     "data",
-    "outputs",
-    "workflow-runs",
+    OUTPUTS,
+    WORKFLOW_RUNS,
     "secrets",
     "bundles",
     "vault-bundles",
@@ -437,3 +439,45 @@ class Routing:
             if any(rule.fullmatch(path) for path in paths):
                 excluded = not includes
         return excluded
+
+
+# Records of runs -------------------------------------------------------------------------------
+
+_RUN = "workflow-run-"
+_YAML = ".yaml"
+# The ids of a workflow and of a run of it go into this; for SQL too, where `format` is not known.
+WORKFLOW_RUN_REL = f"{WORKFLOW_RUNS}/{{}}/{_RUN}{{}}{_YAML}"
+
+
+def workflow_run_rel(workflow_id: str, run_id: str) -> str:
+    """Return the path of the record of a workflow run; raise ValidationError for a wrong id."""
+    check_segment("workflow id", workflow_id)
+    check_segment("workflow run id", run_id)
+    return WORKFLOW_RUN_REL.format(workflow_id, run_id)
+
+
+def workflow_run_of(rel: str) -> tuple[str, str] | None:
+    """Return the ids of the workflow and the run whose record a path is, None if it is none.
+
+    >>> workflow_run_of("workflow-runs/w-1/workflow-run-r-1.yaml")
+    ('w-1', 'r-1')
+    """
+    top, _, rest = rel.partition("/")
+    workflow, slash, name = rest.partition("/")
+    is_record = name.startswith(_RUN) and name.endswith(_YAML)
+    if top != WORKFLOW_RUNS or not slash or "/" in name or not is_record or is_temp(name):
+        return None
+    return workflow, name.removeprefix(_RUN).removesuffix(_YAML)
+
+
+def output_of(rel: str) -> tuple[str, str] | None:
+    """Return the model type and the method whose output record a path is, None if it is none.
+
+    >>> output_of("outputs/aws/ec2/start/i-1-2026-01-01T00-00-00-000Z.yaml")
+    ('aws/ec2', 'start')
+    """
+    top, _, rest = rel.partition("/")
+    parts = rest.rsplit("/", 2)
+    if top != OUTPUTS or len(parts) < 3 or not parts[2].endswith(_YAML) or is_temp(parts[2]):
+        return None
+    return parts[0], parts[1]

@@ -18,6 +18,7 @@ MAKERS = {
     "RemoteIndex": OF_AN_INDEX,
     "IndexContext": OF_AN_INDEX,
     "Recovery": OF_AN_INDEX,
+    "StoredFiles": OF_AN_INDEX,
     "Matching": OF_AN_INDEX,
     "LocalCopy": OF_AN_INDEX,
     "Watch": OF_AN_INDEX,

@@ -12,6 +12,8 @@ from swampstore.files import Tree
 from swampstore.layout import (
     ALWAYS_LOCAL_SUBDIRS,
     DATASTORE_SUBDIRS,
+    OUTPUTS,
+    WORKFLOW_RUNS,
     is_always_local,
     is_internal,
 )
@@ -79,7 +81,7 @@ def local_only_files(tree: Tree) -> Iterator[str]:
 
 def _may_be_local(rel: str) -> bool:
     """Whether clients keep such a file on this machine, whatever the rules say."""
-    is_log = rel.endswith(".log") and rel.startswith(("outputs/", "workflow-runs/"))
+    is_log = rel.endswith(".log") and rel.partition("/")[0] in (OUTPUTS, WORKFLOW_RUNS)
     return is_log or is_internal(rel) or rel.endswith(f"/{_RUN_INDEX}")
 
 

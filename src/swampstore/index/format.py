@@ -15,14 +15,15 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from swampstore.clock import to_iso
+from swampstore.clock import from_ms, to_iso, to_ms
 from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
+from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
@@ -46,6 +47,11 @@ class Entry:
     local_mtime: str | None = None
     commit_seq: int | None = None
     like: bytes | None = field(default=None, compare=False, repr=False)
+
+
+def entry_known(known: Known) -> Entry:
+    """Return what the index said of a path when the base took note of it."""
+    return Entry(known.size, known.modified, known.sha256)
 
 
 @dataclass(slots=True)
@@ -167,10 +173,8 @@ _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Letters first: neither `_meta`, nor `.`, nor anything that is not what it looks like.
 _PLAIN_PARTITIONS = re.compile(r"[a-z][A-Za-z0-9@_.\-]{0,199}(?:\n[a-z][A-Za-z0-9@_.\-]{0,199})*")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_EARLIEST = to_ms(datetime.min.replace(tzinfo=UTC))
+_LATEST = to_ms(datetime.max.replace(tzinfo=UTC))
 
 _T = TypeVar("_T")
 _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -334,7 +338,7 @@ def iso_ms(mtime_ns: int) -> str:
     Moments that no calendar date can express become the nearest that one can.
     """
     since_epoch = min(max(mtime_ns // 1_000_000, _EARLIEST), _LATEST)
-    return to_iso(_EPOCH + since_epoch * _MILLISECOND)
+    return to_iso(from_ms(since_epoch))
 
 
 def _refuse_newer(members: dict[str, msgspec.Raw], kind: str, what: str) -> None:

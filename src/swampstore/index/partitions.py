@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable
 
 from swampstore.errors import ValidationError
-from swampstore.layout import ModelRef
+from swampstore.layout import OUTPUTS, WORKFLOW_RUNS, ModelRef
 
 ROOT = "_root"
 SHARDS = "_index/"
@@ -20,8 +20,7 @@ _JSON = ".json"
 META_KEY = f"{SHARDS}{_META}"
 MONOLITH_KEY = ".datastore-index.json"
 
-_BY_DEPTH = frozenset({"data", "outputs", "definitions-evaluated"})
-_BY_WORKFLOW = "workflow-runs"
+_BY_DEPTH = frozenset({"data", OUTPUTS, "definitions-evaluated"})
 _WHOLE = frozenset(
     {"workflows-evaluated", "auto-definitions", "audit", "telemetry", "logs", "files"}
 )
@@ -58,7 +57,7 @@ def wire_partition(rel: str) -> str | None:
         if count < 4:
             return None
         return _JOINT.join(segments[:-1] if count < 6 else segments[:-3])
-    if first == _BY_WORKFLOW:
+    if first == WORKFLOW_RUNS:
         return f"{first}{_JOINT}{segments[1]}" if count > 2 else None
     return first if first in _WHOLE else None
 
@@ -149,5 +148,5 @@ class Scope:
 
 def _homes(model: ModelRef) -> tuple[str, ...]:
     """Return the directories of a model; those of a workflow are its runs as well."""
-    homes = (model.rel, f"outputs/{model.type}", f"definitions-evaluated/{model.type}")
-    return (*homes, f"{_BY_WORKFLOW}/{model.id}") if model.type == _WORKFLOW_TYPE else homes
+    homes = (model.rel, f"{OUTPUTS}/{model.type}", f"definitions-evaluated/{model.type}")
+    return (*homes, f"{WORKFLOW_RUNS}/{model.id}") if model.type == _WORKFLOW_TYPE else homes

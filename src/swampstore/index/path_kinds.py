@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, METADATA, RAW, parse_version
+from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, METADATA, RAW, WORKFLOW_RUNS, parse_version
 
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
 _DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
 _CATALOG_EXPORT = ".catalog-export.json"
 # Small, and of no model: the line about a step is to arrive with what the step has written, and so
 # is the definition of a model that has no file in git.
-_WITH_ANY_PUSH = ("audit/", "auto-definitions/", "workflow-runs/", "workflows-evaluated/")
+_WITH_ANY_PUSH = ("audit/", "auto-definitions/", f"{WORKFLOW_RUNS}/", "workflows-evaluated/")
 CONFLICTS = "files/conflicts"
 # Leaves enough of what stores take (1024 bytes) for a namespace and a prefix.
 _LONGEST_COPY = 800

@@ -34,7 +34,7 @@ from swampstore.index.state import (
     document,
     grouped,
 )
-from swampstore.index.stored_files import StoredFiles
+from swampstore.index.stored_files import Matching, StoredFiles
 from swampstore.index.version import IndexContext
 from swampstore.index.versions import FIRST, version_of
 from swampstore.index.watch import Watch
@@ -375,7 +375,8 @@ def open_index(
     """Put the parts of an index together; nothing is sent yet."""
     documents = Documents(store, names, concurrency)
     copy = LocalCopy(names.cache_dir, base, documents)
-    recovery = Recovery(documents, base, copy, StoredFiles(documents, names, base))
+    files = StoredFiles(documents, names, base, Matching(documents, names))
+    recovery = Recovery(documents, base, copy, files)
     watch = Watch(documents, recovery, base, clock)
     return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))
 

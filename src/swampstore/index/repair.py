@@ -20,6 +20,7 @@ from swampstore.index.format import (
     decode_entry,
     decode_meta,
     encode_entry,
+    entry_known,
 )
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import MONOLITH_KEY, ROOT, partition_of, shard_key
@@ -260,7 +261,7 @@ class Recovery:
                 shard_key(partition), f"it {fault}; its entries are those that this cache knows"
             )
             entries = {
-                rel: encode_entry(rel, Entry(known.size, known.modified, known.sha256))
+                rel: encode_entry(rel, entry_known(known))
                 for rel, known in sorted(self._base.in_partition(partition).items())
             }
             return StoredDocument(

@@ -16,7 +16,7 @@ from swampstore.clock import to_iso
 from swampstore.errors import MetadataError
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents
-from swampstore.index.format import Entry, RawEntries, decode_entry, encode_entry
+from swampstore.index.format import Entry, RawEntries, decode_entry, encode_entry, entry_known
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.path_kinds import is_metadata
 from swampstore.index.path_map import Names
@@ -33,11 +33,11 @@ _READ_AT_MOST = 4 * 1024 * 1024
 class StoredFiles:
     """The files of one namespace, told from the objects that the store lists."""
 
-    def __init__(self, documents: Documents, names: Names, base: Base) -> None:
+    def __init__(self, documents: Documents, names: Names, base: Base, matching: Matching) -> None:
         self._documents = documents
         self._names = names
         self._base = base
-        self._matching = Matching(documents, names)
+        self._matching = matching
 
     def listed(self, prefix: str) -> dict[str, ObjectInfo]:
         """Return the objects of this namespace whose path begins with `prefix`."""
@@ -109,10 +109,7 @@ class StoredFiles:
     def _lost_contents(self, files: Mapping[str, ObjectInfo]) -> RawEntries:
         """Return content that was lost and is here: it is uploaded again."""
         lost = self._held({*contents_of(files).values()} - files.keys())
-        return {
-            rel: encode_entry(rel, Entry(one.size, one.modified, one.sha256))
-            for rel, one in sorted(lost.items())
-        }
+        return {rel: encode_entry(rel, entry_known(one)) for rel, one in sorted(lost.items())}
 
 
 class Matching:

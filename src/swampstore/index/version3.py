@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from swampstore.clock import Clock, to_iso
+from swampstore.clock import EPOCH, Clock, to_iso
 from swampstore.index.changes import Change, new_write_id
 from swampstore.index.documents import Documents
 from swampstore.index.format import Meta, RawEntries, encode_meta
@@ -35,7 +35,6 @@ from swampstore.index.state import (
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
 from swampstore.index.version3_commit import (
-    LONG_AGO,
     PathsView,
     commit,
     cursor_of,
@@ -122,7 +121,7 @@ class Version3(IndexVersion):
         scope = reader.scope
         store, root = context.documents.paths, context.documents.root
         groups: dict[str, tuple[RawEntries, set[str]]] = {}
-        latest = since.modified if since else LONG_AGO
+        latest = since.modified if since else EPOCH
         is_shared = since is not None and since.is_shared
         for one in store.changed_paths(root, since, scope.prefixes if scope else ()):
             entries, removed = groups.setdefault(partition_of(one.rel), ({}, set()))

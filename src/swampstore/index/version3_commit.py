@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from swampstore.clock import from_iso, to_iso
+from swampstore.clock import EPOCH, from_iso, to_iso
 from swampstore.index.changes import (
     Change,
     attempts,
@@ -37,14 +37,12 @@ from swampstore.stores.paths import (
 if TYPE_CHECKING:
     from swampstore.index.version import IndexContext, Rebuild
 
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def raw_of(one: StoredPath) -> msgspec.Raw:
     """Return the entry of a path as it stands in other indexes."""
     if one.problem:
         return msgspec.Raw(msgspec.json.encode({"key": one.rel, "problem": one.problem}))
-    modified = to_iso(one.modified or LONG_AGO)
+    modified = to_iso(one.modified or EPOCH)
     entry = Entry(one.size, modified, one.sha256, commit_seq=one.commit_seq or None)
     return encode_entry(one.rel, entry)
 
@@ -60,7 +58,7 @@ def cursor_of(agreed: Fingerprint) -> PathCursor:
     try:
         return PathCursor(int(seq), from_iso(moment))
     except ValueError:
-        return PathCursor(0, LONG_AGO)
+        return PathCursor(0, EPOCH)
 
 
 class PathsView(View):
@@ -206,7 +204,7 @@ def _remembered(
         agreed = agreements.of(one)
         if agreed is None or (agreed.version, agreed.meta) != (now.version, onto.etag):
             continue
-        moment = max(cursor_of(agreed).modified, done.modified or LONG_AGO)
+        moment = max(cursor_of(agreed).modified, done.modified or EPOCH)
         state = now.fingerprint(mark_of(now.meta.commit_seq, moment))
         facts |= agreements.fact(one, state, agreements.epoch)
     return Committed(now.meta.commit_seq, facts, {})

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from swampstore.clock import from_iso, to_iso
+from swampstore.clock import EPOCH, from_iso, to_iso
 from swampstore.errors import EXIT_NOT_PUSHED, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import ModelRef
@@ -19,7 +19,6 @@ from swampstore.layout import ModelRef
 COMMIT = "commit"
 _LONGEST_TTL_MS = 24 * 3600 * 1000
 _TICK = timedelta(milliseconds=1)
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class LockRecord:
 
         For clients that do not know of free locks it is stale, whatever their clock says.
         """
-        return replace(self, acquired_at=_LONG_AGO, ttl_ms=1, is_free=True)
+        return replace(self, acquired_at=EPOCH, ttl_ms=1, is_free=True)
 
     def encode(self) -> bytes:
         """Return the content of the lock."""

@@ -19,15 +19,14 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.catalog import ModelTotals
 from swampstore.errors import ModelNotFoundError, SwampstoreError
 from swampstore.files import Tree, disk_errors, read_file
-from swampstore.layout import DataRef, ModelRef, is_temp
+from swampstore.layout import OUTPUTS, DataRef, ModelRef, is_temp
 from swampstore.repo.definition_files import AUTO_DEFINITIONS, EVALUATED_DEFINITIONS
 
 if TYPE_CHECKING:
     from swampstore.repo.lookups import Repo
 
-OUTPUTS = "outputs"
 # `{model id}-{start of the run}.yaml`, and the log beside it.
-_RECORD = re.compile(r"(.+)-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3,9}Z\.(?:yaml|log)", re.DOTALL)
+OUTPUT_FILE = re.compile(r"(.+)-(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3,9}Z)\.(?:yaml|log)", re.DOTALL)
 _YAML = ".yaml"
 
 
@@ -119,7 +118,7 @@ def count_outputs(tree: Tree) -> Counter[ModelRef]:
             below[:] = [name for name in below if not is_temp(name)]
             kind = directory.removeprefix(place).strip("/").rpartition("/")[0]
             for name in files if kind else ():
-                record = _RECORD.fullmatch(name)
+                record = OUTPUT_FILE.fullmatch(name)
                 if record and name.endswith(_YAML):
                     found[ModelRef(kind, record[1])] += 1
     return found
@@ -186,7 +185,7 @@ class ModelFiles:
 
     def _is_output(self, rel: str) -> bool:
         """Whether a record is of this model: it says so, or is called so and says nothing else."""
-        record = _RECORD.fullmatch(rel.rpartition("/")[2])
+        record = OUTPUT_FILE.fullmatch(rel.rpartition("/")[2])
         if record is not None and record[1] != self.model.id:
             return False
         if not rel.endswith(_YAML):

@@ -16,7 +16,7 @@ from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_iso
 from swampstore.files import Tree
-from swampstore.layout import DataRef, check_segment
+from swampstore.layout import DataRef, workflow_run_rel
 from swampstore.retention.rules import (
     GcPlan,
     GcRules,
@@ -25,8 +25,6 @@ from swampstore.retention.rules import (
     RunExists,
     VersionFacts,
 )
-
-RECORD_REL = "workflow-runs/{}/workflow-run-{}.yaml"
 
 
 class NamePlanner:
@@ -103,21 +101,20 @@ def rows_on_disk(tree: Tree, namespace: str, ref: DataRef) -> list[Row]:
         for stored in on_disk.stored_versions(tree, ref)
     ]
     rows.reverse()
+    return marked(rows, marker)
+
+
+def marked(rows: Iterable[Row], marker: int | None) -> list[Row]:
+    """Return the rows of a name with the one as latest that its marker means, and no other."""
+    rows = list(rows)
     latest = latest_of((row.version for row in rows if not row.deferred), marker=marker)
     return [row._replace(is_latest=int(row.version == latest)) for row in rows]
-
-
-def record_rel(workflow_id: str, run_id: str) -> str:
-    """Return the path of the record of a workflow run; raise ValidationError for a wrong id."""
-    check_segment("workflow id", workflow_id)
-    check_segment("workflow run id", run_id)
-    return RECORD_REL.format(workflow_id, run_id)
 
 
 def run_exists(tree: Tree, workflow_id: str, run_id: str) -> bool:
     """Whether the record of a workflow run is on disk; raise if that cannot be told."""
     try:
-        os.lstat(tree.path(record_rel(workflow_id, run_id)))
+        os.lstat(tree.path(workflow_run_rel(workflow_id, run_id)))
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -14,7 +14,7 @@ from swampstore import yaml_dialect
 from swampstore.clock import from_iso
 from swampstore.errors import SwampstoreError, YamlError
 from swampstore.files import Tree, disk_errors
-from swampstore.layout import LOCAL_DIR
+from swampstore.layout import LOCAL_DIR, OUTPUTS, WORKFLOW_RUNS, output_of, workflow_run_of
 from swampstore.retention.apply import require_datastore
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def plan_run_gc(
 # Records on disk ---------------------------------------------------------------------------------
 
 Complain = Callable[[str], None]
-WORKFLOW_RUNS, OUTPUTS = "workflow-runs", "outputs"
 
 # Records embed whatever their steps returned. Beyond this size only the members that are asked
 # for are read, line by line.
@@ -127,7 +126,7 @@ class RunRecords:
             for place in self._tree.places(top):
                 for path in _old_records(place, before):
                     rel = f"{top}{path.removeprefix(place)}"
-                    if _is_record(rel) and self._tree.path(rel) == path:
+                    if (output_of(rel) or workflow_run_of(rel)) and self._tree.path(rel) == path:
                         facts = self.read(rel)
                         if facts is not None:
                             yield facts
@@ -185,13 +184,6 @@ def log_rel(tree: Tree, path: str) -> str | None:
         if rel != path and rel.endswith(".log") and rel.partition("/")[0] in _LOG_HOMES:
             return rel
     return None
-
-
-def _is_record(rel: str) -> bool:
-    parts = rel.split("/")
-    if parts[0] == OUTPUTS:
-        return True
-    return len(parts) == 3 and parts[2].startswith("workflow-run-")
 
 
 def _old_records(directory: str, before: float) -> Iterator[str]:

@@ -16,13 +16,13 @@ from swampstore import yaml_dialect
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError, YamlError
 from swampstore.files import disk_errors, sync_dir
-from swampstore.layout import LOCAL_DIR, ModelRef, is_temp
+from swampstore.layout import LOCAL_DIR, OUTPUTS, ModelRef, is_temp
 from swampstore.notices import notice
+from swampstore.repo.models import OUTPUT_FILE
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
 
-OUTPUTS = "outputs"
 # Where the log of a run is while the run goes on; it never leaves the machine.
 LIVE_LOGS = "live-logs"
 STATUSES = ("pending", "running", "succeeded", "failed", "cancelled")
@@ -349,11 +349,11 @@ class Outputs:
             top = f"{top}/{method}"
         begin = _file_time(since) if since else ""
         found = [
-            (_FILE_TIME.search(name), rel, name)
+            (OUTPUT_FILE.fullmatch(name), rel)
             for rel, name in self._files(top)
             if not model or name.startswith(f"{model.id}-")
         ]
-        dated = [(at[1] if at else "", rel) for at, rel, _ in found]
+        dated = [(at[2] if at else "", rel) for at, rel in found]
         return [
             rel for at, rel in sorted(dated, key=lambda one: one[0], reverse=True) if at >= begin
         ]
@@ -390,9 +390,6 @@ class Outputs:
 def live_log(repo: Repo, run_id: str) -> str:
     """Return where the log of a run is for as long as the run goes on."""
     return f"{repo.config.local_dir}/{LIVE_LOGS}/{run_id}.log"
-
-
-_FILE_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-\d{3}Z)\.yaml$")
 
 
 def stem(model: ModelRef, method: str, started_at: str) -> str:

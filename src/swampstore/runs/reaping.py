@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import SwampstoreError
+from swampstore.layout import WORKFLOW_RUN_REL, WORKFLOW_RUNS
 from swampstore.notices import notice
 from swampstore.runs.outputs import Output, Outputs
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from swampstore.repo import Repo
     from swampstore.runs.tracker import Run
 
-WORKFLOW_RUNS = "workflow-runs"
 _MARGIN = timedelta(minutes=1)
 
 
@@ -110,7 +110,7 @@ def workflow_record(repo: Repo, run_id: str) -> str | None:
     import os
 
     for workflow in repo.tree.subdirs(WORKFLOW_RUNS):
-        rel = f"{WORKFLOW_RUNS}/{workflow}/workflow-run-{run_id}.yaml"
+        rel = WORKFLOW_RUN_REL.format(workflow, run_id)
         if os.path.exists(repo.tree.path(rel)):
             return rel
     return None

@@ -17,9 +17,9 @@ from swampstore.catalog.query.plan import fields, selection
 from swampstore.catalog.records import columns, matching, values_of
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.index.base_file import BaseFile
-from swampstore.layout import is_temp
+from swampstore.layout import OUTPUTS, is_temp, output_of
 from swampstore.notices import notice
-from swampstore.retention.runs import OUTPUTS, members_of
+from swampstore.retention.runs import members_of
 
 if TYPE_CHECKING:
     import tempfile
@@ -170,7 +170,7 @@ class OutputIndex:
         for place in self._tree.places(OUTPUTS):
             for path, status in _walk(place):
                 rel = f"{OUTPUTS}{path.removeprefix(place)}"
-                if rel.count("/") >= 3 and self._tree.path(rel) == path:
+                if output_of(rel) and self._tree.path(rel) == path:
                     yield rel, _Seen(status.st_size, status.st_mtime_ns ^ status.st_ino)
 
     def _row(self, rel: str, seen: _Seen) -> tuple[Any, ...] | None:
@@ -218,7 +218,7 @@ def _walk(directory: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _values(rel: str, members: Mapping[str, Any]) -> dict[str, Any]:
-    model_type, method, _ = rel.removeprefix(f"{OUTPUTS}/").rsplit("/", 2)
+    model_type, method = output_of(rel) or ("", "")
     origin = members.get("provenance")
     error = members.get("error")
     artifacts = members.get("artifacts")

@@ -16,16 +16,15 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from swampstore.clock import to_iso
+from swampstore.clock import EPOCH, from_ms, to_iso, to_ms
 from swampstore.stores.errors import changed, exists, not_found
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import below, key_of, spot_of
 from swampstore.stores.protocol import Fetched, ObjectInfo, Written
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -120,16 +119,6 @@ def _written(document: dict[str, Any]) -> Written:
     return Written(token, token)
 
 
-def from_ms(number: int) -> datetime:
-    """Return the moment that so many milliseconds after 1970 is."""
-    return _EPOCH + number * _MILLISECOND
-
-
-def to_ms(moment: datetime) -> int:
-    """Return how many milliseconds after 1970 a moment is."""
-    return (moment - _EPOCH) // _MILLISECOND
-
-
 def document_of(data: bytes, now: datetime) -> dict[str, Any]:
     """Return the members of a lock that is written now, by the server's clock.
 
@@ -145,7 +134,7 @@ def document_of(data: bytes, now: datetime) -> dict[str, Any]:
             "acquiredAtMs": to_ms(datetime.fromisoformat(members["acquiredAt"])),
             "ttlMs": ttl,
             # A lock that was given back is one that nobody has to wait for.
-            "expiresAt": _EPOCH if members.get("free") else now + ttl * _MILLISECOND,
+            "expiresAt": EPOCH if members.get("free") else now + ttl * _MILLISECOND,
             "nonce": members["nonce"],
             "record": data.decode(),
         }
@@ -191,8 +180,8 @@ def touched(found: dict[str, Any]) -> datetime:
     """Return when a lock was last refreshed."""
     expires, ttl = found.get("expiresAt"), found.get("ttlMs")
     if isinstance(expires, datetime) and isinstance(ttl, int):
-        return max(expires - ttl * _MILLISECOND, _EPOCH)
-    return _EPOCH
+        return max(expires - ttl * _MILLISECOND, EPOCH)
+    return EPOCH
 
 
 def token_of(found: dict[str, Any]) -> str:

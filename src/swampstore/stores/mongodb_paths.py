@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from swampstore.clock import to_iso
+from swampstore.clock import EPOCH, to_iso, to_ms
 from swampstore.stores.errors import not_found
 from swampstore.stores.mongodb_blobs import BATCH, Blobs
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import MORE, PATHS, below, is_shared
-from swampstore.stores.mongodb_locks import to_ms
 from swampstore.stores.paths import (
     PathChange,
     PathCursor,
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 # Made from the paths whenever somebody asks for it: what reads a whole index at once wants that.
 MONOLITH = ".datastore-index.json"
 _ENTRY_BYTES = 256
-_NOBODY = datetime(1970, 1, 1, tzinfo=UTC)
 # So far clocks of other clients may be behind, and primaries that follow one another.
 OVERLAP = timedelta(minutes=10)
 # Directories asked for in one query.
@@ -278,7 +276,7 @@ def stored_path(found: dict[str, Any]) -> StoredPath:
 
 def _entry(one: StoredPath) -> dict[str, Any]:
     entry: dict[str, Any] = {"key": one.rel, "size": one.size}
-    entry["lastModified"] = to_iso(one.modified or _NOBODY)
+    entry["lastModified"] = to_iso(one.modified or EPOCH)
     if one.sha256:
         entry["sha256"] = one.sha256
     if one.commit_seq:

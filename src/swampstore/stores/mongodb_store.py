@@ -12,9 +12,10 @@ import re
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from swampstore.clock import EPOCH
 from swampstore.errors import ConfigError
 from swampstore.files import disk_errors
 from swampstore.stores.errors import (
@@ -67,7 +68,6 @@ from swampstore.stores.protocol import (
 )
 
 _PAGE = 1000
-_NOBODY = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Place(NamedTuple):
@@ -492,5 +492,5 @@ class MongoStore:
 
 def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
     moment = found.get("at") or found.get("updatedAt")
-    modified = moment if isinstance(moment, datetime) else _NOBODY
+    modified = moment if isinstance(moment, datetime) else EPOCH
     return ObjectInfo(key, int(found["size"]), found["hash"], found["hash"], modified)

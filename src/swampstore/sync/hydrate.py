@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from swampstore.errors import ContentMissingError
 from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.format import Entry
+from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.results import Progress
 from swampstore.index.workers import Deadline
@@ -71,7 +71,7 @@ class Hydration:
         """Return what is known of these paths, from the base, else from the index."""
         allowed = [rel for rel in rels if self._context.names.why_not(rel) is None]
         known = self._context.base.get_many(allowed)
-        found = {rel: Entry(one.size, one.modified, one.sha256) for rel, one in known.items()}
+        found = {rel: entry_known(one) for rel, one in known.items()}
         unknown = [rel for rel in allowed if rel not in found]
         if unknown:
             view = self._context.index.view({partition_of(rel) for rel in unknown})

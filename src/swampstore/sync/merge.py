@@ -12,7 +12,7 @@ from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at
 from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
-from swampstore.index.format import Entry
+from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import version_file
 from swampstore.index.results import Conflict
@@ -115,7 +115,7 @@ def recognised(context: SyncContext, known: Known, entry: Entry | None) -> Entry
     """
     if entry is None or not is_as_known(context, known, entry):
         return entry
-    return Entry(known.size, known.modified, known.sha256)
+    return entry_known(known)
 
 
 def decide(
@@ -342,7 +342,7 @@ def _is_whole(context: SyncContext, version_rel: str) -> bool:
     if not _is_committed(context, version_rel):
         return False
     known = context.base.get(f"{version_rel}/{RAW}")
-    entry = Entry(known.size, known.modified, known.sha256) if known else None
+    entry = entry_known(known) if known else None
     return is_complete(context, version_rel, entry)
 
 

@@ -13,7 +13,7 @@ from swampstore.errors import SwampstoreError
 from swampstore.files.signature import Signature, is_surely_unchanged, signature
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Entry, decode_entry
+from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import is_lazy, is_marker, is_metadata, version_file
 from swampstore.index.results import Conflict, Skipped
@@ -150,7 +150,7 @@ class PullPlanner:
             if work.removals.pop(rel, None) is None:
                 # Its content is only there: it has to be here to be told of.
                 work.forgotten.remove(rel)
-                entry = Entry(known.size, known.modified, known.sha256)
+                entry = entry_known(known)
                 work.downloads[rel] = Download(rel, entry)
                 work.expected[rel] = None
 
@@ -338,7 +338,7 @@ class PullPlanner:
             if self._scope is not None and not self._scope.covers(known.rel):
                 continue
             if self._state(known.rel, known).local is Local.ABSENT:
-                entry = Entry(known.size, known.modified, known.sha256)
+                entry = entry_known(known)
                 work.downloads[known.rel] = Download(known.rel, entry)
                 work.expected[known.rel] = None
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from swampstore.clock import to_iso
 from swampstore.files.signature import signature
 from swampstore.index.errors import MadeAnewError, SyncError, WrongNamespaceError
-from swampstore.index.format import Entry
+from swampstore.index.format import entry_known
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
 from swampstore.index.results import (
@@ -240,7 +240,7 @@ class SyncService:
         if known is None:
             entry = self._context.index.view([partition_of(rel)]).entry(rel)
         else:
-            entry = Entry(known.size, known.modified, known.sha256)
+            entry = entry_known(known)
         if entry is not None and not speaks_of(names, rel.rpartition("/")[0], entry):
             return False
         try:

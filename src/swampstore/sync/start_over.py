@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
-from swampstore.index.format import Entry, decode_entry
+from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA
@@ -229,7 +229,7 @@ def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
             if rel in lost and not _is_wrong(context, lost[rel], raw):
                 del lost[rel]
     for rel, known in lost.items():
-        entry = Entry(known.size, known.modified, known.sha256)
+        entry = entry_known(known)
         with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
             take_remote(context, rel, entry, None)
 

@@ -12,7 +12,7 @@ from swampstore.files import is_out_of_space
 from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import SyncError
-from swampstore.index.format import Entry
+from swampstore.index.format import Entry, entry_known
 from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
 from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
@@ -212,7 +212,7 @@ class Transfer:
         if known is None or not merge.has_content(self._context, rel, known.size, known.sha256):
             return False
         if self._work.expected.get(rel) is None:
-            entry = Entry(known.size, known.modified, known.sha256)
+            entry = entry_known(known)
             take_remote(self._context, rel, entry, None)
         self._context.tracker.mark_written(self._context.names.mark(rel))
         self._context.base.apply(forgotten=[rel])

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
+from swampstore.clock import from_micros
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
-from swampstore.layout import LATEST, DataRef, ModelRef
+from swampstore.layout import LATEST, WORKFLOW_RUNS, DataRef, ModelRef
 from swampstore.pipeline.gc.planner import PLACE, planned, warnings
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from swampstore.index.results import Progress
     from swampstore.pipeline.places import Place
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
 _ENTRIES = "collect_list(struct(rel, sha256, commit_seq, last_modified))"
 _FINGERPRINTS = "store string, namespace string, name_rel string, unit bigint, fingerprint string"
@@ -92,7 +92,7 @@ def plan_places(
     """
     tables = Tables(spark, places)
     index = tables.index().select(*PLACE, *_SAID).persist()
-    records = index.where("rel LIKE 'workflow-runs/%'")
+    records = index.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")
     try:
         with (
             watched(spark, "plan", tasks_for(spark), progress),
@@ -184,8 +184,7 @@ def _fingerprinted(units: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _candidate_of(row: Row) -> Candidate:
     """Return a row of `_candidates` as an object."""
     versions = tuple(
-        VersionFacts(one.version, _EPOCH + timedelta(microseconds=one.at), one.size)
-        for one in row.versions
+        VersionFacts(one.version, from_micros(one.at), one.size) for one in row.versions
     )
     removal = Removal(row.type_normalized, row.model_id, row.data_name, versions, row.reason)
     return Candidate(removal, row.units)

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from swampstore.catalog.schema import Row
+from swampstore.clock import from_micros, to_micros
 from swampstore.index.format import Entry
-from swampstore.layout import DataRef, ModelRef
+from swampstore.index.path_kinds import unit_of
+from swampstore.layout import WORKFLOW_RUN_REL, WORKFLOW_RUNS, DataRef, ModelRef
 from swampstore.pipeline.gc.candidates import Candidate, Candidates, files_of_name, fingerprint
 from swampstore.pipeline.gc.planner import NAME, SAID, decisions
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
-from swampstore.retention.plan import RECORD_REL
 from swampstore.retention.rules import Doubts, Removal, VersionFacts
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _COLUMNS = ("store", *Row._fields)
-_RECORDS = "workflow-runs/"
 
 
 class _Decision(NamedTuple):
@@ -65,7 +63,9 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
             entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
     damaged = sum(row[-1] is not None for row in said)
     # A record whose entry is damaged is one too: what belongs to its run stays.
-    records = {row[4] for row in said if row[4] is not None and row[4].startswith(_RECORDS)}
+    records = {
+        row[4] for row in said if row[4] is not None and row[4].startswith(f"{WORKFLOW_RUNS}/")
+    }
     known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
     decided = [_Decision(*row) for row in decisions(known, now)]
     doubts = Doubts("data name")
@@ -84,8 +84,8 @@ def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple
     for values in rows:
         row = dict(zip(_COLUMNS, values, strict=True))
         at = row["created_at"]
-        created = None if at is None else (at - _EPOCH) // _MICROSECOND
-        record = RECORD_REL.format(row["workflow_id"], row["workflow_run_id"])
+        created = None if at is None else to_micros(at)
+        record = WORKFLOW_RUN_REL.format(row["workflow_id"], row["workflow_run_id"])
         row["size"] = row["size"] or 0
         said = (row[name] for name in (*NAME, *SAID))
         yield (*said, created, True if record in records else None)
@@ -96,14 +96,14 @@ def _candidates(going: Sequence[_Decision], entries: dict[str, Entry]) -> Iterat
     by_name: dict[str, list[tuple[str, int]]] = {}
     wanted = {_ref(one).rel for one in going}
     for rel in entries:
-        name_rel = _name_of(rel)
+        name_rel = unit_of(rel)
         if name_rel in wanted:
             by_name.setdefault(name_rel, []).extend(files_of_name([rel], name_rel))
     ordered = sorted(going, key=lambda one: (_ref(one).rel, one.reason or "", one.version))
     for (name_rel, reason), group in groupby(ordered, lambda one: (_ref(one).rel, one.reason)):
         gone = list(group)
         versions = tuple(
-            VersionFacts(one.version, _EPOCH + one.created * _MICROSECOND, one.size) for one in gone
+            VersionFacts(one.version, from_micros(one.created), one.size) for one in gone
         )
         numbers = {one.version for one in gone}
         units: dict[int, dict[str, Entry]] = {}
@@ -117,12 +117,6 @@ def _candidates(going: Sequence[_Decision], entries: dict[str, Entry]) -> Iterat
         first = gone[0]
         removal = Removal(first.model_type, first.model_id, first.name, versions, reason)
         yield Candidate(removal, {unit: fingerprint(some) for unit, some in units.items()})
-
-
-def _name_of(rel: str) -> str:
-    """Return the directory of the data name that a path would belong to."""
-    parent, _, last = rel.rpartition("/")
-    return parent if last == "latest" else parent.rpartition("/")[0]
 
 
 def _ref(one: _Decision) -> DataRef:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 
 from swampstore.catalog.schema import Row
+from swampstore.clock import from_micros, to_micros
+from swampstore.layout import WORKFLOW_RUN_REL, workflow_run_rel
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
-from swampstore.retention.plan import RECORD_REL, NamePlanner, record_rel
+from swampstore.retention.plan import NamePlanner
 from swampstore.retention.rules import Doubts, Removal
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 PLACE = ("store", "namespace")
 NAME = (*PLACE, "type_normalized", "model_id", "data_name")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 SAID = (
     *("version", "is_latest", "deferred", "lifecycle", "lifetime", "garbage_collection"),
     *("workflow_id", "workflow_run_id", "size"),
@@ -93,7 +93,7 @@ def warnings(doubts: Iterable[SparkRow]) -> tuple[str, ...]:
 
 def _by_name(artifacts: DataFrame, runs: DataFrame) -> DataFrame:
     """Return what the planner must know of each version, those of a name together, ascending."""
-    record = F.format_string(RECORD_REL.replace("{}", "%s"), "workflow_id", "workflow_run_id")
+    record = F.format_string(WORKFLOW_RUN_REL.replace("{}", "%s"), "workflow_id", "workflow_run_id")
     records = runs.select(*PLACE, F.col("rel").alias("record")).distinct()
     records = records.withColumn("is_recorded", F.expr("true"))
     said = artifacts.select(
@@ -148,20 +148,20 @@ def decisions(versions: Iterable[tuple[Any, ...]], now: datetime) -> Iterator[tu
 
 def _removed(removal: Removal) -> Iterator[tuple[int, int, int, str | None]]:
     for version, created_at, size in removal.versions:
-        yield version, (created_at - _EPOCH) // _MICROSECOND, size, removal.reason
+        yield version, to_micros(created_at), size, removal.reason
 
 
 def _row(values: tuple[Any, ...]) -> Row:
     """Return a version as a catalog would have it, as far as the planner looks."""
     created = values[-2]
     # A table has no time where the metadata has one that is none.
-    text = "" if created is None else (_EPOCH + created * _MICROSECOND).isoformat()
+    text = "" if created is None else from_micros(created).isoformat()
     return Row._make(_AS_ROW((*values, text, "")))
 
 
 def _lookup(recorded: dict[tuple[str, str], bool]) -> Callable[[str, str], bool]:
     def run_exists(workflow_id: str, run_id: str) -> bool:
-        record_rel(workflow_id, run_id)  # raises where there cannot be any record
+        workflow_run_rel(workflow_id, run_id)  # raises where there cannot be any record
         return recorded[workflow_id, run_id]
 
     return run_exists

@@ -20,13 +20,13 @@ from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry
 from swampstore.index.removals import REMOVALS, Removal, Removed, Remover, new_note, read_note
 from swampstore.index.state import View
-from swampstore.layout import METADATA, DataRef
+from swampstore.layout import METADATA, DataRef, workflow_run_rel
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
 from swampstore.pipeline.index_writer import IndexWriter
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.source.index import is_there
 from swampstore.retention import rules
-from swampstore.retention.plan import NamePlanner, record_rel
+from swampstore.retention.plan import NamePlanner, marked
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 
@@ -155,8 +155,7 @@ def _rows(ref: DataRef, state: NameState) -> list[Row]:
         except MetadataError:
             continue
         rows.append(row_of("", ref, metadata, deferred=False))
-    latest = latest_of((row.version for row in rows), marker=marker)
-    return [row._replace(is_latest=int(row.version == latest)) for row in rows]
+    return marked(rows, marker)
 
 
 LOCKED = "somebody has its model locked"
@@ -229,7 +228,7 @@ class Sweeper:
 
     def _run_exists(self, workflow_id: str, run_id: str) -> bool:
         """Whether a run has a record, committed or on its way; raise if that cannot be told."""
-        rel = record_rel(workflow_id, run_id)
+        rel = workflow_run_rel(workflow_id, run_id)
         return is_there(self._writer.place, self._writer.store, rel)
 
     # Looking -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
 from swampstore.index.results import Progress, Step
+from swampstore.layout import WORKFLOW_RUNS
 from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
@@ -130,4 +131,4 @@ def _run_records(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
         lambda one, other: one.unionByName(other),
         (frame.select("store", "namespace", "rel") for frame in frames),
     )
-    return listed.where("rel LIKE 'workflow-runs/%'")
+    return listed.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")

@@ -17,6 +17,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from swampstore.catalog.schema import ACTIVE
+from swampstore.clock import EPOCH, from_micros, to_micros
 from swampstore.pipeline.report.summary import (
     COLOURED,
     RUN_DAYS,
@@ -63,7 +64,6 @@ _HEAD = 100
 _LISTED = 1000
 _EXAMPLES = 5
 _METHODS = 12
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Days are days in UTC, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(floor(unix_seconds(created_at) / 86400) AS int))"
 _COLUMNS = (
@@ -358,14 +358,14 @@ def _sums(*columns: str) -> list[Column]:
 
 
 def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    return None if micros is None else from_micros(micros)
 
 
 def run_figures(
     outputs: DataFrame, now: datetime
 ) -> tuple[tuple[RunDay, ...], tuple[MethodRuns, ...]]:
     """Return the last days with runs, the latest first, and the methods slowest on average."""
-    since = int((now - timedelta(days=RUN_DAYS)).timestamp() * 1_000_000)
+    since = to_micros(now - timedelta(days=RUN_DAYS))
     failed = sf.sum(sf.when(sf.col("status") == "failed", 1).otherwise(0)).alias("failed")
     # Times are numbers here: Spark would count days in the time zone of its session.
     day = sf.floor(sf.unix_micros("started_at") / 86_400_000_000).alias("day")
@@ -390,7 +390,7 @@ def run_figures(
             .limit(_METHODS)
         )
         counted = [
-            RunDay((_EPOCH + timedelta(days=number)).date(), *counts)
+            RunDay((EPOCH + timedelta(days=number)).date(), *counts)
             for number, *counts in days.collect()
         ]
         return tuple(counted), tuple(map(MethodRuns._make, methods.collect()))

@@ -6,11 +6,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from swampstore.artifacts.latest import parse_marker
 from swampstore.artifacts.metadata import decode
+from swampstore.clock import from_micros
 from swampstore.errors import SwampstoreError
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata
@@ -156,9 +156,6 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
     )
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 @dataclass(frozen=True)
 class Files(Whole):
     """One row per file that takes part in a sync; the hash only if it is asked for."""
@@ -183,7 +180,7 @@ class Files(Whole):
                 sha256 = _hash(path) if self.hashed else None
             except FileNotFoundError:
                 continue
-            mtime = _EPOCH + timedelta(microseconds=status.st_mtime_ns // 1000)
+            mtime = from_micros(status.st_mtime_ns // 1000)
             yield (
                 *(place.identity, place.namespace, place.root, one.rel),
                 *(status.st_size, mtime, sha256),

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from swampstore import yaml_dialect
 from swampstore.clock import from_iso
 from swampstore.errors import SwampstoreError, YamlError
+from swampstore.layout import OUTPUTS, WORKFLOW_RUNS, output_of, workflow_run_of
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
@@ -200,16 +201,16 @@ def _document(file: File, content: BinaryIO) -> dict[str, Any]:
 class Outputs(_Documents):
     """One row per output of a method: `outputs/TYPE/METHOD/DEFINITION-TIME.yaml`."""
 
-    top = "outputs"
+    top = OUTPUTS
     schema = schemas.OUTPUTS
 
     def is_record(self, rel: str) -> bool:
-        """Whether a path has a type, a method, and a YAML file."""
-        return rel.startswith("outputs/") and rel.endswith(".yaml") and rel.count("/") >= 3
+        """Whether a path is where outputs are kept."""
+        return output_of(rel) is not None
 
     def own_columns(self, rel: str, members: Members) -> tuple[Any, ...]:
         """Return what an output tells."""
-        model_type, method, _ = rel.removeprefix("outputs/").rsplit("/", 2)
+        model_type, method = output_of(rel) or ("", "")
         origin = members.inner("provenance")
         return (
             members.text("id", required=True),
@@ -233,18 +234,12 @@ class Outputs(_Documents):
 class WorkflowRuns(_Documents):
     """One row per run of a workflow: `workflow-runs/WORKFLOW/workflow-run-ID.yaml`."""
 
-    top = "workflow-runs"
+    top = WORKFLOW_RUNS
     schema = schemas.WORKFLOW_RUNS
 
     def is_record(self, rel: str) -> bool:
         """Whether a path is where runs are kept."""
-        name = rel.rpartition("/")[2]
-        return (
-            rel.startswith("workflow-runs/")
-            and rel.count("/") == 2
-            and name.startswith("workflow-run-")
-            and name.endswith(".yaml")
-        )
+        return workflow_run_of(rel) is not None
 
     def own_columns(self, rel: str, members: Members) -> tuple[Any, ...]:
         """Return what a run tells."""

@@ -13,11 +13,11 @@ import io
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import marker_content
-from swampstore.clock import from_iso
+from swampstore.clock import EPOCH, from_iso
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.index.base import Base
@@ -53,7 +53,6 @@ _LOOKS = 4
 # How many commits are tried before what keeps changing is left out.
 _COMMITS = 8
 _PAUSE = 0.25
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Commit(NamedTuple):
@@ -293,7 +292,7 @@ def _file(rel: str, entry: Entry, sha256: str) -> FileEntry:
 def _ns(moment: str | None) -> int | None:
     """Return a time in nanoseconds, None if it is none."""
     try:
-        since = from_iso(moment) - _EPOCH if moment else None
+        since = from_iso(moment) - EPOCH if moment else None
     except (ValueError, OverflowError, SwampstoreError):
         return None
     return None if since is None else since // timedelta(microseconds=1) * 1000

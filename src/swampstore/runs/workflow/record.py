@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore import yaml_dialect
 from swampstore.errors import SwampstoreError, ValidationError, YamlError
-from swampstore.layout import LOCAL_DIR, check_segment, is_temp
+from swampstore.layout import (
+    LOCAL_DIR,
+    WORKFLOW_RUN_REL,
+    WORKFLOW_RUNS,
+    workflow_run_of,
+    workflow_run_rel,
+)
 from swampstore.notices import notice
 from swampstore.runs.errors import RunNotFoundError
 from swampstore.runs.workflow.conditions import ENDED, FAILED, SUCCEEDED
@@ -23,7 +29,6 @@ from swampstore.runs.workflow.conditions import ENDED, FAILED, SUCCEEDED
 if TYPE_CHECKING:
     from swampstore.repo import Repo
 
-RUNS = "workflow-runs"
 PENDING, RUNNING, WAITING = "pending", "running", "waiting_approval"
 SUSPENDED, CANCELLED = "suspended", "cancelled"
 INTERRUPT_REASON, CANCEL_REASON = "interrupt_reason", "cancel_reason"
@@ -188,7 +193,7 @@ class RunRecord:
     @property
     def rel(self) -> str:
         """Where it is in the datastore."""
-        return f"{RUNS}/{self.workflow_id}/workflow-run-{self.id}.yaml"
+        return WORKFLOW_RUN_REL.format(self.workflow_id, self.id)
 
     @property
     def is_over(self) -> bool:
@@ -337,9 +342,7 @@ class RunRecords:
 
     def of(self, workflow_id: str, run_id: str) -> RunRecord | None:
         """Return the record of a run, None if there is none."""
-        return self.read(
-            f"{RUNS}/{check_segment('workflow id', workflow_id)}/workflow-run-{run_id}.yaml"
-        )
+        return self.read(workflow_run_rel(workflow_id, run_id))
 
     def all(self, workflow_id: str | None = None) -> Iterator[RunRecord]:
         """Yield the records, those of the runs that began last first.
@@ -382,25 +385,22 @@ class RunRecords:
         return record
 
     def _paths(self, workflow_id: str | None = None) -> list[str]:
-        names = [workflow_id] if workflow_id else self._tree.subdirs(RUNS)
+        names = [workflow_id] if workflow_id else self._tree.subdirs(WORKFLOW_RUNS)
         found: set[str] = set()
         for name in names:
-            for place in self._tree.places(f"{RUNS}/{name}"):
+            for place in self._tree.places(f"{WORKFLOW_RUNS}/{name}"):
                 try:
                     files = os.listdir(place)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
-                found.update(f"{RUNS}/{name}/{file}" for file in files if _is_record(file))
+                rels = (f"{WORKFLOW_RUNS}/{name}/{file}" for file in files)
+                found.update(rel for rel in rels if workflow_run_of(rel))
         return sorted(found)
 
 
-def _is_record(name: str) -> bool:
-    return name.startswith("workflow-run-") and name.endswith(".yaml") and not is_temp(name)
-
-
 def _id_of(rel: str) -> str:
-    name = rel.rpartition("/")[2].removeprefix("workflow-run-").removesuffix(".yaml")
-    return name.lower().replace("-", "")
+    _, run_id = workflow_run_of(rel) or ("", "")
+    return run_id.lower().replace("-", "")
 
 
 class LiveRecord:
