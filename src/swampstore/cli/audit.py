@@ -13,7 +13,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import Column, Listing
-from swampstore.cli.options import complete_model, limit_option, moment, rows_options
+from swampstore.cli.options import complete_model, limit_option, moment, rows_options, since_option
 from swampstore.cli.rendering import age_text, counted, printable
 from swampstore.cli.session import Session
 from swampstore.errors import (
@@ -37,7 +37,7 @@ from swampstore.errors import (
     """
 )
 @click.argument("predicate", required=False, help="What must hold, in CEL.")
-@click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
+@since_option
 @click.option("--until", metavar="AGE|TIME", help="Not younger than 7d, or before a time.")
 @click.option("--actor", metavar="USER[@HOST]", help="Only what this user did, on any host or one.")
 @click.option(

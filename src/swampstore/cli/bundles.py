@@ -10,7 +10,7 @@ import click
 from swampstore.bundles import Bundles
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import Column, Listing, item, same
-from swampstore.cli.options import dry_run_option, rows_options
+from swampstore.cli.options import dry_deletion_option, rows_options
 from swampstore.cli.rendering import age_text, counted, size_text
 from swampstore.cli.session import Session
 from swampstore.clock import to_iso
@@ -77,7 +77,7 @@ def list_(session: Session) -> None:
     metavar="SIZE",
     help="How much may stay.  [default: as configured, else 1 GB]",
 )
-@dry_run_option
+@dry_deletion_option
 @pass_session
 def gc(session: Session, max_size: int | None, dry_run: bool) -> None:
     """Delete the bundles that were not used for the longest time; they can be built again."""

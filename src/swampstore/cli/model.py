@@ -8,7 +8,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import Column, Listing, item, same, table
-from swampstore.cli.options import dry_run_option, model_argument, rows_options, yes_option
+from swampstore.cli.options import dry_deletion_option, model_argument, rows_options, yes_option
 from swampstore.cli.rendering import age_text, counted, fields, named_lines, printable, size_text
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
@@ -126,7 +126,7 @@ def show(session: Session, model: str) -> None:
     """
 )
 @model_argument
-@dry_run_option
+@dry_deletion_option
 @yes_option
 @pass_session
 def delete(session: Session, model: str, dry_run: bool, yes: bool) -> None:

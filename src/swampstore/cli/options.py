@@ -132,7 +132,21 @@ engine_option = click.option(
     help="Who does the work: threads of this process, or Spark; auto chooses by the amount."
     "  [default: as configured, else auto]",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+dry_deletion_option = click.option(
+    "--dry-run", is_flag=True, help="Only show what would be deleted."
+)
+since_option = click.option(
+    "--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z."
+)
+models_option = click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    shell_complete=complete_model,
+    help="Only what belongs to a model, TYPE/ID or its name; may be repeated.",
+)
 yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, help="Do not ask.")
 
 

@@ -9,7 +9,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import Column, Listing, item, same, table
-from swampstore.cli.options import complete_model, limit_option, moment, rows_options
+from swampstore.cli.options import complete_model, limit_option, moment, rows_options, since_option
 from swampstore.cli.rendering import age_text, counted, duration_text, fields, printable
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
@@ -41,7 +41,7 @@ output_argument = click.argument("output_id", metavar="OUTPUT", help="An id, or 
 )
 @click.option("--method", metavar="METHOD", help="Only those of this method.")
 @click.option("--status", metavar="STATUS", help="Only succeeded, failed, cancelled or running.")
-@click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
+@since_option
 @limit_option
 @rows_options
 @pass_session

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.options import (
-    complete_model,
+    dry_run_option,
     limit_option,
     model_argument,
+    models_option,
     name_argument,
     rows_options,
     timeout_option,
@@ -21,15 +23,18 @@ from swampstore.cli.session import Session
 if TYPE_CHECKING:
     from swampstore.cli.command import Command
 
-_models_option = click.option(
-    "--model",
-    "models",
-    multiple=True,
-    metavar="MODEL",
-    shell_complete=complete_model,
-    help="Only what belongs to a model, TYPE/ID or its name; may be repeated.",
-)
-_dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _options_of_sync(function: _F) -> _F:
+    """Add what both directions of a sync can be told."""
+    return models_option(dry_run_option(timeout_option(function)))
+
+
+def _sync(**values: Any) -> None:
+    from swampstore.cli.sync import sync
+
+    _run(sync, **values)
 
 
 def _run(other: Command, **values: Any) -> None:
@@ -42,16 +47,10 @@ def _run(other: Command, **values: Any) -> None:
     swampstore push --model aws/ec2/i-0abc
     """
 )
-@_models_option
-@_dry_run_option
-@timeout_option
-@pass_session
-def push(session: Session, *, models: tuple[str, ...], dry_run: bool, timeout: int | None) -> None:
+@_options_of_sync
+def push(**told: Any) -> None:
     """Bring to the remote what changed here: `sync --push`."""
-    del session
-    from swampstore.cli.sync import sync
-
-    _run(sync, push=True, models=models, dry_run=dry_run, timeout=timeout)
+    _sync(push=True, **told)
 
 
 @command(
@@ -60,16 +59,10 @@ def push(session: Session, *, models: tuple[str, ...], dry_run: bool, timeout: i
     swampstore pull --model aws/ec2/i-0abc
     """
 )
-@_models_option
-@_dry_run_option
-@timeout_option
-@pass_session
-def pull(session: Session, *, models: tuple[str, ...], dry_run: bool, timeout: int | None) -> None:
+@_options_of_sync
+def pull(**told: Any) -> None:
     """Bring here what changed on the remote: `sync --pull`."""
-    del session
-    from swampstore.cli.sync import sync
-
-    _run(sync, pull=True, models=models, dry_run=dry_run, timeout=timeout)
+    _sync(pull=True, **told)
 
 
 @command(

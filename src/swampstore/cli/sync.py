@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import complete_model, engine_option, timeout_option
+from swampstore.cli.options import (
+    dry_run_option,
+    engine_option,
+    models_option,
+    timeout_option,
+)
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
@@ -33,17 +38,10 @@ if TYPE_CHECKING:
 )
 @click.option("--pull", is_flag=True, help="Only bring here what changed on the remote.")
 @click.option("--push", is_flag=True, help="Only bring to the remote what changed here.")
-@click.option(
-    "--model",
-    "models",
-    multiple=True,
-    metavar="MODEL",
-    shell_complete=complete_model,
-    help="Only what belongs to a model, TYPE/ID or its name; may be repeated.",
-)
+@models_option
 @click.option("--full", is_flag=True, help="Compare every file, not only what is said to change.")
 @click.option("--metadata-only", is_flag=True, help="Leave content on the remote until it is read.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@dry_run_option
 @engine_option
 @timeout_option
 @pass_session

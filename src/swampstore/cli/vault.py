@@ -15,6 +15,7 @@ from swampstore.cli.options import (
     limit_option,
     moment,
     rows_options,
+    since_option,
     vault_argument,
     yes_option,
 )
@@ -430,7 +431,7 @@ def migrate(
 @click.option("--vault", metavar="NAME", help="Only this vault.")
 @click.option("--key", metavar="KEY", help="Only this secret.")
 @click.option("--action", metavar="ACTION", help="Only get, put, delete, annotate and so on.")
-@click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
+@since_option
 @click.option("--until", metavar="AGE|TIME", help="Not younger than 7d, or before a time.")
 @limit_option
 @rows_options

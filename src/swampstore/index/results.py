@@ -22,9 +22,7 @@ class Skipped(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """What a push did."""
-
+class _Transferred:
     files: int = 0
     bytes: int = 0
     deleted: int = 0
@@ -33,24 +31,20 @@ class Pushed:
 
     @property
     def changes(self) -> int:
-        """Files written to and removed from the remote."""
+        """Files written and removed."""
         return self.files + self.deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """What a pull did."""
+class Pushed(_Transferred):
+    """What a push did to the remote."""
 
-    files: int = 0
-    bytes: int = 0
-    deleted: int = 0
-    conflicts: tuple[Conflict, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    __slots__ = ()
 
-    @property
-    def changes(self) -> int:
-        """Files written to and removed from the cache."""
-        return self.files + self.deleted
+
+class Pulled(_Transferred):
+    """What a pull did to the cache."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from swampstore.cli.command import command, pass_session
 from swampstore.cli.data import model_members
 from swampstore.cli.options import (
     complete_name,
-    dry_run_option,
+    dry_deletion_option,
     model_argument,
     optional_name_argument,
     version_option,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @version_option
 @click.option("--prefix", metavar="TEXT", help="Every name that begins with this.")
 @click.option("--all", "everything", is_flag=True, help="Every name of the model.")
-@dry_run_option
+@dry_deletion_option
 @yes_option
 @pass_session
 def delete(

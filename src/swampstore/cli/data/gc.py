@@ -9,7 +9,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
-from swampstore.cli.options import dry_run_option, yes_option
+from swampstore.cli.options import dry_deletion_option, yes_option
 from swampstore.cli.rendering import counted, printable, size_text
 from swampstore.cli.session import Session
 from swampstore.retention import DataGc, DataPrune, GcReport, PruneReport, RunGc, RunGcReport
@@ -31,7 +31,7 @@ R = TypeVar("R", GcReport, PruneReport, RunGcReport)
     swampstore data gc -y --json
     """
 )
-@dry_run_option
+@dry_deletion_option
 @yes_option
 @pass_session
 def gc(session: Session, dry_run: bool, yes: bool) -> None:
@@ -60,7 +60,7 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
     swampstore data prune -y --json
     """
 )
-@dry_run_option
+@dry_deletion_option
 @yes_option
 @pass_session
 def prune(session: Session, dry_run: bool, yes: bool) -> None:
@@ -101,7 +101,7 @@ def prune(session: Session, dry_run: bool, yes: bool) -> None:
     metavar="DURATION",
     help="Keep what is younger: 12h, 30d, 2w, 6mo, 1y.",
 )
-@dry_run_option
+@dry_deletion_option
 @yes_option
 @pass_session
 def run_gc(session: Session, older_than: str, dry_run: bool, yes: bool) -> None:

@@ -14,7 +14,7 @@ from swampstore.catalog.query.tree import Literal, render
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data.columns import FOUND, MEMBERS, NAMESPACE, artifact_record
 from swampstore.cli.listing import Column, Listing
-from swampstore.cli.options import limit_option, moment, rows_options, tag_option
+from swampstore.cli.options import limit_option, moment, rows_options, since_option, tag_option
 from swampstore.cli.rendering import counted, footer_text
 from swampstore.cli.session import Found, Session
 from swampstore.errors import SwampstoreError, ValidationError
@@ -248,7 +248,7 @@ _EQUALITIES = {
 @click.option("--run", metavar="ID", help="Written by this workflow run.")
 @click.option("--model", metavar="MODEL", help="TYPE/ID, or the name of models.")
 @click.option("--content-type", metavar="TYPE", help="The MIME type.")
-@click.option("--since", metavar="AGE|TIME", help="Not older than 7d, or since 2026-05-14T08:00Z.")
+@since_option
 @tag_option
 @click.option("--streaming", is_flag=True, help="Only versions that can be appended to.")
 @click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from swampstore.cli.options import dry_run_option
 from swampstore.cli.progress import saying
 from swampstore.cli.session import Session
 from swampstore.errors import RepoNotFoundError
@@ -86,7 +87,6 @@ _namespace = click.option(
     help="Only this namespace, * for all; may be given several times."
     "  [default: the repository's own, of a URL all]",
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 findings_option = click.option(
     "--findings",
     metavar="PATH",

@@ -11,8 +11,8 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import table
-from swampstore.cli.options import engine_option
-from swampstore.cli.pipeline import Bulk, dry_run_option, findings_option, master_option
+from swampstore.cli.options import dry_run_option, engine_option
+from swampstore.cli.pipeline import Bulk, findings_option, master_option
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, size_text
 from swampstore.cli.session import Session

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.pipeline import Bulk, dry_run_option, spark_options
+from swampstore.cli.options import dry_run_option
+from swampstore.cli.pipeline import Bulk, spark_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, fields, size_text
 from swampstore.cli.session import Session

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import engine_option
-from swampstore.cli.pipeline import dry_run_option, findings_option, master_option, settings_at
+from swampstore.cli.options import dry_run_option, engine_option
+from swampstore.cli.pipeline import findings_option, master_option, settings_at
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
