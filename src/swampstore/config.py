@@ -162,8 +162,8 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
         raise wrong_setting("datastore", section, "a mapping")
     repo_id = str(document.get("repoId") or "unknown")
     base, remote = _resolve(repo_dir, repo_id, section, environ, datastore)
-    if remote is not None and remote.is_mongodb and environ is os.environ:
-        _learn_password(repo_dir, remote)
+    if remote is not None:
+        learn_password(repo_dir, remote)
     return Config(
         repo_dir=repo_dir,
         repo_id=repo_id,
@@ -180,11 +180,13 @@ def load(repo_dir: str, environ: Mapping[str, str], *, datastore: str | None = N
     )
 
 
-def _learn_password(repo_dir: str, remote: RemoteSettings) -> None:
+def learn_password(repo_dir: str, remote: RemoteSettings) -> None:
     """Take the password of a database from the file `.env`, unless the environment has it.
 
     Other clients of such a database read it there too. Nothing else of that file is used.
     """
+    if not remote.is_mongodb:
+        return
     from swampstore.stores.mongodb import password_in, password_variable
 
     variable = password_variable(remote.target, remote.config)

@@ -139,6 +139,8 @@ class Version3(IndexVersion):
             return
         if is_shared and snapshot.meta is not None:
             context.base.apply(facts={FOREIGN_WRITER: "1"})
+        if reader.everything and scope is None:
+            _forget_lost(context, groups.values())
         reader.mark_partial(groups)
         for partition, (entries, removed) in sorted(groups.items()):
             kept = context.documents.scrubbed(reader.covered(entries))
@@ -232,6 +234,24 @@ def _is_of_others(one: StoredPath, since: PathCursor | None) -> bool:
         and one.commit_seq <= since.commit_seq
         and (one.modified is not None and one.modified > since.modified)
     )
+
+
+def _forget_lost(
+    context: IndexContext, found: Iterable[tuple[RawEntries, Collection[str]]]
+) -> None:
+    """Forget the paths of which the database has no record, not even that they were deleted.
+
+    Somebody dropped a collection, or restored an older one. What this cache has of them is new
+    then, and a push that looks at everything brings it back.
+    """
+    there: set[str] = set()
+    for entries, removed in found:
+        there.update(entries, removed)
+    lost = [rel for rel in context.base.rels() if rel not in there]
+    if lost:
+        reason = f"of {len(lost)} paths there is no record any more; the next full push makes it"
+        context.documents.report("paths", reason)
+        context.base.apply(forgotten=lost)
 
 
 def _has_lost_all(context: IndexContext) -> bool:

@@ -31,6 +31,7 @@ from swampstore.stores.paths import (
     PathsCommit,
     PathsCommitted,
     PathsMovedError,
+    SeenPath,
     StoredPath,
 )
 
@@ -142,7 +143,7 @@ def commit(
         return Committed(onto.meta.commit_seq if onto.meta else None, {}, {})
     documents = context.documents
     for _ in attempts(change.rels):
-        meta, data = _next_meta(context, onto, number)
+        meta, data, is_next = _next_meta(context, onto, number)
         assert meta.commit_seq is not None
         work = PathsCommit(META_KEY, data, onto.token, meta.commit_seq, list(_changes(change)))
         documents.check_allowed()  # a server alone changes paths before the condition is asked
@@ -153,23 +154,31 @@ def commit(
         except PreconditionFailedError:
             onto = context.watch.look_again()
             continue
-        return _remembered(context, onto, _snapshot(number, meta, data, done), done, scope)
+        now = _snapshot(number, meta, data, done)
+        if not is_next:
+            # What nobody was told of has to be read first, here as everywhere.
+            return Committed(meta.commit_seq, seen_facts(context.base, now), {})
+        return _remembered(context, onto, now, done, scope)
     raise AssertionError  # attempts() ends with an error
 
 
-def _next_meta(context: IndexContext, onto: MetaSnapshot, number: int) -> tuple[Meta, bytes]:
+def _next_meta(context: IndexContext, onto: MetaSnapshot, number: int) -> tuple[Meta, bytes, bool]:
+    """Return the `_meta.json` of a commit, and whether its number comes right after the last told.
+
+    A number that some path has is never used again: it is that of a commit which was stopped
+    before anybody was told, and who has seen the next one of that number would never look for it.
+    """
     documents = context.documents
     before = onto.meta or Meta(number, (), origin=None)
-    last = before.commit_seq or 0
-    if onto.meta is None:
-        last = documents.paths.last_path_commit(documents.root)
+    told = before.commit_seq or 0
+    last = max(told, documents.paths.last_path_commit(documents.root))
     meta = replace(before, commit_seq=last + 1, origin=context.watch.origin(onto.meta))
-    return meta, encode_meta(meta, new_write_id())
+    return meta, encode_meta(meta, new_write_id()), last == told or onto.meta is None
 
 
 def _changes(change: Change) -> Iterator[PathChange]:
     for rel in sorted(change.rels):
-        expected = _time_of(rel, change.expected[rel])
+        expected = _seen(rel, change.expected[rel])
         entry = change.upserts.get(rel)
         if entry is None:
             if expected is not None:
@@ -180,8 +189,11 @@ def _changes(change: Change) -> Iterator[PathChange]:
             yield PathChange(rel, entry.sha256, entry.size, expected)
 
 
-def _time_of(rel: str, raw: msgspec.Raw | None) -> datetime | None:
-    return None if raw is None else from_iso(decode_entry(rel, raw).last_modified)
+def _seen(rel: str, raw: msgspec.Raw | None) -> SeenPath | None:
+    if raw is None:
+        return None
+    entry = decode_entry(rel, raw)
+    return SeenPath(from_iso(entry.last_modified), entry.sha256)
 
 
 def _snapshot(number: int, meta: Meta, data: bytes, done: PathsCommitted) -> MetaSnapshot:
@@ -225,11 +237,10 @@ def rebuilt(work: Rebuild, number: int) -> int:
         if entry.sha256 is None:
             continue  # what has no hash cannot be named here
         if found is None or (found.sha256, found.size) != (entry.sha256, entry.size):
-            expected = found.modified if found else None
-            changes.append(PathChange(rel, entry.sha256, entry.size, expected))
+            changes.append(PathChange(rel, entry.sha256, entry.size, found and found.seen))
     for rel, found in sorted(there.items()):
         if rel not in wanted:
-            changes.append(PathChange(rel, None, 0, found.modified))
+            changes.append(PathChange(rel, None, 0, found.seen))
     if not changes and work.meta is not None:
         return 0
     before = work.meta or Meta(number, ())
@@ -237,6 +248,10 @@ def rebuilt(work: Rebuild, number: int) -> int:
     meta = replace(before, version=number, commit_seq=seq, origin=before.origin or new_write_id())
     data = encode_meta(meta, new_write_id())
     commit_now = PathsCommit(META_KEY, data, work.token, seq, changes)
+    stored = documents.meta()
+    if (stored.info.token if stored else None) != work.token:
+        # A server alone changes paths before it is asked about `_meta.json`.
+        raise index_moved("somebody has committed meanwhile", ())
     try:
         documents.paths.commit_paths(documents.root, commit_now)
     except PreconditionFailedError as error:

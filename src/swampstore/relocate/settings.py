@@ -12,6 +12,7 @@ from swampstore.config import (
     Hydration,
     cache_dir,
     filesystem_base,
+    learn_password,
     remote_settings,
 )
 from swampstore.datastore_address import FILESYSTEM, Address, is_url, scheme_of, without_secrets
@@ -51,6 +52,7 @@ def configured(
     if hydration is not None:
         address = replace(address, members={**address.members, "hydrationStrategy": hydration})
     remote = remote_settings(address, section, environ)
+    learn_password(config.repo_dir, remote)
     base = cache_dir(config.repo_id, environ)
     return replace(config, base=base, remote=remote, namespace=checked)
 

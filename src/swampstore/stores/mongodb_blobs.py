@@ -6,17 +6,18 @@ chunkCount}`, is written when they are all there.
 
 `createdAt` is the server's time, and whoever finds that content is there already makes it new: a
 sweep removes only what is old, on that very condition, so it never takes away what a push relies
-on. Nothing is ever written twice, because the name says what the content is.
+on. Nothing is written twice, because the name says what the content is, unless it turns out not to
+be that. Content some of whose pieces are missing is not there.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import datetime
 from typing import Any, BinaryIO
 
-from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.protocol import CHUNK, payload
 
@@ -25,6 +26,7 @@ PIECE = 8 << 20
 # Operations of one batch, and the bytes that go with them.
 BATCH, BATCH_BYTES = 500, 14 << 20
 _ASKED = 5000
+_ATTEMPTS = 3
 
 
 class Blobs:
@@ -37,24 +39,62 @@ class Blobs:
     def _documents(self) -> Any:
         return self._connection.database[self._collection]
 
-    def put(self, sha256: str, body: bytes | BinaryIO) -> bool:
-        """Keep content; return False if it was there already, and is as good as new now."""
-        if self.refresh([sha256]) == 1:
-            return False
+    def put(self, sha256: str, body: bytes | BinaryIO, *, is_checked: bool = False) -> bool:
+        """Keep content; return False if it was there already, and is as good as new now.
+
+        What is there is believed to be what its name says, unless it is to be checked.
+        """
         data = payload(body)
         try:
+            if self._is_kept(sha256, len(data), is_checked=is_checked):
+                return False
             if len(data) <= INLINE:
                 self._insert(sha256, {"size": len(data), "data": bytes(data)})
-                return True
-            pieces = range(0, len(data), PIECE)
-            for number, start in enumerate(pieces):
-                piece = bytes(data[start : start + PIECE])
-                self._insert(f"{sha256}:{number}", {"size": len(piece), "data": piece})
-            self._insert(sha256, {"size": len(data), "chunkCount": len(pieces)})
+            else:
+                count = self._put_pieces(sha256, data)
+                self._insert(sha256, {"size": len(data), "chunkCount": count})
         finally:
             if isinstance(data, memoryview):
                 data.release()
         return True
+
+    def _is_kept(self, sha256: str, size: int, *, is_checked: bool) -> bool:
+        if not self.refresh([sha256]) or (size > INLINE and not self.sizes([sha256])):
+            return False
+        if is_checked and not self._is_sound(sha256):
+            self._remove(sha256)
+            return False
+        return True
+
+    def _is_sound(self, sha256: str) -> bool:
+        digest = hashlib.sha256()
+        try:
+            for chunk in self.read(sha256):
+                digest.update(chunk)
+        except ObjectNotFoundError:
+            return False
+        return digest.hexdigest() == sha256
+
+    def _put_pieces(self, sha256: str, data: bytes | memoryview) -> int:
+        """Put what is missing of the pieces of content; return how many it has.
+
+        That may take longer than a sweep waits for a head, so in the end all are made as good as
+        new, and what was taken away meanwhile is put once more.
+        """
+        spans = enumerate(range(0, len(data), PIECE))
+        starts = {f"{sha256}:{number}": start for number, start in spans}
+        for _ in range(_ATTEMPTS):
+            there = self._present(starts)
+            for name, start in starts.items():
+                if name not in there:
+                    piece = bytes(data[start : start + PIECE])
+                    self._insert(name, {"size": len(piece), "data": piece})
+            if self.refresh(starts) == len(starts):
+                return len(starts)
+        raise StoreUnreachableError(
+            f"pieces of {sha256} keep vanishing from {self._connection.identity}",
+            hint="Find out who removes content there, and push again. Nothing is lost here.",
+        )
 
     def put_small(self, contents: dict[str, bytes]) -> None:
         """Keep several contents, each of which fits into a document, in few requests."""
@@ -92,7 +132,7 @@ class Blobs:
         with self._connection.errors():
             self._documents().update_one({"_id": name}, change, upsert=True)
 
-    def refresh(self, wanted: Collection[str]) -> int:
+    def refresh(self, wanted: Iterable[str]) -> int:
         """Make content as good as new; return how much of it is there."""
         names = list(dict.fromkeys(wanted))
         found = 0
@@ -109,13 +149,29 @@ class Blobs:
         return found
 
     def sizes(self, wanted: Iterable[str]) -> dict[str, int]:
-        """Return the size of the content that is there, by its hash."""
+        """Return the size of the content that is there, all of it, by its hash."""
+        found = self._present(wanted)
+        pieces = {
+            name: {f"{name}:{number}" for number in range(int(one["chunkCount"]))}
+            for name, one in found.items()
+            if "chunkCount" in one
+        }
+        there = self._present(set().union(*pieces.values())) if pieces else {}
+        return {
+            name: int(one["size"])
+            for name, one in found.items()
+            if pieces.get(name, set()) <= there.keys()
+        }
+
+    def _present(self, wanted: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the documents that are there, without content, by their names."""
         names = list(dict.fromkeys(wanted))
-        found: dict[str, int] = {}
+        members = {"size": 1, "chunkCount": 1}
+        found: dict[str, dict[str, Any]] = {}
         for start in range(0, len(names), _ASKED):
             condition = {"_id": {"$in": names[start : start + _ASKED]}}
-            for page in self._connection.pages(self._collection, condition, {"size": 1}, _ASKED):
-                found |= {one["_id"]: int(one["size"]) for one in page}
+            for page in self._connection.pages(self._collection, condition, members, _ASKED):
+                found |= {one["_id"]: one for one in page}
         return found
 
     def read(self, sha256: str) -> Iterator[bytes]:
@@ -152,7 +208,7 @@ class Blobs:
         wanted = {"size": 1, "chunkCount": 1}
         for page in self._connection.pages(self._collection, _older(moment), wanted):
             heads = {one["_id"].partition(":")[0] for one in page if ":" in one["_id"]}
-            there = self.sizes(heads)
+            there = self._present(heads)
             for one in page:
                 head, colon, _ = one["_id"].partition(":")
                 is_used = head in named or (colon and head in there)
@@ -171,6 +227,13 @@ class Blobs:
             for number in range(int(head.get("chunkCount", 0))):
                 self._documents().delete_one(_older(moment, f"{name}:{number}"))
         return True
+
+    def _remove(self, sha256: str) -> None:
+        """Remove what has this name and is not what it says."""
+        with self._connection.errors():
+            head = self._documents().find_one_and_delete({"_id": sha256}) or {}
+            for number in range(int(head.get("chunkCount", 0))):
+                self._documents().delete_one({"_id": f"{sha256}:{number}"})
 
 
 def _older(moment: datetime, name: str | None = None) -> dict[str, Any]:

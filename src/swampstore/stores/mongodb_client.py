@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ConfigError
 from swampstore.redaction import without_credentials
@@ -18,10 +18,16 @@ from swampstore.stores.errors import (
     StoreUnreachableError,
 )
 
+if TYPE_CHECKING:
+    from pymongo.client_session import ClientSession
+
 # How MongoDB numbers what it refuses.
 _UNAUTHORIZED, _NO_LOGIN, _NO_SUCH_USER = 13, 18, 11
+_NO_SUCH_COMMAND = 59
 _TOO_LARGE = (10334, 17280)
-_RETRYABLE = "RetryableWriteError"
+TRANSIENT = "TransientTransactionError"
+# With one of these a server says that the same may work a moment later.
+_LABELS = ("RetryableWriteError", TRANSIENT, "UnknownTransactionCommitResult")
 PAGE = 1000
 # Clocks drift apart by less than a lock can notice in so many seconds.
 _ASK_AGAIN = 60.0
@@ -61,6 +67,7 @@ class Connection:
         self._lock = threading.Lock()
         self._client: Any = None
         self._deployment: Deployment | None = None
+        self._is_direct = "directconnection=true" in uri.lower()
         self._offset: tuple[float, datetime] | None = None
 
     @property
@@ -77,6 +84,13 @@ class Connection:
         from pymongo import ReadPreference, WriteConcern
         from pymongo.read_concern import ReadConcern
 
+        if self._is_direct and not self.deployment().is_primary:
+            # To one member that was chosen by hand drivers read, whatever it is.
+            self._deployment = None
+            raise StoreUnreachableError(
+                f"{self.identity} is a secondary, which may not have yet what others committed",
+                hint="Leave directConnection out of the URL, or name the primary.",
+            )
         return self.client.get_database(
             self._database,
             write_concern=WriteConcern("majority"),
@@ -90,9 +104,20 @@ class Connection:
             self._deployment = self._ask_deployment()
         return self._deployment
 
-    def _ask_deployment(self) -> Deployment:
+    def _hello(self) -> dict[str, Any]:
+        from pymongo.errors import OperationFailure
+
         with self.errors():
-            hello = self.client.admin.command("hello")
+            try:
+                found: dict[str, Any] = self.client.admin.command("hello")
+            except OperationFailure as error:
+                if error.code != _NO_SUCH_COMMAND:
+                    raise
+                found = self.client.admin.command("isMaster")  # as it was called before 4.4.2
+        return found
+
+    def _ask_deployment(self) -> Deployment:
+        hello = self._hello()
         return Deployment(
             replica_set=str(hello.get("setName", "")),
             is_sharded=hello.get("msg") == "isdbgrid",
@@ -102,8 +127,7 @@ class Connection:
 
     def clock(self) -> datetime:
         """Ask the server what time it is."""
-        with self.errors():
-            now: datetime = self.client.admin.command("hello")["localTime"]
+        now: datetime = self._hello()["localTime"]
         found = now if now.tzinfo else now.replace(tzinfo=UTC)
         self._offset = (_ticks(), found)
         return found
@@ -142,8 +166,15 @@ class Connection:
             chosen = {"$and": [condition, further]} if condition else further
 
     @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
-        """Raise what the driver raises as an error of the store."""
+    def errors(self, session: ClientSession | None = None) -> Iterator[None]:
+        """Raise what the driver raises as an error of the store.
+
+        Within a transaction it is left alone: the driver tells by its own errors what to repeat.
+        Whoever began the transaction asks for errors of the store around it.
+        """
+        if session is not None:
+            yield
+            return
         from pymongo import errors
 
         try:
@@ -184,7 +215,7 @@ class Connection:
                 f"{self.identity} does not allow this: {text}",
                 hint="The user needs the role readWrite on the database.",
             )
-        if error.has_error_label(_RETRYABLE) or error.has_error_label("TransientTransactionError"):
+        if any(error.has_error_label(label) for label in _LABELS):
             return self._unreachable(error)
         if error.code in _TOO_LARGE:
             return StoreError(

@@ -83,11 +83,11 @@ class Objects:
             except DuplicateKeyError:
                 raise exists(self._prefix + rel, self._connection.identity) from None
 
-    def update(self, rel: str, body: Body, token: str, session: ClientSession | None) -> None:
+    def update(self, rel: str, body: Body, token: str) -> None:
         """Write an object in place of the one with this hash; raise PreconditionFailedError."""
         condition = {"_id": rel, "hash": token}
         with self._connection.errors():
-            done = self._documents().update_one(condition, _replacement(body), session=session)
+            done = self._documents().update_one(condition, _replacement(body))
         if not done.matched_count:
             raise changed(self._prefix + rel, self._connection.identity)
 
@@ -96,26 +96,32 @@ class Objects:
     ) -> Written:
         """Write a small object on a condition, perhaps within a transaction.
 
-        If it is there already with this very content, it was written by us.
+        If it is there already with this very content, it was written by us: an answer was lost.
         """
         from pymongo.errors import DuplicateKeyError
 
         sha256, size = hashed(data)
         body = Body(sha256, size, data)
         condition = {"_id": rel, "hash": "" if token is None else token}
-        with self._connection.errors():
-            found = self._documents().find_one({"_id": rel}, {"hash": 1}, session=session)
-            if found is not None and found["hash"] == sha256:
-                return Written(sha256, sha256, is_met=True)
+        with self._connection.errors(session):
             try:
                 done = self._documents().update_one(
                     condition, _replacement(body), upsert=token is None, session=session
                 )
             except DuplicateKeyError:
+                if session is None and self._is(rel, sha256):
+                    return Written(sha256, sha256, is_met=True)
                 raise exists(self._prefix + rel, self._connection.identity) from None
-        if not done.matched_count and done.upserted_id is None:
-            raise changed(self._prefix + rel, self._connection.identity)
-        return Written(sha256, sha256)
+        if done.matched_count or done.upserted_id is not None:
+            return Written(sha256, sha256)
+        if self._is(rel, sha256, session):
+            return Written(sha256, sha256, is_met=True)
+        raise changed(self._prefix + rel, self._connection.identity)
+
+    def _is(self, rel: str, sha256: str, session: ClientSession | None = None) -> bool:
+        with self._connection.errors(session):
+            condition = {"_id": rel, "hash": sha256}
+            return self._documents().find_one(condition, {"hash": 1}, session=session) is not None
 
     def delete(self, rel: str, token: str | None = None) -> bool:
         """Remove an object, the one with this hash if one is given; return whether it was there."""

@@ -4,24 +4,26 @@ A path is a document that all clients understand: `{_id: path, hash, size, updat
 What is deleted stays for a while as a document with `deletedAt`. Ours have `commitSeq` too, the
 number of the commit; members that we do not know stay as they are.
 
-Where the deployment has transactions, a commit is one: the paths and `_meta.json`. Elsewhere the
-paths come first, each on the condition that it is what was expected, content before what speaks of
-it, and `_meta.json` last. Whoever is killed in between has changed paths that are true, and
-that others have not heard of: the next commit tells them, and whoever finds a number that
-`_meta.json` does not know makes one.
+Where the deployment has transactions, a commit is one: the paths and `_meta.json`. Elsewhere, and
+where it is too large for that, the paths come first, each on the condition that it is what was
+expected: content before what speaks of it, and what is taken away after all that is put in; then
+`_meta.json`. Whoever is killed in between has changed paths that are true, and that others have not
+heard of. The next commit tells them: its number is higher than that of any path.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import EPOCH, to_iso, to_ms
 from swampstore.stores.errors import not_found
-from swampstore.stores.mongodb_blobs import BATCH, Blobs
-from swampstore.stores.mongodb_client import Connection
+from swampstore.stores.mongodb_blobs import BATCH, INLINE, Blobs
+from swampstore.stores.mongodb_client import TRANSIENT, Connection
 from swampstore.stores.mongodb_keys import MORE, PATHS, below, is_shared
 from swampstore.stores.paths import (
     PathChange,
@@ -43,6 +45,9 @@ MONOLITH = ".datastore-index.json"
 _ENTRY_BYTES = 256
 # So far clocks of other clients may be behind, and primaries that follow one another.
 OVERLAP = timedelta(minutes=10)
+# MongoDB ends a transaction after a minute; a commit of more paths than that is in order only.
+LARGEST_TRANSACTION = 10_000
+_PAUSES = (0.02, 0.1, 0.5, 1.0)
 # Directories asked for in one query.
 _ROOTS = 100
 _ASKED = 5000
@@ -67,10 +72,15 @@ class Paths:
 
     def find(self, rel: str) -> dict[str, Any] | None:
         """Return the document of a shared file that the index names."""
+        found = self.record(rel)
+        is_live = found is not None and found.get("deletedAt") is None
+        return found if found and is_live and isinstance(found.get("hash"), str) else None
+
+    def record(self, rel: str) -> dict[str, Any] | None:
+        """Return the document of a shared file, deleted or not."""
         with self._connection.errors():
-            condition = {"_id": rel, "deletedAt": None}
-            found: dict[str, Any] | None = self.documents(PATHS).find_one(condition)
-        return found if found is not None and isinstance(found.get("hash"), str) else None
+            found: dict[str, Any] | None = self.documents(PATHS).find_one({"_id": rel})
+        return found
 
     def is_there(self, rel: str) -> bool:
         """Whether the index names a shared file, and its content is there."""
@@ -105,7 +115,7 @@ class Paths:
 
     def newest(self) -> datetime | None:
         """See KeepsPaths.newest_path."""
-        found = [self._last(kind, "updatedAt") for kind in (PATHS,)]
+        found = [self._last(kind, "updatedAt") for kind in (PATHS, MORE)]
         moments = [one for one in found if isinstance(one, datetime)]
         return max(moments, default=None)
 
@@ -140,7 +150,7 @@ class Paths:
             raise not_found(key, self._connection.identity)
         with self._connection.errors():
             count = self.documents(PATHS).estimated_document_count()
-        etag = f"{to_ms(newest)}-{count}-paths"
+        etag = f"{to_ms(newest)}-{count}-{self.last_commit()}-paths"
         return ObjectInfo(key, count * _ENTRY_BYTES, etag, None, newest)
 
     # Committing ----------------------------------------------------------------------------------
@@ -148,7 +158,8 @@ class Paths:
     def commit(self, commit: PathsCommit) -> PathsCommitted:
         """See KeepsPaths.commit_paths."""
         self._check_content(commit.changes)
-        if self._connection.deployment().has_transactions:
+        is_small = len(commit.changes) <= LARGEST_TRANSACTION
+        if is_small and self._connection.deployment().has_transactions:
             written = self._in_transaction(commit)
         else:
             self._change(commit, None)
@@ -158,29 +169,42 @@ class Paths:
 
     def _check_content(self, changes: Iterable[PathChange]) -> None:
         """Make the content of what is committed as good as new, and see that it is there."""
-        wanted = {one.sha256: one.rel for one in changes if one.sha256 and is_shared(one.rel)}
+        wanted = {one.sha256 for one in changes if one.sha256 and is_shared(one.rel)}
         if self._blobs.refresh(wanted) == len(wanted):
-            return
+            # Of content in pieces only the head was counted.
+            wanted &= {one.sha256 for one in changes if one.sha256 and one.size > INLINE}
         there = self._blobs.sizes(wanted)
-        lost = {rel for sha256, rel in wanted.items() if sha256 not in there}
-        lost = {one.rel for one in changes if one.rel in lost}
+        lost = {one.rel for one in changes if one.sha256 in wanted and one.sha256 not in there}
         if lost:
             self._objects.forget_staged(lost)
             raise _moved("their content was swept away meanwhile", lost, lost)
 
     def _in_transaction(self, commit: PathsCommit) -> Written:
+        """Commit as one, again if the server says that nothing was done and to try it again.
+
+        Whether it was done is unknown when nobody answers; the driver asks once more, and whoever
+        repeats this afterwards finds his own `_meta.json`.
+        """
+        from pymongo.errors import OperationFailure
+
+        with self._connection.errors(), self._connection.client.start_session() as session:
+            for longest in _PAUSES:
+                try:
+                    return self._try_transaction(commit, session)
+                except OperationFailure as error:
+                    if not error.has_error_label(TRANSIENT):
+                        raise
+                    time.sleep(random.uniform(0, longest))  # noqa: S311 - spreads load
+            return self._try_transaction(commit, session)
+
+    def _try_transaction(self, commit: PathsCommit, session: ClientSession) -> Written:
         from pymongo import WriteConcern
         from pymongo.read_concern import ReadConcern
 
-        def work(session: ClientSession) -> Written:
+        with session.start_transaction(ReadConcern("snapshot"), WriteConcern("majority")):
             written = self._write_meta(commit, session)
-            self._change(commit, session)
-            return written
-
-        with self._connection.errors(), self._connection.client.start_session() as session:
-            written: Written = session.with_transaction(
-                work, read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
-            )
+            if not written.is_met:  # ours, and all that belongs to it
+                self._change(commit, session)
         return written
 
     def _write_meta(self, commit: PathsCommit, session: ClientSession | None) -> Written:
@@ -202,18 +226,35 @@ class Paths:
         from pymongo.errors import BulkWriteError
 
         operations = [_operation(one, seq) for one in batch]
-        with self._connection.errors():
+        with self._connection.errors(session):
             try:
                 done = self.documents(kind).bulk_write(operations, ordered=True, session=session)
-            except BulkWriteError as error:
-                if session is not None:
-                    raise _moved(
-                        "others changed them as well", {one.rel for one in batch}
-                    ) from error
+            except (BulkWriteError, KeyError) as error:
+                # KeyError: a server that does not say what it did of a batch with a failure.
+                if session is not None:  # which is over now
+                    rels = {one.rel for one in batch}
+                    raise _moved("others changed them as well", rels) from error
                 return False
-            except KeyError:
-                return False  # a server that does not say what it did of a batch with a failure
         return bool(done.matched_count + done.upserted_count == len(batch))
+
+    def _renumber(
+        self, kind: str, found: list[StoredPath], seq: int, session: ClientSession | None
+    ) -> None:
+        """Give paths that are as they should be this number, unless others change them now.
+
+        They have one of a commit of ours that was not finished. Others may have finished one of
+        the same number meanwhile, and readers of that will not look for it again.
+        """
+        from pymongo import UpdateOne
+
+        change = {"$set": {"commitSeq": seq}, "$currentDate": {"updatedAt": True}}
+        operations = [
+            UpdateOne({"_id": one.rel, "updatedAt": one.modified, "hash": one.sha256}, change)
+            for one in found
+        ]
+        if operations:
+            with self._connection.errors(session):
+                self.documents(kind).bulk_write(operations, session=session)
 
     def _check_written(
         self, kind: str, batch: list[PathChange], seq: int, session: ClientSession | None
@@ -221,10 +262,13 @@ class Paths:
         """Look at what became of a batch; write what a failure before it has kept from that."""
         for _ in batch:
             rels = [one.rel for one in batch]
-            with self._connection.errors():
+            with self._connection.errors(session):
                 found = self.documents(kind).find({"_id": {"$in": rels}}, session=session)
                 there = {one["_id"]: stored_path(one) for one in found}
             left = [one for one in batch if not _is_done(one, there.get(one.rel))]
+            done = [there[one.rel] for one in batch if one.rel in there and one not in left]
+            before = [one for one in done if (one.commit_seq or 0) < seq]
+            self._renumber(kind, before, seq, session)
             if not left:
                 return
             moved = {one.rel for one in left if not _is_expected(one, there.get(one.rel))}
@@ -236,11 +280,11 @@ class Paths:
         raise _moved("others keep changing them", {one.rel for one in batch})
 
     def _time_of(self, commit: PathsCommit) -> datetime | None:
-        """Return the latest time of the shared paths of a commit."""
-        if not any(is_shared(one.rel) for one in commit.changes):
-            return None
-        found = self._last(PATHS, "updatedAt", {"commitSeq": commit.commit_seq})
-        return found if isinstance(found, datetime) else None
+        """Return the latest time of the paths of a commit."""
+        kinds = {PATHS if is_shared(one.rel) else MORE for one in commit.changes}
+        numbered = {"commitSeq": commit.commit_seq}
+        found = [self._last(kind, "updatedAt", numbered) for kind in kinds]
+        return max((one for one in found if isinstance(one, datetime)), default=None)
 
     def ensure_indexes(self) -> None:
         """Make the indexes that queries go by; they may be there."""
@@ -309,17 +353,22 @@ def _since(cursor: PathCursor) -> dict[str, Any]:
 def _operation(change: PathChange, seq: int) -> Any:
     from pymongo import UpdateOne
 
+    seen = change.expected
+    condition: dict[str, Any] = {"_id": change.rel}
+    if seen is not None:
+        condition |= {"updatedAt": seen.modified, "hash": seen.sha256, "deletedAt": None}
     if change.sha256 is None:
+        assert seen is not None
         return UpdateOne(
-            {"_id": change.rel, "updatedAt": change.expected, "deletedAt": None},
+            condition,
             {"$set": {"commitSeq": seq}, "$currentDate": {"updatedAt": True, "deletedAt": True}},
         )
     fields = {"hash": change.sha256, "size": change.size, "deletedAt": None, "commitSeq": seq}
     update = {"$set": fields, "$currentDate": {"updatedAt": True}}
-    if change.expected is None:
+    if seen is None:
         # If there is a document that is not deleted, the server refuses to make a second one.
-        return UpdateOne({"_id": change.rel, "deletedAt": {"$ne": None}}, update, upsert=True)
-    return UpdateOne({"_id": change.rel, "updatedAt": change.expected, "deletedAt": None}, update)
+        return UpdateOne({**condition, "deletedAt": {"$ne": None}}, update, upsert=True)
+    return UpdateOne(condition, update)
 
 
 def _is_done(change: PathChange, there: StoredPath | None) -> bool:
@@ -335,13 +384,16 @@ def _is_done(change: PathChange, there: StoredPath | None) -> bool:
 def _is_expected(change: PathChange, there: StoredPath | None) -> bool:
     if there is None or there.is_deleted:
         return change.expected is None
-    return change.expected is not None and there.modified == change.expected
+    return change.expected == there.seen
 
 
 def _order(change: PathChange) -> tuple[int, str]:
-    """Put content before what speaks of it; what is taken away goes the other way round."""
+    """Put content before what speaks of it, and take away in the end, the other way round.
+
+    Whoever renames something and is killed leaves both names, and never none.
+    """
     rank = 2 if change.rel.endswith("/latest") else 1 if change.rel.endswith(".yaml") else 0
-    return (rank if change.sha256 else -rank - 1, change.rel)
+    return (rank if change.sha256 else 5 - rank, change.rel)
 
 
 def _moved(reason: str, rels: Collection[str], lost: Collection[str] = ()) -> PathsMovedError:

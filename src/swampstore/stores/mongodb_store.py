@@ -13,9 +13,8 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import Any, BinaryIO, Self
 
-from swampstore.clock import EPOCH
 from swampstore.errors import ConfigError
 from swampstore.files import disk_errors
 from swampstore.stores.errors import (
@@ -25,11 +24,9 @@ from swampstore.stores.errors import (
     exists,
     not_found,
 )
-from swampstore.stores.mongodb_blobs import Blobs, hashed
+from swampstore.stores.mongodb_blobs import hashed
 from swampstore.stores.mongodb_client import Connection, Deployment
 from swampstore.stores.mongodb_keys import (
-    BLOBS,
-    CONTENTS,
     GLOBAL_LOCK,
     KINDS,
     LOCKS,
@@ -37,16 +34,14 @@ from swampstore.stores.mongodb_keys import (
     PATHS,
     Kind,
     Spot,
-    after,
-    below,
     is_namespace,
     key_of,
     split,
     spot_of,
 )
-from swampstore.stores.mongodb_locks import Locks
-from swampstore.stores.mongodb_objects import Body, Objects, fits
-from swampstore.stores.mongodb_paths import MONOLITH, Paths
+from swampstore.stores.mongodb_objects import Body, fits
+from swampstore.stores.mongodb_paths import MONOLITH
+from swampstore.stores.mongodb_place import Place, info_of
 from swampstore.stores.paths import (
     PathCursor,
     PathsCommit,
@@ -66,19 +61,6 @@ from swampstore.stores.protocol import (
     payload,
     receive,
 )
-
-_PAGE = 1000
-
-
-class Place(NamedTuple):
-    """The collections of one namespace."""
-
-    names: dict[str, str]
-    paths: Paths
-    objects: Objects
-    blobs: Blobs
-    contents: Blobs
-    locks: Locks
 
 
 class MongoStore:
@@ -121,20 +103,7 @@ class MongoStore:
                     hint="Choose another namespace, or another one in the store's configuration.",
                 )
             names = {kind: f"t_{self._tenant}_r_{namespace or self._home}_{kind}" for kind in KINDS}
-            prefix = f"{namespace}/" if namespace else ""
-            blobs = Blobs(self._connection, names[BLOBS])
-            contents = Blobs(self._connection, names[CONTENTS])
-            objects = Objects(self._connection, names[OBJECTS], contents, prefix)
-            paths = Paths(self._connection, names, objects, blobs)
-            locks = Locks(self._connection, names[LOCKS], namespace)
-            self._places[namespace] = Place(
-                paths=paths,
-                objects=objects,
-                blobs=blobs,
-                contents=contents,
-                locks=locks,
-                names=names,
-            )
+            self._places[namespace] = Place(self._connection, namespace, names)
         return self._places[namespace]
 
     def namespaces(self) -> list[str]:
@@ -163,17 +132,17 @@ class MongoStore:
             return place.paths.monolith(key)
         if spot.kind is Kind.LOCK:
             return place.locks.get(spot.rel)
-        info, chunks = self._object(key, spot, place)
+        info, chunks = place.object(key, spot)
         return Fetched(info, b"".join(chunks))
 
     def get_if_changed(self, key: str, etag: str) -> Fetched | None:
         """See Store.get_if_changed."""
         spot, place = self._spot(key)
         if spot.kind is Kind.OBJECT and spot.rel != MONOLITH:
-            found = self._found(key, spot, place)
+            found = place.found(key, spot)
             if found["hash"] == etag:
                 return None
-            return Fetched(_info(key, found), b"".join(place.objects.read(found, place.blobs)))
+            return Fetched(info_of(key, found), b"".join(place.objects.read(found, place.blobs)))
         if self.head(key).etag == etag:
             return None
         return self.get(key)
@@ -196,7 +165,7 @@ class MongoStore:
             info, data = self.get(key)
             receive([data], fd, what=what, size=size, sha256=sha256)
             return info
-        info, chunks = self._object(key, spot, place)
+        info, chunks = place.object(key, spot)
         receive(chunks, fd, what=what, size=size, sha256=sha256)
         return info
 
@@ -207,31 +176,10 @@ class MongoStore:
             return place.paths.monolith_info(key)
         if spot.kind is Kind.LOCK:
             return self.get(key).info
-        found = self._found(key, spot, place)
+        found = place.found(key, spot)
         if spot.kind is Kind.FILE and not place.blobs.sizes([found["hash"]]):
             raise not_found(key, self.identity)
-        return _info(key, found)
-
-    def _object(self, key: str, spot: Spot, place: Place) -> tuple[ObjectInfo, Iterator[bytes]]:
-        found = self._found(key, spot, place)
-        if "updatedAt" in found:
-            return _info(key, found), self._content(key, place.blobs.read(found["hash"]))
-        return _info(key, found), self._content(key, place.objects.read(found, place.blobs))
-
-    def _content(self, key: str, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        try:
-            yield from chunks
-        except ObjectNotFoundError as error:
-            raise ObjectNotFoundError(f"{key}: {error.message}", hint=error.hint) from None
-
-    def _found(self, key: str, spot: Spot, place: Place) -> dict[str, Any]:
-        """Return the document of an object: on its way, or else the one that the index names."""
-        found = place.objects.find(spot.rel)
-        if found is None and spot.kind is Kind.FILE:
-            found = place.paths.find(spot.rel)
-        if found is None:
-            raise not_found(key, self.identity)
-        return found
+        return info_of(key, found)
 
     # Listing -------------------------------------------------------------------------------------
 
@@ -240,43 +188,14 @@ class MongoStore:
         parent_of(prefix)
         namespace, rest = split(prefix)
         if namespace:
-            yield from self._listed(namespace, rest)
+            yield from self.place(namespace).list(rest)
             return
-        listings = [self._listed("", prefix)]
+        listings = [self.place("").list(prefix)]
         if "/" not in prefix:
             chosen = [one for one in self.namespaces() if one.startswith(prefix)]
-            listings += [self._listed(one, "") for one in chosen]
+            listings += [self.place(one).list("") for one in chosen]
             listings.append(self._global_locks(prefix, ["", *chosen]))
         yield from heapq.merge(*listings, key=lambda info: info.key)
-
-    def _listed(self, namespace: str, prefix: str) -> Iterator[ObjectInfo]:
-        place = self.place(namespace)
-        staged: set[str] = set()
-
-        def objects() -> Iterator[ObjectInfo]:
-            for found in place.objects.list(prefix):
-                if found.get("isStaged"):
-                    staged.add(found["_id"])
-                yield _info(key_of(namespace, found["_id"]), found)
-
-        # Few objects, and what is staged hides what is committed: so those come first.
-        first = list(objects())
-        files = (
-            info
-            for info in self._files(namespace, place, prefix)
-            if split(info.key)[1] not in staged
-        )
-        yield from heapq.merge(first, files, place.locks.list(prefix), key=lambda info: info.key)
-
-    def _files(self, namespace: str, place: Place, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield committed files whose content is there."""
-        condition = {"deletedAt": None, **({"_id": below(prefix)} if prefix else {})}
-        for page in self._connection.pages(place.names[PATHS], condition):
-            hashes = [one["hash"] for one in page if isinstance(one.get("hash"), str)]
-            there = place.blobs.sizes(hashes)
-            for one in page:
-                if one.get("hash") in there:
-                    yield _info(key_of(namespace, one["_id"]), one)
 
     def _global_locks(self, prefix: str, namespaces: Iterable[str]) -> Iterator[ObjectInfo]:
         found = []
@@ -294,12 +213,8 @@ class MongoStore:
         folders: set[str] = set() if namespace or prefix else set(self.namespaces())
         objects: list[ObjectInfo] = []
         live = {"deletedAt": None}
-        for collection, condition in (
-            (place.names[PATHS], live),
-            (place.names[OBJECTS], {}),
-            (place.names[LOCKS], {}),
-        ):
-            for rel in self._names_below(collection, condition, rest, folders):
+        for kind, condition in ((PATHS, live), (OBJECTS, {}), (LOCKS, {})):
+            for rel in place.names_below(kind, condition, rest, folders):
                 key = key_of(namespace, rel)
                 if rel != GLOBAL_LOCK and key not in {info.key for info in objects}:
                     try:
@@ -308,27 +223,6 @@ class MongoStore:
                         continue
         return Level(sorted(folders), sorted(objects))
 
-    def _names_below(
-        self, collection: str, condition: dict[str, Any], prefix: str, folders: set[str]
-    ) -> Iterator[str]:
-        """Yield the paths directly below a prefix; add the folders there to those given."""
-        start, end = prefix, after(prefix) if prefix else None
-        while True:
-            bounds = {"$gte": start} | ({"$lt": end} if end else {})
-            chosen = {"_id": bounds, **condition}
-            page = next(self._connection.pages(collection, chosen, {"_id": 1}, _PAGE), [])
-            found = [str(one["_id"]) for one in page]
-            for rel in found:
-                first, slash, _ = rel.removeprefix(prefix).partition("/")
-                if slash:
-                    folders.add(first)
-                else:
-                    yield rel
-            if len(found) < _PAGE:
-                return
-            first, slash, _ = found[-1].removeprefix(prefix).partition("/")
-            start = f"{prefix}{first}0" if slash else f"{found[-1]}\0"
-
     # Writing -------------------------------------------------------------------------------------
 
     def put(self, key: str, body: bytes | BinaryIO) -> Written:
@@ -336,7 +230,7 @@ class MongoStore:
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
             return place.locks.put(spot.rel, bytes(payload(body)))
-        kept = self._keep(key, spot, place, body)
+        kept = self._keep(key, spot, place, body, is_checked=True)
         place.objects.put(spot.rel, kept)
         return Written(kept.sha256, kept.sha256)
 
@@ -348,7 +242,7 @@ class MongoStore:
         if spot.kind is Kind.FILE and place.paths.is_there(spot.rel):
             raise exists(key, self.identity)
         kept = self._keep(key, spot, place, body)
-        place.objects.create(spot.rel, kept)
+        place.create(spot, kept)
         return Written(kept.sha256, kept.sha256)
 
     def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
@@ -356,18 +250,36 @@ class MongoStore:
         spot, place = self._spot(key)
         if spot.kind is Kind.LOCK:
             return place.locks.replace(spot.rel, bytes(payload(body)), token)
-        kept = self._keep(key, spot, place, body)
-        if spot.kind is Kind.FILE and place.objects.find(spot.rel) is None:
-            there = place.paths.find(spot.rel)
-            if there is None or there["hash"] != token:
-                raise changed(key, self.identity)
-            place.objects.create(spot.rel, kept)
-        else:
-            place.objects.update(spot.rel, kept, token, None)
+        kept = self._keep(key, spot, place, body, replaces=token)
+        if spot.kind is not Kind.FILE:
+            place.objects.update(spot.rel, kept, token)
+            return Written(kept.sha256, kept.sha256)
+        try:
+            there = place.found(key, spot)
+        except ObjectNotFoundError:
+            there = {}
+        if there.get("hash") != token:
+            raise changed(key, self.identity)
+        if there.get("isStaged"):
+            place.objects.update(spot.rel, kept, token)
+        elif kept.sha256 != token:
+            place.create(spot, kept)
         return Written(kept.sha256, kept.sha256)
 
-    def _keep(self, key: str, spot: Spot, place: Place, body: bytes | BinaryIO) -> Body:
-        """Store the content of an object, and return what its document says."""
+    def _keep(
+        self,
+        key: str,
+        spot: Spot,
+        place: Place,
+        body: bytes | BinaryIO,
+        *,
+        replaces: str = "",
+        is_checked: bool = False,
+    ) -> Body:
+        """Store the content of an object, and return what its document says.
+
+        Whoever puts the same content again has a reason: what is there may be damaged.
+        """
         if spot.rel == MONOLITH:
             raise UnsupportedOperationError(
                 f"{key} is made from the paths in {self.identity} and cannot be written",
@@ -375,18 +287,18 @@ class MongoStore:
             )
         sha256, size = hashed(body)
         if spot.kind is Kind.FILE:
-            place.blobs.put(sha256, body)
+            place.blobs.put(sha256, body, is_checked=is_checked or sha256 == replaces)
             return Body(sha256, size, is_staged=True)
         if fits(size):
             return Body(sha256, size, bytes(payload(body)))
-        place.contents.put(sha256, body)
+        place.contents.put(sha256, body, is_checked=is_checked or sha256 == replaces)
         return Body(sha256, size)
 
     def put_files(self, prefix: str, files: Mapping[str, SmallFile]) -> Collection[str]:
         """See KeepsPaths.put_files."""
         place = self._of(prefix)
         chosen = {rel: one for rel, one in files.items() if spot_of(rel).kind is Kind.FILE}
-        there = self._tokens(place, list(chosen))
+        there = place.tokens(list(chosen))
         free = {rel: one for rel, one in chosen.items() if there.get(rel) == one.token}
         if free:
             place.blobs.put_small({one.sha256: one.data for one in free.values()})
@@ -394,18 +306,6 @@ class MongoStore:
                 {rel: Body(one.sha256, len(one.data), is_staged=True) for rel, one in free.items()}
             )
         return free.keys()
-
-    def _tokens(self, place: Place, rels: Sequence[str]) -> dict[str, str]:
-        """Return the tokens of files, on their way or committed."""
-        condition = {"_id": {"$in": list(rels)}}
-        tokens: dict[str, str] = {}
-        for name, chosen in (
-            (place.names[PATHS], {**condition, "deletedAt": None}),
-            (place.names[OBJECTS], condition),
-        ):
-            for page in self._connection.pages(name, chosen, {"hash": 1}):
-                tokens |= {one["_id"]: str(one.get("hash")) for one in page}
-        return tokens
 
     def delete(self, key: str) -> None:
         """See Store.delete."""
@@ -488,9 +388,3 @@ class MongoStore:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _info(key: str, found: dict[str, Any]) -> ObjectInfo:
-    moment = found.get("at") or found.get("updatedAt")
-    modified = moment if isinstance(moment, datetime) else EPOCH
-    return ObjectInfo(key, int(found["size"]), found["hash"], found["hash"], modified)

@@ -13,7 +13,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from swampstore.stores.mongodb_keys import OBJECTS, PATHS
-from swampstore.stores.mongodb_store import MongoStore, Place
+from swampstore.stores.mongodb_place import Place
+from swampstore.stores.mongodb_store import MongoStore
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import StoreWrapper
 

@@ -15,6 +15,13 @@ from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Written
 
 
+class SeenPath(NamedTuple):
+    """The record that a decision was based on: two changes may have the same millisecond."""
+
+    modified: datetime | None
+    sha256: str | None
+
+
 class StoredPath(NamedTuple):
     """What the database says about one path.
 
@@ -30,6 +37,11 @@ class StoredPath(NamedTuple):
     is_deleted: bool = False
     commit_seq: int | None = None
     problem: str = ""
+
+    @property
+    def seen(self) -> SeenPath:
+        """What tells this record from any other of the path."""
+        return SeenPath(self.modified, self.sha256)
 
 
 class PathCursor(NamedTuple):
@@ -55,14 +67,13 @@ class SmallFile(NamedTuple):
 class PathChange(NamedTuple):
     """What a commit makes of one path: a file, or (without a hash) nothing.
 
-    `expected` is the time of the record that the decision was based on, None if there was none or
-    the path was deleted.
+    `expected` is None if there was no record, or the path was deleted.
     """
 
     rel: str
     sha256: str | None
     size: int
-    expected: datetime | None
+    expected: SeenPath | None
 
 
 class PathsCommit(NamedTuple):
