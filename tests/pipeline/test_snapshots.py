@@ -492,6 +492,26 @@ def test_the_table_can_be_read_as_it_was(bucket: Bucket) -> None:
         bucket.read(as_of=str(first.commit_seq))
 
 
+def test_the_past_has_an_end_and_without_counted_commits_only_times(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path, 1)
+    bucket.fill()
+    bucket.refresh()
+    was, _ = bucket.read()
+    with bucket.ana.open() as repo:
+        first = repo.clock().isoformat()
+    assert bucket.read(as_of=first)[0] == was
+    with pytest.raises(ValidationError, match="does not count its commits") as caught:
+        bucket.read(as_of="3")
+    assert "Give a time such as 20" in (caught.value.hint or "")
+    for _ in range(2):
+        bucket.save("aws/ec2/i-1", "n0")
+        bucket.refresh(retention=timedelta(0))
+    with pytest.raises(NotFoundError, match="no snapshot") as gone:
+        bucket.read(as_of=first)
+    assert "The oldest one is of 20" in (gone.value.hint or "")
+    assert "None" not in (gone.value.hint or "")
+
+
 def test_the_changes_between_two_snapshots_are_told(bucket: Bucket) -> None:
     first = bucket.refresh()
     bucket.save("aws/ec2/i-1", "n0")

@@ -28,6 +28,12 @@ def snapshot_at(place: Place, store: Store, point: str) -> Manifest:
     neither, NotFoundError if no such snapshot is kept.
     """
     newest = newest_snapshot(place, store)
+    if _is_number(point) and all(one.commit_seq is None for one in newest.history):
+        raise ValidationError(
+            f"the index of {place} does not count its commits, so {point!r} means nothing",
+            hint=f"Give a time such as {newest.created_at}, or run `swampstore datastore"
+            " migrate-index` in a repository that uses it.",
+        )
     fitting = [one for one in newest.history if _is_until(one, point)]
     found = None
     if fitting and fitting[-1].number == newest.number:
@@ -36,15 +42,20 @@ def snapshot_at(place: Place, store: Store, point: str) -> Manifest:
         found = Manifests(store, place.names()).read(fitting[-1].number)
     if found is None:
         first = newest.history[0]
+        commit = "" if first.commit_seq is None else f", commit {first.commit_seq}"
         raise NotFoundError(
             f"no snapshot of {place} is kept that shows it at {point!r}",
-            hint=f"The oldest one is of {first.created_at}, commit {first.commit_seq}. {_REFRESH}",
+            hint=f"The oldest one is of {first.created_at}{commit}. {_REFRESH}",
         )
     return found
 
 
+def _is_number(point: str) -> bool:
+    return point.isascii() and point.isdigit()
+
+
 def _is_until(moment: Moment, point: str) -> bool:
-    if point.isascii() and point.isdigit():
+    if _is_number(point):
         return moment.commit_seq is not None and moment.commit_seq <= int(point)
     return from_iso(moment.created_at) <= _time(point)
 

@@ -17,12 +17,13 @@ from pyspark.sql.datasource import DataSource
 
 from swampstore.errors import ValidationError
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table
+from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table, with_hint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from swampstore.pipeline.source.change_stream import ChangeStream
     from swampstore.pipeline.source.stream import CommitStream
     from swampstore.pipeline.source.writer import ArtifactWriter
 
@@ -52,19 +53,37 @@ class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not type
     def reader(self, schema: StructType) -> Scan[Any]:
         """Return what reads the table."""
         table, places = table_of(self.options), places_of_options(self.options)
+        if self._is_of_changes and "from" not in self.options:
+            raise with_hint(
+                ValidationError(
+                    "the table of changes needs to know since when",
+                    hint='Write .option("from", "841"), a commit, or a time such as'
+                    " 2026-05-14T08:00Z.",
+                )
+            )
         tasks = number_of(self.options, "tasks", _TASKS)
         if is_on(self.options, "pushdown"):
             return PushingScan(table, places, tasks, schema, self._frame)
         return Scan(table, places, tasks, schema)
 
-    def streamReader(self, schema: StructType) -> CommitStream:  # noqa: N802 - Spark's name
-        """Return what follows the table, commit by commit."""
+    def streamReader(  # noqa: N802 - Spark's name
+        self, schema: StructType
+    ) -> CommitStream | ChangeStream:
+        """Return what follows the table, commit by commit or snapshot by snapshot."""
+        from swampstore.pipeline.source.change_stream import ChangeStream
         from swampstore.pipeline.source.stream import CommitStream, Following, followable
 
+        tasks = number_of(self.options, "tasks", _TASKS)
+        if self._is_of_changes:
+            places = places_of_options(self.options)
+            return ChangeStream(self.options.get("from"), places, tasks, schema)
         table = followable(table_of(self.options), self.options.get("table", "artifacts"))
         following = Following.of(self.options)
-        tasks = number_of(self.options, "tasks", _TASKS)
         return CommitStream(table, places_of_options(self.options), following, tasks, schema)
+
+    @property
+    def _is_of_changes(self) -> bool:
+        return bool(self.options.get("table") == "changes")
 
     def writer(self, schema: StructType, overwrite: bool) -> ArtifactWriter:
         """Return what saves rows as versions."""
@@ -162,13 +181,7 @@ def _artifacts(options: Mapping[str, str]) -> Table[Any]:
 def _changes(options: Mapping[str, str]) -> Table[Any]:
     from swampstore.pipeline.source.changes import Changes
 
-    since = options.get("from")
-    if not since:
-        raise ValidationError(
-            "the table of changes needs to know since when",
-            hint='Write .option("from", "841"), a commit, or a time such as 2026-05-14T08:00Z.',
-        )
-    return Changes(since, options.get("to"))
+    return Changes(options.get("from"), options.get("to"))
 
 
 def _outputs(options: Mapping[str, str]) -> Table[Any]:

@@ -46,14 +46,18 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Changes(Whole):
-    """One row for each version that came, changed or went, as it is after that, or was before."""
+    """One row for each version that came, changed or went, as it is after that, or was before.
 
-    since: str
+    What is planned must say since when; a stream plans by itself.
+    """
+
+    since: str | None = None
     until: str | None = None
     schema = schemas.CHANGES
 
     def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[Pair, ...]]:
         """Choose the files that are not the same in both."""
+        assert self.since is not None
         before = snapshot_at(place, store, self.since)
         until = self.until
         after = snapshot_at(place, store, until) if until else newest_snapshot(place, store)

@@ -167,7 +167,8 @@ def followable(table: Any, name: str) -> Artifacts | Index:
     if not isinstance(table, Artifacts | Index):
         raise with_hint(
             ValidationError(
-                f"the table {name!r} cannot be followed", hint="Follow `artifacts` or `index`."
+                f"the table {name!r} cannot be followed",
+                hint="Follow `artifacts`, `index` or `changes`.",
             )
         )
     return table
