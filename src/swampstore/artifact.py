@@ -235,6 +235,30 @@ class Artifact:
         return hash(self.row)
 
 
+class ArtifactList(list[Artifact]):
+    """A list of artifacts that a notebook shows as a table."""
+
+    def table(self, note: str) -> str:
+        """Return the table with a line below it."""
+        header = ["model", "name", "version", "content type", "size", "created"]
+        rows = (
+            [
+                *(one.model_name or one.model, one.name, one.version, one.content_type),
+                *(one.size, one.row.created_at),
+            ]
+            for one in self
+        )
+        return html_table(header, rows, note)
+
+    def _repr_html_(self) -> str:
+        count = len(self)
+        note = f"{count} artifact(s)" + (f", {_SHOWN} shown" if count > _SHOWN else "")
+        return ArtifactList(self[:_SHOWN]).table(note)
+
+
+_SHOWN = 100
+
+
 def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> str:
     """Return a small table for notebooks; every cell is escaped."""
     from html import escape  # which no command needs

@@ -41,8 +41,11 @@ def test_the_commands_are_these() -> None:
     assert [" ".join(case.values[1]) for case in ALL] == [  # type: ignore[arg-type]
         *("init", "ls", "status", "run", "sync", "push", "pull", "cat", "rm", "log"),
         *("doctor", "help", "completion"),
-        *(f"data {name}" for name in ("put", "get", "list", "versions", "query", "search")),
-        *(f"data {name}" for name in ("hydrate", "delete", "rename", "gc", "prune")),
+        *(f"data {name}" for name in ("put", "get", "list", "versions", "diff", "tail")),
+        *(
+            f"data {name}"
+            for name in ("query", "search", "hydrate", "delete", "rename", "gc", "prune")
+        ),
         *("model list", "model show", "model delete"),
         *("catalog status", "catalog rebuild", "catalog compact"),
         *(f"workflow {name}" for name in ("run", "resume", "approve", "reject", "validate")),

@@ -28,7 +28,7 @@ _VARIES = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "<hash>"),
     (re.compile(r"\b\d{8}T\d{9}Z(-[0-9a-f]*)?(…|\b)"), "<backup>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]*…"), "<id>"),
-    (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{8}\b(?!-)|\b\d{8}\b"), "<short id>"),
+    (re.compile(r"\b((?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{8}|\d{8})\b(?!-)"), "<short id>"),
     (re.compile(r"\b\d{4}(-\d\d){2}T(\d\d-){3}\d{3}Z\b"), "<time>"),
     (re.compile(r"(?<=\"seconds\": )\d+(\.\d+)?"), "<duration>"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "<duration>"),

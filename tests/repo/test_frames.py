@@ -71,6 +71,37 @@ def test_results_are_arrow_streams(repo: Repo) -> None:
     assert pl.DataFrame(found).to_dict(as_series=False) == {"cpus": [4]}
 
 
+def test_times_are_times_and_tags_are_what_was_asked_for(repo: Repo) -> None:
+    repo.save(WEB, "state", {"cpus": 4}, tags={"env": "prod"})
+    repo.save(WEB, "other", {"cpus": 4})
+    found = repo.query("true", order="name desc")
+    moments = [one.created for one in found]
+    table = found.to_arrow()
+    assert str(table.schema.field("createdAt").type) == "timestamp[us, tz=UTC]"
+    assert table["createdAt"].to_pylist() == moments
+    assert str(found.to_pandas()["createdAt"].dtype).endswith(", UTC]")
+    assert found.to_polars()["createdAt"].to_list() == moments
+    assert table["tags"].to_pylist()[0] == '{"env": "prod", "type": "resource"}'
+    assert str(found.to_arrow(tags="map").schema.field("tags").type) == "map<string, string>"
+    assert dict(found.to_arrow(tags="map")["tags"].to_pylist()[0])["env"] == "prod"
+    assert found.to_pandas(tags="map")["tags"][0]["env"] == "prod"
+    assert {"key": "env", "value": "prod"} in found.to_polars(tags="map")["tags"].to_list()[0]
+    for frame in (found.to_arrow(tags="columns"), found.to_polars(tags="columns")):
+        assert pl.DataFrame(frame)["tags.env"].to_list() == ["prod", None]
+
+
+def test_a_notebook_shows_tables(repo: Repo) -> None:
+    for number in range(2):
+        repo.save(WEB, "state", {"n": number}, tags={"modelName": "<web>"})
+    assert "<td>&lt;web&gt;</td><td>state</td><td>2</td>" in repo.query("true")._repr_html_()
+    values = repo.query("true", select='{"n": attributes.n}')
+    assert "<th>n</th></tr></thead><tbody><tr><td>1</td>" in values._repr_html_()
+    for listed in (repo.versions(WEB, "state"), repo.list_data(WEB)):
+        assert "<td>state</td><td>2</td>" in listed._repr_html_()  # type: ignore[attr-defined]
+    assert "<td>versions</td><td>2</td>" in repo._repr_html_()
+    assert repo.config.repo_dir in repr(repo)
+
+
 def test_recognising_frames_imports_none_of_their_libraries(repo: Repo) -> None:
     program = f"""
 import sys, swampstore

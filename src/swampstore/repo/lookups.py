@@ -11,7 +11,7 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from swampstore.artifact import Artifact
+from swampstore.artifact import Artifact, ArtifactList
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.schema import Row
 from swampstore.errors import (
@@ -280,7 +280,7 @@ class Repo(OpenDatastore):
         rows = self.reading(
             lambda: self._ready_for(ref), lambda: self._catalog_of(ref).versions(ref, limit)
         )
-        return [Artifact(row, source) for row in rows]
+        return ArtifactList(Artifact(row, source) for row in rows)
 
     def list_data(self, model: str | ModelRef) -> list[Artifact]:
         """Return the latest of every live data name of a model, sorted by name."""
@@ -297,7 +297,8 @@ class Repo(OpenDatastore):
         live = [row for row in rows.values() if not row.is_deleted]
         if not live and not self.catalog.has_model(ref):
             raise self._no_model(ref)
-        return [self.artifact(row) for row in sorted(live, key=lambda row: row.data_name)]
+        ordered = sorted(live, key=lambda row: row.data_name)
+        return ArtifactList(self.artifact(row) for row in ordered)
 
     def find_by_tag(self, key: str, value: str) -> list[Artifact]:
         """Return the latest artifacts of the own namespace that carry a tag."""

@@ -320,7 +320,20 @@ class OpenDatastore:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Repo {self.config.repo_dir}>"
+        return f"<Repo {self.config.repo_dir}, {self.config.datastore_type} at {self.config.base}>"
+
+    def _repr_html_(self) -> str:
+        from swampstore.artifact import html_table
+
+        known = self.catalog.counts()
+        rows: list[tuple[str, object]] = [
+            ("repository", self.config.repo_dir),
+            ("datastore", f"{self.config.datastore_type} at {self.config.base}"),
+            ("namespace", self.config.namespace or "none"),
+            ("artifacts", known["latest"]),
+            ("versions", known["versions"]),
+        ]
+        return html_table(["what", "is"], rows)
 
     def _keep_up(self, catalog: str) -> KeepingUp | None:
         """Return what keeps the catalog up with others on the same cache, None without one."""

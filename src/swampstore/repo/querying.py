@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, overload
+from typing import Literal as OneOf
 
-from swampstore.artifact import Artifact, html_table
+from swampstore.artifact import Artifact, ArtifactList, html_table
 from swampstore.artifacts.frames import extra
 from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.query.projection import projection
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from swampstore.sync.hydrate import Hydrated
 
 T = TypeVar("T")
+Tags: TypeAlias = OneOf["columns", "json", "map"]
 _SHOWN = 20
 
 
@@ -73,37 +76,50 @@ class Results(Sequence[T], Generic[T]):
             for item in self._found
         ]
 
-    def to_arrow(self) -> pa.Table:
-        """Return a pyarrow table, one row per result; needs the extra `arrow`."""
-        return extra("pyarrow", "arrow").Table.from_pylist(self._rows())
+    def to_arrow(self, *, tags: Tags = "json") -> pa.Table:
+        """Return a pyarrow table, one row per result; needs the extra `arrow`.
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Return a pandas frame, one row per result; needs the extra `pandas`."""
-        frame: pd.DataFrame = extra("pandas", "pandas").DataFrame(self._rows())
+        `tags` of artifacts become a JSON text, a `map`, or `columns` called `tags.KEY`. When they
+        were created is a time in UTC. Projected values are as the projection made them.
+        """
+        arrow = extra("pyarrow", "arrow")
+        rows = self._rows(tags)
+        found = arrow.Table.from_pylist(rows)
+        if tags == "map" and "tags" in found.column_names:
+            pairs = [list((row.get("tags") or {}).items()) for row in rows]
+            column = arrow.array(pairs, type=arrow.map_(arrow.string(), arrow.string()))
+            found = found.set_column(found.column_names.index("tags"), "tags", column)
+        return found
+
+    def to_pandas(self, *, tags: Tags = "json") -> pd.DataFrame:
+        """Return a pandas frame, as `to_arrow` does; needs the extra `pandas`."""
+        frame: pd.DataFrame = extra("pandas", "pandas").DataFrame(self._rows(tags))
         return frame
 
-    def to_polars(self) -> pl.DataFrame:
-        """Return a polars frame, one row per result; needs the extra `polars`."""
-        frame: pl.DataFrame = extra("polars", "polars").DataFrame(
-            self._rows(), infer_schema_length=None
-        )
+    def to_polars(self, *, tags: Tags = "json") -> pl.DataFrame:
+        """Return a polars frame, as `to_arrow` does; needs the extra `polars`.
+
+        polars has no maps: they become lists of `key` and `value`.
+        """
+        rows = self._rows(tags)
+        for row in rows if tags == "map" else ():
+            pairs = row.get("tags") or {}
+            row["tags"] = [{"key": key, "value": value} for key, value in pairs.items()]
+        frame: pl.DataFrame = extra("polars", "polars").DataFrame(rows, infer_schema_length=None)
         return frame
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give the rows to whatever takes Arrow streams (DuckDB, polars, pandas); as `to_arrow`."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return rows of columns: tags become a JSON text, other values get the column `value`."""
-        import json
-
-        rows = []
-        for item in self.records():
-            row = dict(item) if isinstance(item, dict) else {"value": item}
-            if isinstance(row.get("tags"), dict):
-                row["tags"] = json.dumps(row["tags"], ensure_ascii=False, sort_keys=True)
-            rows.append(row)
-        return rows
+    def _rows(self, tags: Tags) -> list[dict[str, Any]]:
+        """Return rows of columns; values that are no mappings get the column `value`."""
+        return [
+            _frame_row(item, tags)
+            if isinstance(item, Artifact)
+            else (dict(item) if isinstance(item, dict) else {"value": item})
+            for item in self._found
+        ]
 
     def __repr__(self) -> str:
         more = f" of {self.predicate!r}" if self.predicate else ""
@@ -111,11 +127,27 @@ class Results(Sequence[T], Generic[T]):
         return f"<Results{more}: {len(self)}{limited}>"
 
     def _repr_html_(self) -> str:
-        rows = self._rows()[:_SHOWN]
-        shown = ("modelType", "modelId", "name", "version", "contentType", "size", "createdAt")
-        header = [key for key in (rows[0] if rows else {}) if len(rows[0]) < 20 or key in shown]
+        shown = self._found[:_SHOWN]
         note = f"{len(self)} result(s)" + (f", {_SHOWN} shown" if len(self) > _SHOWN else "")
+        artifacts = ArtifactList(item for item in shown if isinstance(item, Artifact))
+        if len(artifacts) == len(shown):
+            return artifacts.table(note)
+        rows = [item if isinstance(item, dict) else {"value": item} for item in shown]
+        header = list(dict.fromkeys(str(key) for row in rows for key in row))
         return html_table(header, [[row.get(key, "") for key in header] for row in rows], note)
+
+
+def _frame_row(artifact: Artifact, tags: Tags) -> dict[str, Any]:
+    row = artifact.record()
+    try:
+        row["createdAt"] = artifact.created
+    except ValueError:  # another program wrote no time
+        row["createdAt"] = None
+    if tags == "json":
+        row["tags"] = json.dumps(row["tags"], ensure_ascii=False, sort_keys=True)
+    elif tags == "columns":
+        row |= {f"tags.{key}": value for key, value in row.pop("tags").items()}
+    return row
 
 
 # How many contents are fetched together: few at first, in case they are all that is needed.
@@ -365,7 +397,7 @@ def newest_each(repo: Repo, predicate: str, namespace: str) -> list[Artifact]:
     newest: dict[tuple[object, ...], Artifact] = {}
     for found in repo.query(f"{predicate} && ns == {cel_text(namespace)}", order="createdAt"):
         newest[found.model, found.name, found.row.step_name] = found
-    return list(newest.values())
+    return ArtifactList(newest.values())
 
 
 def _check_fits(repo: Repo, size: int) -> None:
