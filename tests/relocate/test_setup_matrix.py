@@ -314,6 +314,36 @@ def test_an_object_that_is_not_what_was_sent_stops_the_move(
     assert ana.texts("state") == ["one", "two"]
 
 
+def test_where_etags_are_md5_a_listing_proves_what_arrived_and_only_the_rest_is_fetched(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", *(f"version {number}" for number in range(20)))
+    asked: list[dict[str, int]] = []
+    real = setting_up.Setup._verify
+    spoilt: list[bytes] = []
+
+    def counting(self: setting_up.Setup, *args: Any) -> None:
+        connection = self._there.connection
+        for content in spoilt:
+            connection.store.put(connection.names.remote(f"{STATE}/2/raw"), content)
+        connection.counting.reset()
+        try:
+            real(self, *args)
+        finally:
+            asked.append(connection.counting.tally().requests)
+
+    monkeypatch.setattr(setting_up.Setup, "_verify", counting)
+    ana.move(place("s3"))
+    assert asked == [{"list": 1}]
+    spoilt.append(b"VERSION 1")  # as long as what was there
+    target = place("s3")
+    with pytest.raises(CorruptObjectError, match=f"{STATE}/2/raw"):
+        ana.move(target)
+    spoilt.clear()
+    ana.move(target)
+    assert ana.texts("state") == [f"version {number}" for number in range(20)]
+
+
 def files(directory: Path) -> dict[str, bytes]:
     """Return the payload below a directory."""
     found = (path for path in directory.rglob("*") if path.is_file())
@@ -325,7 +355,7 @@ def test_a_copy_that_is_not_what_was_copied_stops_the_move(
 ) -> None:
     ana.save("state", "one", "two")
     before, target = files(ana.repo_dir / ".swamp"), place("path")
-    real = relocation._copy
+    real = relocation._copy_bytes
 
     def spoiling(source: str, target: str) -> int:
         size = real(source, target)
@@ -334,7 +364,7 @@ def test_a_copy_that_is_not_what_was_copied_stops_the_move(
         return size
 
     with monkeypatch.context() as patch, pytest.raises(DiskError) as told:
-        patch.setattr(relocation, "_copy", spoiling)
+        patch.setattr(relocation, "_copy_bytes", spoiling)
         ana.move(target)
     assert f"{STATE}/2/raw" in told.value.message
     assert (ana.settings, files(ana.repo_dir / ".swamp")) == ({}, before)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
-from swampstore.errors import ValidationError
+from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors, try_writing
 from swampstore.files.signature import signature
 from swampstore.index.base import Base, Known
@@ -15,17 +17,20 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import conflict_copy
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, in_parallel
-from swampstore.layout import METADATA, is_temp
+from swampstore.layout import is_temp
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import hash_object
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.hashing import hash_file, sha256_and_md5
 
 # As many as a push has at once by default: what is sent in a moment is read back in a moment.
 _CONCURRENCY = 25
 _IN_MEMORY = 1 << 20
 _DIRECTORY = "file://"
+# What the base is asked for at once.
+_PAGE = 200
+_MD5 = re.compile("[0-9a-f]{32}")
 
 
 class Moved(NamedTuple):
@@ -37,6 +42,14 @@ class Moved(NamedTuple):
     rel: str
     there: str
     sha256: str | None
+
+
+class _Meant(NamedTuple):
+    """A file, the object that should hold it, and the MD5 which the store says that this has."""
+
+    rel: str
+    known: Known | None
+    md5: str
 
 
 class _Object(NamedTuple):
@@ -66,25 +79,24 @@ class Place:
         """Give up what is at and below a path, if it is safe elsewhere: nothing may go."""
         return not os.path.lexists(self.names.local(rel))
 
-    def has(self, rel: str, sha256: str) -> bool:
-        """Whether the file is there and holds this."""
+    def has_all(self, contents: Mapping[str, str | None]) -> bool:
+        """Whether these files are there and hold this; None: whatever they hold."""
+        return all(self._has(rel, sha256) for rel, sha256 in contents.items())
+
+    def _has(self, rel: str, sha256: str | None) -> bool:
+        path = self.names.local(rel)
+        if sha256 is None:
+            return signature(path) is not None
         try:
-            return hash_file(self.names.local(rel))[0] == sha256
+            return hash_file(path)[0] == sha256
         except FileNotFoundError:
             return False
-
-    def has_version(self, version_rel: str) -> bool:
-        """Whether the version is there."""
-        return signature(self.names.local(f"{version_rel}/{METADATA}")) is not None
 
     def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
         """Read everything back; yield for each file its path if it is not there, else None."""
         for file in files:
             deadline.remaining()
-            is_there = signature(self.names.local(file.there)) is not None
-            if file.sha256 is not None:
-                is_there = self.has(file.there, file.sha256)
-            yield None if is_there else file.rel
+            yield None if self._has(file.there, file.sha256) else file.rel
 
 
 class Cache:
@@ -135,25 +147,36 @@ class Cache:
             if not is_temp(name):
                 yield from self._files(f"{rel}/{name}")
 
-    def has(self, rel: str, sha256: str) -> bool:
-        """Whether the index names this content, under its path or as the copy of a conflict."""
-        return self._known(rel, sha256) is not None
+    def has_all(self, contents: Mapping[str, str | None]) -> bool:
+        """Whether the index names these contents, under their paths or as copies of conflicts.
 
-    def _known(self, rel: str, sha256: str | None) -> Known | None:
-        if sha256 is None:
-            return self._base.get(rel)
-        known = self._base.get_many([rel, conflict_copy(rel, sha256)])
-        return next((one for one in known.values() if one.sha256 == sha256), None)
+        None: whatever it says of that path.
+        """
+        return None not in self._known(list(contents.items()))
 
-    def has_version(self, version_rel: str) -> bool:
-        """Whether the index names the version."""
-        return self._base.get(f"{version_rel}/{METADATA}") is not None
+    def _known(self, contents: Sequence[tuple[str, str | None]]) -> list[Known | None]:
+        """Return what is known of each of these contents, None if it is not on the remote."""
+        found = self._base.get_many(rel for one in contents for rel in _names_of(*one))
+        return [
+            next(
+                (
+                    found[name]
+                    for name in _names_of(rel, sha256)
+                    if name in found and sha256 in (None, found[name].sha256)
+                ),
+                None,
+            )
+            for rel, sha256 in contents
+        ]
 
     def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
-        """Fetch every object; the next full push sends anew what is not as the index says."""
-        known = ((file.rel, self._known(file.there, file.sha256)) for file in files)
-        looks = in_parallel(lambda task: self._look(task[1]), known, _CONCURRENCY, deadline)
-        for (rel, meant), found, error in looks:
+        """Look at every object; the next full push sends anew what is not as the index says.
+
+        Objects whose ETag is the MD5 of what we hold were received as they are, and a listing
+        tells that of a thousand at once. Others are fetched.
+        """
+        looks = in_parallel(self._look, self._meant(files), _CONCURRENCY, deadline)
+        for (rel, meant, _), found, error in looks:
             if error is not None:
                 raise error
             if meant is None or found is None:
@@ -164,10 +187,26 @@ class Cache:
                 self._distrust(meant, found)
                 yield rel
 
-    def _look(self, known: Known | None) -> _Object | None:
-        """Read an object, without holding a large one in memory."""
+    def _meant(self, files: Iterable[Moved]) -> Iterator[_Meant]:
+        """Yield for each file which object it should be, and the MD5 that this has, if listed."""
+        listed: dict[str, str] | None = None
+        source = iter(files)
+        while page := list(islice(source, _PAGE)):
+            known = self._known([(file.there, file.sha256) for file in page])
+            if listed is None and any(one and _MD5.fullmatch(one.etag or "") for one in known):
+                root = self.names.remote("")
+                listed = {one.key.removeprefix(root): one.etag for one in self._store.list(root)}
+            for file, one in zip(page, known, strict=True):
+                etag = listed.get(one.rel, "") if listed and one else ""
+                yield _Meant(file.rel, one, etag if _MD5.fullmatch(etag) else "")
+
+    def _look(self, meant: _Meant) -> _Object | None:
+        """Say what an object holds, without holding a large one in memory."""
+        known = meant.known
         if known is None:
             return None
+        if meant.md5 and self._holds(known, meant.md5):
+            return _Object(known.sha256 or "", meant.md5)
         key = self.names.remote(known.rel)
         try:
             if known.size <= _IN_MEMORY:
@@ -178,10 +217,22 @@ class Cache:
             return _Object("", "")
         return _Object(sha256, info.token or "")
 
+    def _holds(self, known: Known, md5: str) -> bool:
+        """Whether the cache has the content that is meant, and its MD5 is this one."""
+        try:
+            return sha256_and_md5(self.names.local(known.rel)) == (known.sha256, md5)
+        except (SwampstoreError, FileNotFoundError):
+            return False
+
     def _distrust(self, known: Known, found: _Object) -> None:
         """Forget that an object is there, and note that what is in its place may be replaced."""
         self._base.apply(forgotten=[known.rel])
         self._base.note_uploads({known.rel: (found.sha256, found.token)})
+
+
+def _names_of(rel: str, sha256: str | None) -> tuple[str, ...]:
+    """Return the paths under which a content may be."""
+    return (rel,) if sha256 is None else (rel, conflict_copy(rel, sha256))
 
 
 # Where files go: a directory, or a cache with what is behind it.

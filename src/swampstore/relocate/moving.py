@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, marker_content, wins
@@ -23,6 +24,7 @@ from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.path_map import Names
 from swampstore.index.results import Progress, Step
+from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
 from swampstore.relocate.destinations import Destination, Moved
 from swampstore.sync.complete import is_content_here
@@ -31,6 +33,9 @@ from swampstore.yaml_dialect import load_mapping
 
 _SEGMENTS_OF_A_VERSION = 5
 _PIECE = 1 << 20
+_REMOVERS = 8
+# Versions of a name are looked at together, here and at their destination.
+_REMEMBERED = 1024
 
 
 @dataclass(slots=True)
@@ -74,6 +79,11 @@ class _Directory(NamedTuple):
     @property
     def is_finished(self) -> bool:
         return METADATA in self.files and DEFERRED not in self.files
+
+
+class _Removal(NamedTuple):
+    directory: _Directory
+    safe: list[str]
 
 
 class Removed(NamedTuple):
@@ -162,25 +172,53 @@ class Relocation:
 
     def remove_safe(self) -> Removed:
         """Remove every file that its destination has."""
-        removed = 0
-        left: list[str] = []
+        above: list[_Directory] = []
         self._ids = ("", {})
+        removed = self._remove(self._versions_or(above), Removed(0, []))
+        # Markers go when the versions that they name are gone, directories when they are empty.
+        removed = self._remove(above, removed)
+        for directory in above:
+            self._remove_empty(directory)
+        return removed
+
+    def _versions_or(self, above: list[_Directory]) -> Iterator[_Directory]:
+        """Yield the directories of versions; the others are added to `above`, lower ones first."""
         for subdir in self._subdirs:
             for directory in self._walk(subdir):
+                if directory.is_version:
+                    yield directory
+                else:
+                    above.append(directory)
+
+    def _remove(self, directories: Iterable[_Directory], removed: Removed) -> Removed:
+        """Remove what may go from these directories; a disk removes many files at once."""
+        left: list[str] = []
+
+        def removals() -> Iterator[_Removal]:
+            for directory in directories:
                 payload = self._payload(directory)
                 safe = self._safe(directory, payload)
-                if directory.is_version and safe and CLAIM in directory.files:
-                    # Its writer was killed after the commit. Left alone, it would keep the number.
-                    os.unlink(self._path(f"{directory.rel}/{CLAIM}"))
-                # With its metadata, a version that we are interrupted at is recognised again.
-                for rel in sorted(safe, key=is_metadata):
-                    os.unlink(self._path(rel))
-                removed += len(safe)
-                left += sorted(set(payload) - set(safe))
-                if directory.rel != subdir:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(self._path(directory.rel))
-        return Removed(removed, left)
+                left.extend(sorted(set(payload) - set(safe)))
+                yield _Removal(directory, safe)
+
+        done = in_parallel(self._remove_files, removals(), _REMOVERS, Deadline())
+        files = sum(len(task.safe) for task, _, _ in done)
+        return Removed(removed.files + files, removed.left + left)
+
+    def _remove_files(self, removal: _Removal) -> None:
+        directory, safe = removal
+        if directory.is_version and safe and CLAIM in directory.files:
+            # Its writer was killed after the commit. Left alone, it would keep the number.
+            os.unlink(self._path(f"{directory.rel}/{CLAIM}"))
+        # With its metadata, a version that we are interrupted at is recognised again.
+        for rel in sorted(safe, key=is_metadata):
+            os.unlink(self._path(rel))
+        self._remove_empty(directory)
+
+    def _remove_empty(self, directory: _Directory) -> None:
+        if directory.rel not in self._subdirs:
+            with contextlib.suppress(OSError):
+                os.rmdir(self._path(directory.rel))
 
     def _path(self, rel: str) -> str:
         return f"{self._source}/{rel}"
@@ -239,7 +277,7 @@ class Relocation:
             try:
                 os.makedirs(temp)
                 sizes = [
-                    _copy(self._path(f"{directory.rel}/{name}"), f"{temp}/{name}")
+                    _copy_bytes(self._path(f"{directory.rel}/{name}"), f"{temp}/{name}")
                     for name in directory.files
                     if not self._to.names.why_not(f"{directory.rel}/{name}")
                 ]
@@ -323,27 +361,24 @@ class Relocation:
         if not directory.is_version:
             return [rel for rel in payload if self._is_safe(rel)]
         twin = self._twin(directory.rel)
-        if twin is None or not self._to.has_version(twin):
+        if twin is None:
             return []
         is_outgrown = self._is_outgrown(directory.rel, twin)
+        contents: dict[str, str | None] = {f"{twin}/{METADATA}": None}
         for rel in payload:
             name = rel.rpartition("/")[2]
-            renumbered = name == METADATA and twin != directory.rel
             there = f"{twin}/{name}"
             held = self._to.names.local(there) if is_outgrown else self._path(rel)
-            if not renumbered and not self._to.has(there, hash_file(held)[0]):
-                return []
-        return payload
+            if name != METADATA or twin == directory.rel:
+                contents[there] = hash_file(held)[0]
+        return payload if self._to.has_all(contents) else []
 
     def _is_safe(self, rel: str) -> bool:
         if is_marker(rel):
             # It says nothing without versions, and those were looked at before.
             name = self._path(os.path.dirname(rel))
             return not any(os.path.lexists(f"{name}/{one}/{METADATA}") for one in _names_in(name))
-        return self._is_held(rel, rel)
-
-    def _is_held(self, rel: str, there: str) -> bool:
-        return self._to.has(there, hash_file(self._path(rel))[0])
+        return self._to.has_all({rel: hash_file(self._path(rel))[0]})
 
 
 def _raise(error: OSError) -> None:
@@ -391,10 +426,15 @@ def _version_id(path: str) -> str:
     """Return the id of the version in a directory, an empty text if there is none."""
     with disk_errors(path):
         data = read_file(f"{path}/{METADATA}") or b""
+    return _id_in(data) if data else ""
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _id_in(metadata: bytes) -> str:
     try:
-        return str(load_mapping(data, what=path).get("id")) if data else ""
+        return str(load_mapping(metadata, what=METADATA).get("id"))
     except YamlError:
-        return data.decode("utf-8", "replace")
+        return metadata.decode("utf-8", "replace")
 
 
 def _is_same(source: str, target: str) -> bool:
@@ -408,9 +448,14 @@ def _copy(source: str, target: str) -> int:
     """Copy a file with its time of change, in one step; return its size."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with replacing(target, durable=False) as temp:
-        shutil.copyfile(source, temp, follow_symlinks=False)
-        status = os.stat(source)
-        os.utime(temp, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return _copy_bytes(source, temp)
+
+
+def _copy_bytes(source: str, target: str) -> int:
+    """Copy a file to where there is none, with its time of change; return its size."""
+    shutil.copyfile(source, target, follow_symlinks=False)
+    status = os.stat(source)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     return os.stat(target).st_size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from hashlib import sha256
+from hashlib import md5, sha256
 
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
@@ -23,25 +23,38 @@ def hash_file(path: str) -> tuple[str, Signature]:
     again. Raises FileNotFoundError if it is not there (any more), SyncError if it keeps
     changing or is no regular file, DiskError if it cannot be read.
     """
+    digest, _, before = _hash(path)
+    return digest, before
+
+
+def sha256_and_md5(path: str) -> tuple[str, str]:
+    """Return both hashes (hex) of one state of a regular file; raises what `hash_file` raises."""
+    digest, other, _ = _hash(path, with_md5=True)
+    return digest, other
+
+
+def _hash(path: str, *, with_md5: bool = False) -> tuple[str, str, Signature]:
     for _ in range(_ATTEMPTS):
-        digest, before = _hash_once(path)
-        if signature(path) == before:
-            return digest, before
+        found = _hash_once(path, with_md5=with_md5)
+        if signature(path) == found[-1]:
+            return found
     raise SyncError(
         f"{path} keeps changing while it is read",
         hint="Sync again when whatever writes to it is done; nothing was lost.",
     )
 
 
-def _hash_once(path: str) -> tuple[str, Signature]:
+def _hash_once(path: str, *, with_md5: bool) -> tuple[str, str, Signature]:
     fd = _open_regular(path)
     try:
         before = signature_of(os.fstat(fd))
-        digest = sha256()
+        digest, other = sha256(), md5(usedforsecurity=False)
         with disk_errors(path):
             while piece := os.read(fd, _PIECE):
                 digest.update(piece)
-        return digest.hexdigest(), before
+                if with_md5:
+                    other.update(piece)
+        return digest.hexdigest(), other.hexdigest(), before
     finally:
         os.close(fd)
 

@@ -241,7 +241,7 @@ class Planner:
             if low:
                 self._plan.clashes.setdefault(name_rel, set()).update(low)
 
-    def _has_hash(self, change: Changed, sha256: str) -> bool:
+    def _has_hash(self, change: Changed, sha256: str | None) -> bool:
         try:
             return hashed(self._context, change).sha256 == sha256
         except SyncError:
@@ -250,7 +250,11 @@ class Planner:
     def _is_new(self, change: Changed) -> bool:
         """Whether a file is of a version that the remote never had."""
         if change.known is None:
-            return not self._is_lost(change.rel)
+            entry = self._entry(change.rel)
+            # What the index names with our content is a version of the remote, whatever became of
+            # its object.
+            is_named = entry is not None and self._has_hash(change, entry.sha256)
+            return not is_named and not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and merge.was_deleted(
             self._context, version_rel, self._removals
