@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Iterator
 
 from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
-from swampstore import Metadata, ModelRef, Owner, Repo, init_repo, open_repo
+from swampstore import Draft, Metadata, ModelRef, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.metadata import encode
 from swampstore.layout import METADATA, RAW
 
@@ -16,7 +16,9 @@ SIZE = 1024
 PAIRS = 600
 ARTIFACTS = 100_000
 VERSIONS = 10_000
+BATCH = 5_000
 RATIO_TO_BARE = 2.0
+RATIO_OF_A_GROUP = 3.0
 RATIO_LAST_TO_FIRST = 1.5
 _BLOCKS = 20
 _MODELS = 100
@@ -26,6 +28,7 @@ _TAGS = {"type": "resource", "modelName": "web-server", "specName": "state", "en
 def measure(setting: Setting) -> Iterator[Line]:
     """Measure the price of a save, then whether it stays the same."""
     yield from _against_bare(setting)
+    yield from _in_a_group(setting)
     yield from _new_names(setting)
     yield from _new_versions(setting)
 
@@ -65,6 +68,37 @@ def _compared(repo: Repo, bare: BareFiles, what: str, saves: list[tuple[str, int
         RATIO_TO_BARE,
         f"medians {median_ms(ours):.2f} and {median_ms(theirs):.2f} ms,"
         f" means {statistics.mean(ours) * 1000:.2f} and {statistics.mean(theirs) * 1000:.2f}",
+    )
+
+
+def _in_a_group(setting: Setting) -> Iterator[Line]:
+    """Save many artifacts that become latest together, beside the same files written one by one."""
+    count = max(100, setting.scaled(BATCH))
+    say(f"saving {count:,} artifacts in a group, and as many bare files")
+    content, metadata = _content(), _metadata_like_that_of_a_save()
+
+    def bare() -> None:
+        for number in range(count):
+            directory = f"{setting.directory}/bare-group/{number}"
+            os.makedirs(f"{directory}/1")
+            _write(f"{directory}/1/{RAW}", content)
+            _write(f"{directory}/1/{METADATA}", metadata)
+            _write(f"{directory}/latest", b"1")
+
+    def group() -> None:
+        model = ModelRef("aws/ec2/instance", "i-0123456789abcdef0")
+        with repo.artifacts.deferring() as deferral:
+            for number in range(count):
+                deferral.save(repo.ref(model, f"state-{number}"), content, Draft(tags=_TAGS))
+
+    with init_repo(f"{setting.directory}/grouped") as repo:
+        theirs, ours = seconds(bare), seconds(group)
+    yield Line(
+        f"{count:,} durable saves of 1 KiB in a group, to bare files with one fsync each",
+        ours / theirs,
+        "x",
+        RATIO_OF_A_GROUP,
+        f"{ours:.2f} and {theirs:.2f} s",
     )
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from swampstore import Draft, Owner, Repo, open_repo
+from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.recovery import sweep
+from swampstore.catalog.catalog import Catalog
 from swampstore.errors import (
     AlreadyExistsError,
     BudgetError,
@@ -25,6 +26,7 @@ from swampstore.errors import (
     WriterClosedError,
 )
 from swampstore.files import Hold
+from swampstore.files import tree as tree_module
 from swampstore.layout import CLAIM
 from tests.conftest import FakeClock
 
@@ -271,6 +273,60 @@ class TestDeferring:
             for number in range(120):
                 group.save(repo.ref(MODEL, "a"), b"%d" % number, Draft())
         assert repo.latest(MODEL, "a").bytes() == b"119"
+
+
+class TestWaitingForTheDisk:
+    """A power failure finds either all of a group, or nothing that counts."""
+
+    @pytest.fixture
+    def events(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """What became durable, and what was noted in the catalog, in that order."""
+        events: list[str] = []
+        fsync = os.fsync
+
+        def synced(fd: int) -> None:
+            events.append(os.readlink(f"/proc/self/fd/{fd}"))
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(tree_module, "sync_filesystem", lambda _: events.append("everything"))
+        for name in ("intend", "record"):
+            real = getattr(Catalog, name)
+
+            def noted(*args: Any, real: Any = real, name: str = name) -> None:
+                events.append(name)
+                real(*args)
+
+            monkeypatch.setattr(Catalog, name, noted)
+        return events
+
+    def test_a_small_group_is_durable_before_its_commit_is_and_so_is_that_before_it_ends(
+        self, tmp_path: Path, events: list[str]
+    ) -> None:
+        with init_repo(tmp_path / "durable") as repo:
+            with repo.artifacts.deferring() as group:
+                for name in "ab":
+                    group.save(repo.ref(MODEL, name), b"x", Draft())
+                assert not [one for one in events if "/" in one and "/data" in one]
+                events.clear()
+            names = [name_dir(repo, name) for name in "ab"]
+        before, after = events[: events.index("intend")], events[events.index("intend") :]
+        for path in names:
+            way = {str(path.parent), str(path), f"{path}/1", f"{path}/1/raw"}
+            assert {*way, f"{path}/1/metadata.yaml"} <= set(before)
+            assert {str(path), f"{path}/1", f"{path}/latest"} <= set(after[: after.index("record")])
+
+    def test_a_large_group_waits_for_the_disk_twice(
+        self, tmp_path: Path, events: list[str]
+    ) -> None:
+        with init_repo(tmp_path / "durable") as repo:
+            events.clear()
+            with repo.artifacts.deferring() as group:
+                for number in range(40):
+                    group.save(repo.ref(MODEL, f"n-{number}"), b"x", Draft())
+        expected = ["intend", "record"] * 40 + ["everything", "intend", "everything", "record"]
+        assert [one for one in events if "/data" not in one and "/" not in one] == expected
+        assert not [one for one in events if "/data/" in one]
 
 
 class Spy:

@@ -34,7 +34,7 @@ class Deferral:
     Leaving the block commits, an exception rolls back. Until then the versions can be read by
     their number but are nobody's latest. They are held for as long as this process lives: after a
     kill, whoever meets them first clears them away, unless the commit had begun: then it is
-    finished by the next process.
+    finished by the next process. Only the commit waits for the disk, for all of them together.
     """
 
     def __init__(self, store: ArtifactStore) -> None:
@@ -85,13 +85,19 @@ class Deferral:
             return
         refs = list(versions)
         by_path = {ref.rel: sorted(versions[ref]) for ref in refs}
-        mutations = self._store.mutations
-        with mutations.changing_many(refs, "commit", versions=by_path) as changes:
+        changed = [ref.version_rel(version) for ref in refs for version in versions[ref]]
+        changed += by_path
+        mutations, tree = self._store.mutations, self._store.tree
+        # Whoever finishes the commit after a power failure must find what it is about, and the
+        # intent stays until the commit itself is on the disk.
+        tree.make_durable(changed)
+        with mutations.changing_many(refs, "commit", durable=False, versions=by_path) as changes:
             self._hold.seal()  # from here on it is finished, by whoever knows the intent
             outcomes = [
                 self._commit_name(change, ref, sorted(versions[ref]))
                 for ref, change in zip(refs, changes, strict=True)
             ]
+            tree.make_durable(changed)
             mutations.record_all(outcomes)
         self._hold.release()
         for outcome in outcomes:

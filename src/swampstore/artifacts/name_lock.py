@@ -193,22 +193,27 @@ class Mutations:
         self._locks = locks
 
     @contextlib.contextmanager
-    def changing(self, ref: DataRef, op: str, **details: Any) -> Iterator[Change]:
+    def changing(
+        self, ref: DataRef, op: str, *, durable: bool = True, **details: Any
+    ) -> Iterator[Change]:
         """Lock and announce one name; the caller records the outcome in the ledger."""
-        with self.changing_many([ref], op, **details) as changes:
+        with self.changing_many([ref], op, durable=durable, **details) as changes:
             yield changes[0]
 
     @contextlib.contextmanager
     def changing_many(
-        self, refs: Sequence[DataRef], op: str, **details: Any
+        self, refs: Sequence[DataRef], op: str, *, durable: bool = True, **details: Any
     ) -> Iterator[list[Change]]:
-        """Lock and announce several names together."""
+        """Lock and announce several names together.
+
+        Without `durable` only the intent is, and the caller has the tree make the rest so.
+        """
         rels = [ref.rel for ref in refs]
         for rel in rels:
             # An intent that nobody could ever carry out must not be written down.
             self.tree.check_inside(rel)
         with self._intending(rels, op, details), contextlib.ExitStack() as stack:
-            yield [stack.enter_context(self.tree.changing(rel)) for rel in rels]
+            yield [stack.enter_context(self.tree.changing(rel, durable=durable)) for rel in rels]
 
     @contextlib.contextmanager
     def receiving_many(self, refs: Sequence[DataRef], op: str) -> Iterator[list[Reception]]:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import uuid
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from swampstore.artifacts.content import damaged
 from swampstore.artifacts.metadata import Draft, Metadata
@@ -53,7 +53,7 @@ def rename(store: ArtifactStore, old: DataRef, new_name: str) -> Renamed:
             f"{old.name!r} is the name already", hint="Give a name that differs from the old one."
         )
     copy_id = str(uuid.uuid4())
-    details = {"with": [old.rel, new.rel], "old": old.rel, "new_name": new.name}
+    details: dict[str, Any] = {"with": [old.rel, new.rel], "old": old.rel, "new_name": new.name}
     with (
         Hold() as hold,
         store.mutations.changing_many([old, new], "rename", copy_id=copy_id, **details) as (

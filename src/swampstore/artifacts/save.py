@@ -88,7 +88,10 @@ class ArtifactStore:
         draft = draft.checked()
         checksum = hashlib.sha256(content).hexdigest()
         deferred = group is not None
-        with _holding(group) as hold, self.mutations.changing(ref, "save") as change:
+        with (
+            _holding(group) as hold,
+            self.mutations.changing(ref, "save", durable=not deferred) as change,
+        ):
             marker, newest = current(self.tree, ref)
             owner = owner_for(ref, newest, draft.owner)
             draft = draft.following(newest)

@@ -180,6 +180,17 @@ def replacing(path: str, *, durable: bool) -> Iterator[str]:
         sync_dir(os.path.dirname(path))
 
 
+def sync_files_in(path: str) -> None:
+    """Make the content of the files in a directory durable, if it is there."""
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(path) as entries,
+    ):
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                _sync_file(entry.path)
+
+
 def _sync_file(path: str) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -7,7 +7,7 @@ import errno
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from swampstore.errors import ValidationError
 from swampstore.files.disk import (
@@ -17,6 +17,8 @@ from swampstore.files.disk import (
     remove_old_temps,
     replacing,
     sync_dir,
+    sync_files_in,
+    sync_filesystem,
     temp_beside,
     write_all,
 )
@@ -24,6 +26,8 @@ from swampstore.files.hold import Hold
 from swampstore.layout import Routing, is_internal, is_temp
 
 Announce = Callable[[str], None]
+# From so many directories on, waiting for the whole file system is cheaper than for each of them.
+_MANY = 32
 
 
 class Tree:
@@ -129,18 +133,42 @@ class Tree:
         return fd
 
     @contextlib.contextmanager
-    def changing(self, rel: str) -> Iterator[Change]:
-        """Announce that `rel` (or something below it) is about to change, then allow it."""
+    def changing(self, rel: str, *, durable: bool = True) -> Iterator[Change]:
+        """Announce that `rel` (or something below it) is about to change, then allow it.
+
+        Without `durable` nothing waits for the disk: whoever changes it calls `make_durable`.
+        """
         self._announce_write(f"{self._prefix}{rel}")
         for place in self.places(rel):
             _check_no_way_out(place, place.removesuffix(f"/{rel}"))
         try:
             with disk_errors(self.path(rel)):
-                yield Change(self, rel)
+                yield Change(self, rel, durable=durable and self.durable)
         finally:
             if self._announce_removal:
                 # A push that came in between has seen the old state, and settled the mark.
                 self._announce_write(f"{self._prefix}{rel}")
+
+    def make_durable(self, rels: Collection[str]) -> None:
+        """Make directories durable, with the files in them and the way to them."""
+        if not self.durable:
+            return
+        directories = {place for rel in rels for place in self.places(rel)}
+        with disk_errors(self.base):
+            if len(directories) >= _MANY:
+                for root in {self.base, self.local}:
+                    sync_filesystem(root)
+                return
+            above: set[str] = set()
+            for directory in directories:
+                sync_files_in(directory)
+                path = directory
+                while path not in {*above, self.base, self.local}:
+                    above.add(path)
+                    path = os.path.dirname(path)
+            for path in sorted(above, reverse=True):
+                with contextlib.suppress(FileNotFoundError):
+                    sync_dir(path)
 
     def replace_file(self, rel: str, data: bytes) -> None:
         """Write a whole small file, announced, in one step, and durably; its directory is made."""
@@ -191,9 +219,10 @@ class Tree:
 class Change:
     """The right to change files at and below one announced path."""
 
-    def __init__(self, tree: Tree, rel: str) -> None:
+    def __init__(self, tree: Tree, rel: str, *, durable: bool) -> None:
         self._tree = tree
         self._rel = rel
+        self._durable = durable
 
     def _path(self, rel: str) -> str:
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
@@ -213,11 +242,11 @@ class Change:
                 self._sync_dir(place)
 
     def _sync_dir(self, path: str) -> None:
-        if self._tree.durable:
+        if self._durable:
             sync_dir(path)
 
     def _sync_file(self, fd: int) -> None:
-        if self._tree.durable:
+        if self._durable:
             os.fsync(fd)
 
     def make_dir(self, rel: str) -> None:

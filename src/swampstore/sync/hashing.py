@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from hashlib import md5, sha256
 
 from swampstore.files import disk_errors
@@ -23,38 +24,41 @@ def hash_file(path: str) -> tuple[str, Signature]:
     again. Raises FileNotFoundError if it is not there (any more), SyncError if it keeps
     changing or is no regular file, DiskError if it cannot be read.
     """
-    digest, _, before = _hash(path)
-    return digest, before
+    for _ in range(_ATTEMPTS):
+        digest, before = _hash_once(path)
+        if signature(path) == before:
+            return digest, before
+    raise _keeps_changing(path)
 
 
 def sha256_and_md5(path: str) -> tuple[str, str]:
     """Return both hashes (hex) of one state of a regular file; raises what `hash_file` raises."""
-    digest, other, _ = _hash(path, with_md5=True)
-    return digest, other
-
-
-def _hash(path: str, *, with_md5: bool = False) -> tuple[str, str, Signature]:
     for _ in range(_ATTEMPTS):
-        found = _hash_once(path, with_md5=with_md5)
-        if signature(path) == found[-1]:
-            return found
-    raise SyncError(
+        other = md5(usedforsecurity=False)
+        digest, before = _hash_once(path, other.update)
+        if signature(path) == before:
+            return digest, other.hexdigest()
+    raise _keeps_changing(path)
+
+
+def _keeps_changing(path: str) -> SyncError:
+    return SyncError(
         f"{path} keeps changing while it is read",
         hint="Sync again when whatever writes to it is done; nothing was lost.",
     )
 
 
-def _hash_once(path: str, *, with_md5: bool) -> tuple[str, str, Signature]:
+def _hash_once(path: str, update: Callable[[bytes], object] | None = None) -> tuple[str, Signature]:
     fd = _open_regular(path)
     try:
         before = signature_of(os.fstat(fd))
-        digest, other = sha256(), md5(usedforsecurity=False)
+        digest = sha256()
         with disk_errors(path):
             while piece := os.read(fd, _PIECE):
                 digest.update(piece)
-                if with_md5:
-                    other.update(piece)
-        return digest.hexdigest(), other.hexdigest(), before
+                if update is not None:
+                    update(piece)
+        return digest.hexdigest(), before
     finally:
         os.close(fd)
 
