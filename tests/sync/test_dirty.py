@@ -777,6 +777,21 @@ def test_what_only_the_sidecar_has_left_stays_a_removal_when_it_is_written_again
     assert open_tracker(cache).peek().removals == {"a"}
 
 
+def test_what_only_the_sidecar_has_left_is_no_removal_if_nothing_was_removed(
+    tracker: DirtyTracker, cache: Path
+) -> None:
+    tracker.mark_written("a")
+    tracker.mark_written("b")
+    tracker.mark("b")
+    tracker.mark("c")
+    tracker.mark_written("c")
+    (cache / JOURNAL).unlink()
+    assert tracker.peek().removals == {"b", "c"}
+    open_tracker(cache).mark_written("d")
+    assert open_tracker(cache).peek().removals == {"b", "c"}
+    assert set(open_tracker(cache).peek().paths) == {"a", "b", "c", "d"}
+
+
 def test_everything_can_be_marked_after_the_journal_was_removed(cache: Path) -> None:
     tracker = DirtyTracker(str(cache))
     for number in range(201):

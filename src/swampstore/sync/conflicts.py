@@ -103,7 +103,7 @@ class Conflicts:
                 continue
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
-            prepared.uploaded.pop(rel, None)
+            prepared.abandon(rel)
         again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)

@@ -126,16 +126,24 @@ class DirtyTracker:
         if foreign := state.foreign_marks:
             self._on_foreign(foreign)
         self._journal.note(self._marks_in(state))
-        return _marked(state, self._journal.marks.marked())
+        return self._with_journal(state)
+
+    def _with_journal(self, state: SidecarState) -> SidecarState:
+        """Return a sidecar with all that is marked in the journal added to it."""
+        marks = self._journal.marks
+        return _marked(state, [*marks.marked(), *map(removal, marks.removals)])
 
     def _marks_in(self, state: SidecarState) -> list[Record]:
-        found = [self._listed(path) for path in state.dirty_paths]
+        found = [self._listed(path, state) for path in state.dirty_paths]
         return [*found, EVERYTHING] if state.must_walk else found
 
-    def _listed(self, path: str) -> Record:
+    def _listed(self, path: str, state: SidecarState) -> Record:
         """Return the mark for a path of the sidecar; one that is not ours may mean a removal."""
         record = self._record(path)
         if not isinstance(record, str) or record in self._journal.marks.paths:
+            return record
+        # Of a journal that was lost; nobody else has written the sidecar since.
+        if state.chain is not None and path in state.written:
             return record
         return removal(record)
 
@@ -190,7 +198,7 @@ class DirtyTracker:
             # Another client wrote it meanwhile, and what it lists may be newer than the push.
             return self._adopted(state)
         done = {path for path in snapshot.listed if self._is_done(path, paths, walked)}
-        return _marked(state.without(done, walked=walked), self._journal.marks.marked())
+        return self._with_journal(state.without(done, walked=walked))
 
     def _is_done(self, listed: str, paths: set[str], walked: bool) -> bool:
         record = self._record(listed)
@@ -322,8 +330,10 @@ def _marked(state: SidecarState, records: list[Record]) -> SidecarState:
     """Return a sidecar with marks added to it."""
     if EVERYTHING in records:
         state = state.invalidated()
-    paths = [path for record in records if (path := path_of(record)) is not None]
-    return state.marked(paths) if paths else state
+    found = (path for record in records if (path := path_of(record)) is not None)
+    paths = list(dict.fromkeys(found))
+    removed = {record[1] for record in records if is_removal(record)}
+    return state.marked(paths, removed) if paths else state
 
 
 def _wait(fd: int, cache_dir: str) -> None:

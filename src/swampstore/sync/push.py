@@ -25,7 +25,7 @@ from swampstore.index.errors import (
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
-from swampstore.index.removals import Note, removal_of
+from swampstore.index.removals import Note, Removal, removal_of
 from swampstore.index.results import Conflict, Progress, Pushed, Skipped, Step
 from swampstore.index.state import LEFT_OUT, View
 from swampstore.index.workers import Deadline, in_parallel
@@ -85,6 +85,22 @@ class PreparedPush:
     first_look: Scan = field(default_factory=Scan)
     # Notes of what was to be removed, by pushes that were stopped.
     unfinished: set[str] = field(default_factory=set)
+    # Objects of this push that no index will name: their versions got other numbers.
+    abandoned: dict[str, Known] = field(default_factory=dict)
+
+    def abandon(self, rel: str) -> None:
+        """Forget an upload, and remember that it is to be removed if it was made by this push."""
+        sent = self.uploaded.pop(rel, None)
+        if sent is not None and not sent.is_met:
+            self.abandoned[rel] = sent.known
+
+    def left_behind(self, view: View) -> list[Removal]:
+        """Return the objects to be removed, as far as neither we nor the index need them."""
+        return [
+            removal_of(known)
+            for rel, known in self.abandoned.items()
+            if rel not in self.uploaded and view.raw(rel) is None
+        ]
 
 
 class Push:
@@ -221,7 +237,8 @@ class Push:
             for known, now in scan.touched
             if known.rel not in changed
         ]
-        prepared.uploaded = {}
+        for rel in list(prepared.uploaded):
+            prepared.abandon(rel)
         prepared.stuck = {
             rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
         }
@@ -341,7 +358,9 @@ class Push:
         left = self._deletions.note_unnamed({rel: prepared.deleted[rel] for rel in plan.forgotten})
         note: Note | None = None
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
-            note = self._deletions.note([removal_of(plan.removals[rel]) for rel in removals])
+            left_behind = prepared.left_behind(prepared.view)
+            wanted = [removal_of(plan.removals[rel]) for rel in removals]
+            note = self._deletions.note([*wanted, *left_behind])
             # In one order, whoever was done first: the same files make the same documents.
             upserts = {one.rel: one.entry for one in sorted(uploaded)}
             try:

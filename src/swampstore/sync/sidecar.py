@@ -26,6 +26,8 @@ MAX_PATHS = 200
 _OVERFLOW = "swampstoreOverflow"
 # The same value for as long as only our own writes follow one another.
 _CHAIN = SIDECAR_CHAIN
+# Listed paths at which nothing was removed. The journal says so as well, as long as it is there.
+_WRITTEN = "swampstoreWritten"
 _ORDER = (
     "lastVerifiedAt",
     "localDirty",
@@ -44,8 +46,9 @@ class SidecarState:
     """What a sidecar says. The defaults are those of one that is missing or unreadable.
 
     `is_trusted`: it could be read, and lists paths at all. `has_overflowed`: everything is
-    invalidated only because of our own marks, which the journal has. `others`: all members that
-    have no field here, kept as they are.
+    invalidated only because of our own marks, which the journal has. `written`: the dirty paths at
+    which something was written and nothing removed. `others`: all members that have no field here,
+    kept as they are.
     """
 
     is_trusted: bool = False
@@ -53,6 +56,7 @@ class SidecarState:
     last_verified_at: str = ""
     local_dirty: bool = True
     dirty_paths: tuple[str, ...] = ()
+    written: frozenset[str] = frozenset()
     bulk_invalidated: bool = True
     lazy_pull_active: bool = False
     commit_seq: int | None = None
@@ -79,8 +83,11 @@ class SidecarState:
         """Whether nothing at all is waiting. What others left behind half-cleared is waiting."""
         return not (self.local_dirty or self.dirty_paths or self.bulk_invalidated)
 
-    def marked(self, paths: Iterable[str]) -> SidecarState:
-        """Return this with more paths; those beyond the limit turn into an overflow."""
+    def marked(self, paths: Iterable[str], removed: Container[str] = ()) -> SidecarState:
+        """Return this with more paths; those beyond the limit turn into an overflow.
+
+        At those of them that are `removed`, something may be missing because it was deleted.
+        """
         listed = set(self.dirty_paths)
         new = [path for path in paths if path not in listed]
         room = max(MAX_PATHS - len(self.dirty_paths), 0)
@@ -90,6 +97,7 @@ class SidecarState:
             self,
             local_dirty=True,
             dirty_paths=(*self.dirty_paths, *new[:room]),
+            written=frozenset(path for path in (*self.written, *new[:room]) if path not in removed),
             bulk_invalidated=bulk,
             has_overflowed=bulk and not self.must_walk,
         )
@@ -111,6 +119,7 @@ class SidecarState:
             # meanwhile and wrote nothing down because everything was invalidated already.
             local_dirty=bool(left) or bulk,
             dirty_paths=left,
+            written=self.written.intersection(left),
             bulk_invalidated=bulk,
             has_overflowed=bulk and self.has_overflowed,
             others=others,
@@ -134,13 +143,14 @@ def decode(data: bytes | None, fingerprint_member: str, what: str = SIDECAR) -> 
     is_sound = isinstance(paths, list) and all(isinstance(path, str) for path in paths)
     is_trusted = version == 2 and is_sound and isinstance(bulk, bool)
     sequence, chain = members.get("commitSeq"), members.pop(_CHAIN, None)
-    has_overflowed = members.pop(_OVERFLOW, None) is True
+    has_overflowed, written = members.pop(_OVERFLOW, None) is True, members.pop(_WRITTEN, None)
     return SidecarState(
         is_trusted=is_trusted,
         fingerprint=fingerprint,
         last_verified_at=verified_at,
         local_dirty=is_dirty or not is_trusted,
         dirty_paths=tuple(paths) if is_sound else (),
+        written=frozenset(paths).intersection(_texts(written)) if is_sound else frozenset(),
         bulk_invalidated=bulk is True or not is_trusted,
         lazy_pull_active=members.get("lazyPullActive") is True,
         commit_seq=sequence if _is_number(sequence) else None,
@@ -151,6 +161,10 @@ def decode(data: bytes | None, fingerprint_member: str, what: str = SIDECAR) -> 
 
 
 _FIELDS = frozenset(_ORDER) - {"dirtyPathsOverflowed", "lastCatalogHash", "dataKeyMigrated"}
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _is_number(value: object) -> TypeGuard[int]:
@@ -189,6 +203,8 @@ def encode(state: SidecarState, fingerprint_member: str) -> bytes:
     document |= members
     if state.has_overflowed:
         document[_OVERFLOW] = True
+    if state.written:
+        document[_WRITTEN] = [path for path in state.dirty_paths if path in state.written]
     document[_CHAIN] = state.chain
     try:
         return json.dumps(document, indent=2, ensure_ascii=False).encode()
