@@ -24,7 +24,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import BinaryIO, NamedTuple, Protocol, Self, runtime_checkable
+from typing import BinaryIO, NamedTuple, Protocol, Self
 
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors, write_all
@@ -175,18 +175,14 @@ class Level(NamedTuple):
     objects: Sequence[ObjectInfo]
 
 
-@runtime_checkable
-class ListsFolders(Protocol):
-    """A store that can tell what is directly below a prefix without listing everything."""
-
-    def level(self, prefix: str = "") -> Level:
-        """See `level`."""
-
-
 def level(store: Store, prefix: str = "") -> Level:
-    """Return what is directly below `prefix`, which is empty or ends with a slash."""
-    if isinstance(store, ListsFolders):
-        return store.level(prefix)
+    """Return what is directly below `prefix`, which is empty or ends with a slash.
+
+    A store that can tell it without listing everything has a method of this name.
+    """
+    look: Callable[[str], Level] | None = getattr(store, "level", None)
+    if look is not None:
+        return look(prefix)
     found: set[str] = set()
     objects: list[ObjectInfo] = []
     for info in store.list(prefix):
@@ -214,25 +210,17 @@ class Handed(NamedTuple):
 Wanted = Callable[[ObjectInfo], bool]
 
 
-@runtime_checkable
-class ListsContent(Protocol):
-    """A store that hands content out while it lists objects."""
-
-    def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
-        """See `contents`."""
-
-
 def contents(store: Store, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
     """Yield all objects below a prefix, ordered by key; `wanted` is asked once for each.
 
     Content of more than `limit` bytes never comes along. What is wanted and did not come must be
-    asked for: it may be gone, or not be readable.
+    asked for: it may be gone, or not be readable. A store that can hand content out while it lists
+    has a method of this name, which takes the other arguments.
     """
-    if isinstance(store, ListsContent):
-        yield from store.contents(prefix, wanted, limit)
-        return
-    for info in store.list(prefix):
-        yield Handed(info, wanted(info))
+    hand: Callable[[str, Wanted, int], Iterator[Handed]] | None = getattr(store, "contents", None)
+    if hand is not None:
+        return hand(prefix, wanted, limit)
+    return (Handed(info, wanted(info)) for info in store.list(prefix))
 
 
 class Limit(NamedTuple):
@@ -242,17 +230,13 @@ class Limit(NamedTuple):
     problem: str
 
 
-@runtime_checkable
-class AdmitsLimits(Protocol):
-    """A store that can say what its server does not promise."""
-
-    def admitted_limits(self) -> Sequence[Limit]:
-        """See `admitted_limits`."""
-
-
 def admitted_limits(store: Store) -> Sequence[Limit]:
-    """Return what the server of a store says that it cannot promise; most cannot be asked."""
-    return store.admitted_limits() if isinstance(store, AdmitsLimits) else ()
+    """Return what the server of a store says that it cannot promise.
+
+    Most cannot be asked; a store that can has a method of this name, without arguments.
+    """
+    ask: Callable[[], Sequence[Limit]] = getattr(store, "admitted_limits", tuple)
+    return ask()
 
 
 def is_plain_key(key: str) -> bool:

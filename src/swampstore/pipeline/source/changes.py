@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Changes(Whole):
+class Changes(Whole[tuple[Pair, ...]]):
     """One row for each version that came, changed or went, as it is after that, or was before.
 
     What is planned must say since when; a stream plans by itself.

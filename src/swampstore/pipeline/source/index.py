@@ -53,7 +53,7 @@ _DATA = "data/"
 
 
 @dataclass(frozen=True)
-class Index(Whole):
+class Index(Whole[tuple[str, ...]]):
     """One row per entry of the documents that are the truth.
 
     These are the monolith, or the shards that `_meta.json` names, as the version has it. With

@@ -28,7 +28,7 @@ IN_MEMORY = 4 << 20
 _LARGEST = (1 << 63) - 1
 
 
-class Objects(Whole):
+class Objects(Whole[Piece]):
     """One row per object of the place, bookkeeping included."""
 
     schema = schemas.OBJECTS
@@ -79,7 +79,7 @@ ALL = Chosen()
 
 
 @dataclass(frozen=True)
-class Contents(Whole):
+class Contents(Whole[Piece]):
     """One row per chosen object that is no bookkeeping, with what its content turned out to be."""
 
     chosen: Chosen = field(default_factory=Chosen)
@@ -157,7 +157,7 @@ def _described(sha256: str, data: bytes, rel: str) -> Content:
 
 
 @dataclass(frozen=True)
-class Files(Whole):
+class Files(Whole[Piece]):
     """One row per file that takes part in a sync; the hash only if it is asked for."""
 
     hashed: bool = False

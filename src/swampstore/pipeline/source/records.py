@@ -120,7 +120,7 @@ def _is_pair_of_texts(pair: tuple[object, object]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Records(Whole):
+class _Records(Whole[Slice]):
     """Files below one directory."""
 
     top = ""

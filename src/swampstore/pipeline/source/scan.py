@@ -14,6 +14,7 @@ import operator
 import os
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
-    runtime_checkable,
 )
 
 import pyarrow as pa
@@ -310,19 +310,24 @@ class Table(Protocol[P]):
     def rows(self, place: Place, piece: P, store: Store) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a piece, in the order of the columns. Runs in a task."""
 
-
-@runtime_checkable
-class Columnar(Protocol):
-    """A table whose rows may come as columns already."""
-
     def batches(
-        self, place: Place, piece: Any, store: Store, schema: pa.Schema
+        self, place: Place, piece: P, store: Store, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield what `rows` yields, as batches with the columns of a schema."""
 
 
-class Whole:
-    """A table that is always read as a whole."""
+class Whole(ABC, Generic[P]):
+    """A table that is always read as a whole, row by row."""
+
+    @abstractmethod
+    def rows(self, place: Place, piece: P, store: Store) -> Iterator[tuple[Any, ...]]:
+        """See Table.rows."""
+
+    def batches(
+        self, place: Place, piece: P, store: Store, schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        """See Table.batches."""
+        return batches(self.rows(place, piece, store), schema)
 
     def narrowed(self, wanted: Wanted) -> Self:
         """Return the same table: Spark has to choose among its rows."""
@@ -368,10 +373,7 @@ class Scan(DataSourceReader, Generic[P]):  # type: ignore[misc]  # pyspark is no
             return
         table, schema = self._table, self._schema
         with share.place.open() as store:
-            if isinstance(table, Columnar):
-                yield from table.batches(share.place, share.piece, store, schema)
-            else:
-                yield from batches(table.rows(share.place, share.piece, store), schema)
+            yield from table.batches(share.place, share.piece, store, schema)
 
 
 class PushingScan(Scan[P]):
