@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyspark
 import pytest
 
+from swampstore import pipeline
 from swampstore.pipeline.errors import SparkMissingError, SparkStartError
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.spark import jvm
@@ -322,3 +323,8 @@ def test_other_jars_and_other_options_have_another_archive(tmp_path: Path) -> No
     after = archive_of(java, tmp_path)
     assert before.path != after.path
     assert after == archive_of(java, tmp_path)
+
+
+@pytest.mark.parametrize("name", pipeline.__all__)
+def test_every_name_that_the_package_promises_can_be_had(name: str) -> None:
+    assert getattr(pipeline, name).__name__ == name
