@@ -248,7 +248,7 @@ def test_a_put_costs_no_request_more_for_its_event(
     with_events = requests_of_a_put()
     assert not [one.key for one in s3_remote.proxy.requests if "audit" in one.key]
     with monkeypatch.context() as patch:
-        patch.setattr("swampstore.cli.running._audit", lambda *_: None)
+        patch.setattr("swampstore.cli.errors._audit", lambda *_: None)
         patch.setattr(Repo, "seal_audit", lambda *_, **__: None)
         assert requests_of_a_put() == with_events
     assert ana("sync", "--json").json["filesPushed"] == 1

@@ -268,10 +268,8 @@ def test_the_table_of_errors_is_that_of_the_library() -> None:
 def test_the_codes_of_the_command_line_are_documented() -> None:
     rows = table_rows(page("reference/errors.md").section("Codes"))
     documented = {row[0].strip("`") for row in rows if len(row) == 3}
-    told = re.findall(r'Failure\(\w+, "(\w+)"', (SOURCES / "cli/running.py").read_text())
-    told += re.findall(
-        r'^ +"(\w+_error)",$', (SOURCES / "cli/running.py").read_text(), re.MULTILINE
-    )
+    told = re.findall(r'Failure\(\w+, "(\w+)"', (SOURCES / "cli/errors.py").read_text())
+    told += re.findall(r'^ +"(\w+_error)",$', (SOURCES / "cli/errors.py").read_text(), re.MULTILINE)
     assert documented == {*told, ConfirmationError.code} - {kind.code for kind in _library_errors()}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from swampstore.cli.running import run as cli_run
+from swampstore.cli.errors import run as cli_run
 from swampstore.marker import update_marker
 from swampstore.namespaces.manifests import Registry
 from swampstore.pipeline.copy.outcomes import (

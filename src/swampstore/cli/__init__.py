@@ -15,7 +15,7 @@ from collections.abc import Sequence
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command that `args` (default: those of the process) name; return the exit status."""
     from swampstore.cli.app import root
-    from swampstore.cli.running import run
+    from swampstore.cli.errors import run
 
     for name in [name for name in os.environ if name.startswith("SWAMPSTORE_")]:
         # The prefix of all our variables; where there was another one before, both are read.

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from swampstore.cli.command import Entry, Group
-from swampstore.cli.running import PROGRAM
+from swampstore.cli.errors import PROGRAM
 
 
 def _print_version(context: click.Context, _option: click.Parameter, value: Any) -> None:
@@ -32,9 +32,11 @@ root = Group(
     "Versioned artifacts on local disk, with a catalog, a query language and retention.",
     {
         "init": Entry("init:init", "Make a directory a repository."),
-        "ls": Entry("here:ls", "List the models that have data, or the data names of one of them."),
+        "ls": Entry(
+            "status:ls", "List the models that have data, or the data names of one of them."
+        ),
         "status": Entry(
-            "here:status",
+            "status:status",
             "Show what is here, what waits to be pushed, and when it was last synced.",
         ),
         "data": Entry("app:data", "Save, read, find and delete artifacts."),

@@ -7,8 +7,8 @@ import os
 import click
 
 from swampstore.cli.command import command, pass_session
+from swampstore.cli.errors import COMPLETE, PROGRAM
 from swampstore.cli.rendering import printable
-from swampstore.cli.running import COMPLETE, PROGRAM
 from swampstore.cli.session import Session
 from swampstore.files import disk_errors, replacing
 from swampstore.repo import init_repo, upgrade_repo
