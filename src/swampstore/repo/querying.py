@@ -20,6 +20,7 @@ from swampstore.catalog.schema import Row
 from swampstore.catalog.select import Query
 from swampstore.errors import QueryError, ValidationError
 from swampstore.layout import RAW
+from swampstore.telemetry import span, traced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,6 +157,7 @@ _LARGEST_PAGE = 2048
 _MANY_ATTRIBUTES = 1000
 
 
+@traced("query")
 def run_query(
     repo: Repo,
     predicate: str | None,
@@ -220,9 +222,11 @@ class Stream:
         self.attributes: set[str] = set()
 
     def __iter__(self) -> Iterator[Any]:
-        for one in self._found:
-            self.total += 1
-            yield one
+        with span("query", is_current=False) as told:
+            for one in self._found:
+                self.total += 1
+                yield one
+            told.note(rows=self.total)
 
     @property
     def limited(self) -> bool:

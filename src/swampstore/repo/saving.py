@@ -21,6 +21,7 @@ from swampstore.artifacts.metadata import (
 from swampstore.artifacts.save import Deleted, to_json_bytes
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.layout import DataRef, ModelRef, check_data_name, split_namespace
+from swampstore.telemetry import traced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,7 @@ class Artifacts:
     def __init__(self, repo: Repo) -> None:
         self._repo = repo
 
+    @traced("save")
     def save(  # noqa: PLR0913 - each is a word of what is saved
         self,
         model: str | ModelRef,

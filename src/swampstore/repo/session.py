@@ -18,10 +18,9 @@ from swampstore.clock import to_iso
 from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
+from swampstore.telemetry import span
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from swampstore.index.errors import NotPushedError
     from swampstore.index.results import Progress, Pulled, Pushed
     from swampstore.locks.manager import LockManager
@@ -90,14 +89,14 @@ def open_session(
     if chosen is not None and not chosen:
         raise ValidationError("a session without models", hint="Name at least one model.")
     if repo.config.remote is None:
-        with _locked(repo.locks, chosen):
+        with span("session", models=len(chosen or ())), _locked(repo.locks, chosen):
             if repo.config.is_shared_in_place:
                 _see_what_others_saved(repo, chosen)
             yield Session(chosen, repo.locks)
             repo.locks.verify()
         return
     work = _RemoteWork(repo, chosen, timeout, progress)
-    with contextlib.ExitStack() as stack:
+    with span("session", models=len(chosen or ())), contextlib.ExitStack() as stack:
         session = work.begin(stack)
         try:
             yield session
@@ -107,8 +106,12 @@ def open_session(
         work.end(session)
 
 
-def _locked(locks: LockManager, models: frozenset[ModelRef] | None) -> AbstractContextManager[None]:
-    return locks.everything() if models is None else locks.models(models)
+@contextlib.contextmanager
+def _locked(locks: LockManager, models: frozenset[ModelRef] | None) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        with span("lock", models=len(models or ())):
+            stack.enter_context(locks.everything() if models is None else locks.models(models))
+        yield
 
 
 def _see_what_others_saved(repo: OpenRepo, models: frozenset[ModelRef] | None) -> None:

@@ -43,6 +43,7 @@ from swampstore.sync.push_plan import Plan
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport, take_remote
 from swampstore.sync.unmigrated import check_migrated
+from swampstore.telemetry import traced
 
 if TYPE_CHECKING:
     from swampstore.sync.opening import CacheLock
@@ -102,6 +103,7 @@ class SyncService:
         rels = map(self._context.names.rel_of_mark, marked.paths)
         return any(rel and scope.meets(rel) and not goes_with_any_push(rel) for rel in rels)
 
+    @traced("push")
     def push(
         self,
         models: Iterable[ModelRef] | None = None,
@@ -181,6 +183,7 @@ class SyncService:
         self._note_verified()
         return pushed
 
+    @traced("pull")
     def pull(
         self,
         models: Iterable[ModelRef] | None = None,
