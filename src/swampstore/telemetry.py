@@ -17,6 +17,8 @@ from functools import cache, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from swampstore.notices import notice
+
 P = ParamSpec("P")
 T = TypeVar("T")
 _ASKED = "SWAMPSTORE_TELEMETRY"
@@ -126,8 +128,6 @@ def _is_asked_for() -> bool:
     try:
         import opentelemetry.trace  # noqa: F401 - whether it is there
     except ImportError:
-        from swampstore.notices import notice
-
         notice(
             "%s is set, and opentelemetry-api is not installed: pip install 'swampstore[otel]'",
             _ASKED,
