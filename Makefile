@@ -6,11 +6,13 @@ STEPS ?= 200000
 SEED ?=
 JOBS ?= 1
 
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file website/mkdocs.yml
+
 # Workers and the programs that tests start would otherwise compile everything each time anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-mongodb check format tour stress bench model lock clean
+.PHONY: help demo quick test test-mongodb check site package format tour stress bench model lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,11 +37,20 @@ test: $(STAMP)  ## run the whole test suite
 test-mongodb: $(STAMP)  ## build a server for the tests of MongoDB with Go, and run them; fails without one
 	@SWAMPSTORE_BUILD_SERVERS=1 $(BIN)/pytest -n 2 --dist worksteal -q tests/mongodb
 
-check: $(STAMP)  ## lint, types and import rules
+check: $(STAMP)  ## lint, types, import rules, and that the documents make a site
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(SITE) --quiet
+
+site: $(STAMP)  ## make a site of the documents, in .site/
+	@$(SITE)
+
+package: $(STAMP)  ## build what is published, in dist/, and check it
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist . > /dev/null
+	@$(BIN)/twine check --strict dist/*
 
 format: $(STAMP)  ## format the code and apply safe fixes
 	@$(BIN)/ruff check --fix
@@ -65,4 +76,4 @@ lock: $(STAMP)  ## resolve the dependencies again and write requirements/dev.txt
 		--python-version 3.11 --all-extras --group dev pyproject.toml -o requirements/dev.txt
 
 clean:  ## remove the environment and every cache
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .site dist

@@ -53,7 +53,7 @@ from swampstore.runs import errors as run_errors
 from swampstore.stores import errors as store_errors
 from swampstore.sync.service import SyncService
 from swampstore.vaults import errors as vault_errors
-from tests.docs import tour
+from tests.docs import picture, tour
 from tests.support.examples import COLUMNS, agrees
 from tests.support.markdown_pages import ROOT, Page, Step, all_pages, table_rows
 
@@ -138,6 +138,15 @@ def test_an_example_may_leave_open_what_varies(expected: str, printed: str) -> N
 )
 def test_an_example_that_prints_something_else_is_wrong(expected: str, printed: str) -> None:
     assert not agrees(expected, printed)
+
+
+def test_the_picture_of_the_readme_shows_what_the_tour_has_kept() -> None:
+    assert picture.PICTURE.read_text("utf-8") == picture.drawn()
+
+
+def test_the_api_reference_has_every_public_name() -> None:
+    named = re.findall(r"^::: swampstore\.(\w+)$", page("reference/api.md").text, re.MULTILINE)
+    assert sorted(named) == sorted({*swampstore.__all__} - {"__version__"})
 
 
 # Links -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.docs import picture
 from tests.support.examples import COLUMNS, PageRun, settled
 from tests.support.markdown_pages import ROOT, Page, Step, all_pages
 
@@ -133,6 +134,8 @@ def main() -> int:
                 kept = kept_at(page, columns)
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(text_of(transcript), "utf-8")
+    if options.write:
+        picture.PICTURE.write_text(picture.drawn(), "utf-8")
     return 1 if has_changed and not options.write else 0
 
 

@@ -357,7 +357,7 @@ pipeline = Group(
         ),
         "catalog": Entry(
             "pipeline.catalog:catalog",
-            "Make catalogs anew: of any namespaces as Parquet, as snapshots, and the local one.",
+            "Make catalogs anew: for other engines, as snapshots, and the local one.",
         ),
     },
 )

@@ -83,7 +83,7 @@ def catalog(
     sqlite: bool | None,
     engine: Engine | None,
 ) -> None:
-    """Make catalogs anew: of any namespaces for other engines, as snapshots, and the local one."""
+    """Make catalogs anew: for other engines, as snapshots, and the local one."""
     is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces or refresh)
     if not is_local and output is None and not refresh:
         raise click.UsageError("say where the catalogs should go, --output URL, or --refresh")
