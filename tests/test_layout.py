@@ -199,6 +199,8 @@ def test_digits_of_other_scripts_are_no_version() -> None:
         "data/aws/i-1/.lock",
         ".namespace.json",
         "data/x/.namespace.json",
+        "team/_control/locks/gate.lock",
+        "team/_index/_meta.json",
         "data/_catalog.db",
         "_catalog.db-wal",
         "data/a/b/c/1/_catalog.db-shm",

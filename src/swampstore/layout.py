@@ -119,6 +119,8 @@ def is_internal(rel: str) -> bool:
     last = rel.rpartition("/")[2]
     if rel in _INTERNAL_ROOT_FILES or first in _INTERNAL_ROOT_DIRS:
         return True
+    if first not in DATASTORE_SUBDIRS and rest.partition("/")[0] in _INTERNAL_ROOT_DIRS:
+        return True  # of a namespace, or what is left of one that was given up
     if last in (".lock", MANIFEST) or is_temp(last):
         return True
     if any(is_temp(segment) for segment in rest.split("/")) or is_temp(first):

@@ -145,6 +145,120 @@ def generate(seed: str, length: int = 60, *, without: frozenset[str] = frozenset
     )
 
 
+_PAUSES = ("stop", "slow", "slow-after")
+
+
+class Theme(NamedTuple):
+    """What narrow scripts are about: how often what is done, and what befalls it where."""
+
+    ops: dict[str, int]
+    faults: tuple[str, ...] = ()
+    # Kinds of requests (see `aim_of`), or the disk.
+    aims: tuple[str, ...] = (DISK,)
+    seconds: tuple[float, ...] = (0.1, 1.0, 5.0, 20.0, 45.0)
+    sizes: tuple[int, ...] = (10,)
+    hydration: tuple[str, ...] = ("full", "lazy")
+
+
+_SAVING = {"op": "save", "model": MODELS[0], "name": NAMES[0], "size": 10}
+THEMES = (
+    # Sessions of one model, one of which stands still for longer than its locks live.
+    Theme(
+        {"session": 1},
+        ("stop", "stop", "stop", "slow", "twice", "late"),
+        ("put index", "read index", "put data", "put lock", "delete lock"),
+        (0.2, 0.5, 20.0, 45.0, 45.0, 45.0),
+    ),
+    # Deletions whose objects are not removed at once, while others save the same.
+    Theme(
+        {"save": 6, "delete_all": 4, "delete_one": 2, "push": 8, "sync": 2, "pull": 4}
+        | {"lose_index": 1},
+        ("fail", "fail", "slow", "slow", "stop", "kill", "kill-after"),
+        ("delete data", "put data", "put index", "put index", "put note"),
+    ),
+    # Documents of the index are lost.
+    Theme(
+        {"save": 6, "push": 4, "sync": 4, "pull": 2, "delete_one": 2, "delete_all": 1}
+        | {"migrate_index": 3, "lose_shard": 3, "lose_index": 1, "lose_meta": 1}
+    ),
+    # Content is not where it was: evicted, never fetched, lost.
+    Theme(
+        {"save": 6, "push": 4, "sync": 5, "pull": 4, "delete_one": 4, "evict": 4, "hydrate": 1}
+        | {"lose_object": 3, "lose_version": 2, "damage_base": 3},
+        hydration=("full", "lazy", "lazy"),
+    ),
+    # Somebody is killed while he writes.
+    Theme(
+        {"save": 8, "group": 3, "append": 3, "rename": 2, "delete_one": 1, "sync": 6},
+        ("kill", "kill", "torn", "full"),
+    ),
+    # Two save the same version, and send it at once.
+    Theme(
+        {"save": 8, "push": 8, "pull": 1},
+        ("stop", "slow", "slow", "late", "lost"),
+        ("put data", "put data", "read data", "put index", "read index"),
+        sizes=(10, LARGE, LARGE),
+    ),
+)
+
+
+def generate_narrow(seed: str, length: int = 24) -> Script:
+    """Return a script of little variety, about one theme: few machines, one data name.
+
+    What goes wrong takes two who meet at one name at the wrong moment. That happens most often
+    where there is nothing else to do, and where somebody comes while another one stands still.
+    """
+    chance = random.Random(f"narrow {seed}")
+    theme = chance.choice(THEMES)
+    machines = chance.choice([2, 2, 2, 3])
+    roughness, overlap = chance.choice([0.3, 0.6]), chance.choice([0.1, 0.4])
+    is_plain = chance.random() < 0.7
+    weights = {op: weight * chance.choice([1, 1, 2]) for op, weight in theme.ops.items()}
+    steps: list[Step] = []
+    for number in range(length):
+        op = chance.choices(list(weights), list(weights.values()))[0]
+        step = Step(chance.randrange(machines), op, _args(chance, op, MODELS[:1], NAMES[:1]))
+        for one in (step.args, *step.args.get("work", ())):
+            if "size" in one:
+                one["size"] = chance.choice(theme.sizes)
+            for flag in ("appendable", "stream", "scope") if is_plain else ():
+                one.pop(flag, None)
+        if op == "session" and is_plain:
+            step.args = {"work": [_SAVING], "all": False}
+        if theme.faults and chance.random() < roughness:
+            step.faults = _aimed(chance, op, theme)
+        step.overlaps = chance.random() < overlap
+        if steps and any(one.kind in _PAUSES for one in steps[-1].faults):
+            step.machine = (steps[-1].machine + chance.randrange(1, machines)) % machines
+            step.overlaps = chance.random() < 0.8
+        steps.append(step)
+        if number % 8 == 7:
+            steps.append(Step(-1, SETTLE))
+    return Script(
+        seed=seed,
+        machines=machines,
+        store=chance.choice(["s3", "old-s3", "lax-s3", "gcs"]),
+        epoch="2026-06-01T10:00:00",
+        hydration=chance.choice(theme.hydration),
+        skews=[0.0] * machines,
+        steps=steps,
+    )
+
+
+def _aimed(chance: random.Random, op: str, theme: Theme) -> list[Fault]:
+    """Return what befalls one of the first requests of a kind, or a change of the disk."""
+    _, requests, changes = OPS[op]
+    kind, aim = chance.choice(theme.faults), chance.choice(theme.aims)
+    if aim == DISK:
+        return [Fault(DISK, chance.randrange(changes), kind, 1.0)] if changes else []
+    if not requests:
+        return []
+    number, seconds = chance.choice([0, 0, 0, 1, 1, 2, 3]), chance.choice(theme.seconds)
+    # What fails once is tried again; only what fails three times has failed.
+    times = 3 if kind == "fail" else 1
+    return [Fault(aim, number + more, kind, seconds) for more in range(times)]
+
+
 def generate_mix(seed: str, mix: Mix, length: int = 24) -> Script:
     """Return a script of little variety: two machines, one data name."""
     chance = random.Random(seed)

@@ -161,6 +161,9 @@ class Actor:
         self.on_death: Callable[[], None] = lambda: None
         self._job: Callable[[], Any] | None = None
         self._is_beating = False
+        # How many requests of which kind there were, if something is to happen to one of a kind.
+        self._is_aimed_at = False
+        self._aimed_at: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=f"fleet-{name}", daemon=True)
         self._thread.start()
         world.actors.append(self)
@@ -176,6 +179,8 @@ class Actor:
         self._job, self.outcome = job, None
         self.counts = {STORE: 0, DISK: 0}
         self.faults = {(fault.where, fault.number): fault for fault in faults}
+        self._is_aimed_at = any(fault.where not in self.counts for fault in faults)
+        self._aimed_at = Counter()
         self.world.resume(self)
 
     def _run(self) -> None:
@@ -247,6 +252,10 @@ class Actor:
         number = self.counts[where]
         self.counts[where] = number + 1
         fault = self.faults.get((where, number))
+        if where == STORE and self._is_aimed_at:
+            aim = aim_of(what)
+            fault = fault or self.faults.get((aim, self._aimed_at[aim]))
+            self._aimed_at[aim] += 1
         if self.world.trace is not None:
             self.world.tell(f"{self.name} {where}{number} {what} {fault.kind if fault else ''}")
         if fault is not None:
@@ -331,6 +340,19 @@ def _let_go(error: BaseException) -> None:
         traceback.clear_frames(one.__traceback__)
         one.__traceback__ = None
         todo += [one.__context__, one.__cause__]
+
+
+def aim_of(what: str) -> str:
+    """Return of which kind a request is: what is done, and to what."""
+    operation, _, key = what.partition(" ")
+    verb = operation.partition("_")[0]
+    if key.endswith(".lock") or "_control/locks/" in key:
+        thing = "lock"
+    elif "_control/" in key:
+        thing = "note"
+    else:
+        thing = "index" if "_index/" in key or key.endswith("-index.json") else "data"
+    return f"{verb if verb in {'put', 'delete'} else 'read'} {thing}"
 
 
 def moment_of(text: str) -> datetime:

@@ -29,6 +29,7 @@ ROOT_FILES = {
     ".datastore.lock",
     ".datastore-sync-state.json",
 }
+BOOKKEEPING = ("_index", "_control", ".locks")
 SEGMENTS = st.one_of(
     st.sampled_from(
         [
@@ -52,7 +53,8 @@ def slowly_is_internal(rel: str) -> bool:
     segments = rel.split("/")
     return (
         rel in ROOT_FILES
-        or segments[0] in ("_index", "_control", ".locks")
+        or segments[0] in BOOKKEEPING
+        or (segments[0] not in DATASTORE_SUBDIRS and segments[1:2] and segments[1] in BOOKKEEPING)
         or segments[-1] in (".lock", ".namespace.json", "_catalog.db")
         or segments[-1].startswith("_catalog.db-")
         or any(map(slowly_is_temp, segments))

@@ -234,7 +234,7 @@ class Version1(IndexVersion):
         return after_monolith(context.base, done, scope, context.clock)
 
     def fence(self, context: IndexContext, meta: Meta, fetched: Fetched, *, is_new: bool) -> None:
-        """Rewrite the monolith, and `_meta.json` if it tells of that one."""
+        """Rewrite the monolith and `_meta.json`, by which everybody sees that it was."""
         del is_new
         _rewrite_monolith(context, meta, fetched)
 
@@ -308,10 +308,14 @@ def _rewrite_monolith(context: IndexContext, meta: Meta | None, fetched: Fetched
     except IndexDamagedError:
         return True  # nobody can build on it
     etag = _put_monolith(context, doc, info.token)
-    if fetched is not None and meta is not None and meta.monolith == info.etag:
-        # The shards are those of the new monolith too.
-        now = encode_meta(replace(meta, monolith=etag), new_write_id())
-        context.documents.put_meta(now, fetched.info.token, commits=False)
+    if fetched is not None and meta is not None:
+        if meta.monolith == info.etag:
+            meta = replace(meta, monolith=etag)  # the shards are those of the new one too
+        # Else somebody was stopped in between. Until now whoever asks for `_meta.json` alone, as
+        # all do for a while, could not tell that there was a commit.
+        context.documents.put_meta(
+            encode_meta(meta, new_write_id()), fetched.info.token, commits=False
+        )
     return True
 
 
