@@ -7,8 +7,9 @@ What comes from the remote is no change of ours: it enters through a `Reception`
 
 Start with `tree`. `disk` has what it takes for single files, among it the one way to replace a file
 in one step. `signature` tells whether a file is still the one that was seen, `sqlite_file` heals
-files of SQLite that can be made anew, `hold` locks files for as long as a process lives. All
-of it knows `layout`, `formats` and `errors`, and nothing of what is in a file.
+files of SQLite that can be made anew, `hold` locks files for as long as a process lives, `links`
+keeps symbolic links from leading elsewhere. All of it knows `layout`, `formats` and `errors`, and
+nothing of what is in a file.
 """
 
 from __future__ import annotations

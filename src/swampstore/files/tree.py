@@ -6,10 +6,8 @@ import contextlib
 import errno
 import math
 import os
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from swampstore.errors import ValidationError
 from swampstore.files.disk import (
     disk_errors,
     read_file,
@@ -23,6 +21,7 @@ from swampstore.files.disk import (
     write_all,
 )
 from swampstore.files.hold import Hold
+from swampstore.files.links import check_no_link, check_no_way_out, place_of
 from swampstore.layout import Routing, is_internal, is_temp
 
 Announce = Callable[[str], None]
@@ -108,7 +107,7 @@ class Tree:
     def check_inside(self, rel: str) -> str:
         """Return the path of `rel`; raise ValidationError if a symlink leads out of its tier."""
         path = self.path(rel)
-        _check_no_way_out(path, path.removesuffix(f"/{rel}"))
+        check_no_way_out(path, path.removesuffix(f"/{rel}"))
         return path
 
     def open_inside(self, rel: str) -> int:
@@ -125,7 +124,7 @@ class Tree:
             self.check_inside(rel)
             raise
         try:
-            if _place_of(fd) != path:
+            if place_of(fd) != path:
                 self.check_inside(rel)
         except BaseException:
             os.close(fd)
@@ -140,7 +139,7 @@ class Tree:
         """
         self._announce_write(f"{self._prefix}{rel}")
         for place in self.places(rel):
-            _check_no_way_out(place, place.removesuffix(f"/{rel}"))
+            check_no_way_out(place, place.removesuffix(f"/{rel}"))
         try:
             with disk_errors(self.path(rel)):
                 yield Change(self, rel, durable=durable and self.durable)
@@ -206,7 +205,7 @@ class Tree:
         """Raise ValidationError if one of these, or a directory it is in, is a symbolic link."""
         known: set[str] = set()
         for rel in rels:
-            _check_no_link(self.base, rel, known)
+            check_no_link(self.base, rel, known)
 
     @contextlib.contextmanager
     def receiving(self, rel: str) -> Iterator[Reception]:
@@ -421,7 +420,7 @@ class Reception:
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
             raise AssertionError(f"{rel} may not be received, only {self._rel} may")
         if between := rel[len(self._rel) + 1 :].rpartition("/")[0]:
-            _check_no_link(self._tree.shared_path(self._rel), between, self._known)
+            check_no_link(self._tree.shared_path(self._rel), between, self._known)
         return self._tree.shared_path(rel)
 
     def adopt(self, rel: str, staged: str) -> None:
@@ -439,7 +438,7 @@ class Reception:
         try:
             os.mkdir(path)
         except FileExistsError:
-            _check_no_link(os.path.dirname(path), os.path.basename(path), self._known)
+            check_no_link(os.path.dirname(path), os.path.basename(path), self._known)
             return False
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -469,60 +468,3 @@ class Reception:
         """Remove a directory if nothing is in it."""
         with contextlib.suppress(OSError):
             os.rmdir(self._path(rel))
-
-
-def _place_of(fd: int) -> str:
-    """Return the path of an open file without any link in it; empty where nobody tells."""
-    try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return ""
-
-
-def _check_no_way_out(path: str, root: str) -> None:
-    if not _may_lead_out(root, path.removeprefix(f"{root}/")):
-        return
-    real, real_root = os.path.realpath(path), os.path.realpath(root)
-    if not real.startswith(f"{real_root}/"):
-        raise ValidationError(
-            f"{path} leads outside the datastore, to {real}",
-            hint="Remove the symbolic link; the datastore never follows one out.",
-        )
-
-
-def _may_lead_out(root: str, below: str) -> bool:
-    """Whether there is a link on the way from `root` to what is `below` it, or a way up."""
-    parts = below.split("/")
-    if ".." in parts:
-        return True
-    path = root
-    for part in parts:
-        path = f"{path}/{part}"
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        if stat.S_ISLNK(found.st_mode):
-            return True
-    return False
-
-
-def _check_no_link(path: str, below: str, known: set[str]) -> None:
-    """Raise ValidationError if a directory on the way from `path` to `below` is a link.
-
-    Directories that are found to be none are added to `known`, and not looked at again.
-    """
-    for part in below.split("/"):
-        path = f"{path}/{part}"
-        if path in known:
-            continue
-        try:
-            found = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        if stat.S_ISLNK(found.st_mode):
-            raise ValidationError(
-                f"{path} is a symbolic link",
-                hint="Remove it; what comes from the remote never goes through one.",
-            )
-        known.add(path)
