@@ -34,8 +34,9 @@ quick: $(STAMP)  ## run the tests that need neither a server nor a JVM, and do n
 test: $(STAMP)  ## run the whole test suite
 	@$(BIN)/pytest -n 2 --dist worksteal -q
 
-test-mongodb: $(STAMP)  ## build a server for the tests of MongoDB with Go, and run them; fails without one
+test-mongodb: $(STAMP)  ## build servers for the tests of MongoDB with Go and Maven, and run them; fails without
 	@SWAMPSTORE_BUILD_SERVERS=1 $(BIN)/pytest -n 2 --dist worksteal -q tests/mongodb
+	@SWAMPSTORE_BUILD_SERVERS=1 SWAMPSTORE_MONGODB_SERVER=java $(BIN)/pytest -n 2 --dist worksteal -q tests/mongodb
 
 check: $(STAMP)  ## lint, types, import rules, and that the documents make a site
 	@$(BIN)/ruff check

@@ -1,8 +1,9 @@
-"""A server that speaks MongoDB's protocol, for the tests: FerretDB, built once with Go.
+"""Servers that speak MongoDB's protocol, for the tests: FerretDB, built once with Go.
 
 Nothing else needs Go, so nothing is built unless `SWAMPSTORE_BUILD_SERVERS` asks for it, as `make
 test-mongodb` does. The program is kept in a cache directory; where there is none, tests that need
-it are skipped with a reason.
+it are skipped with a reason. `SWAMPSTORE_MONGODB_SERVER=java` runs them on mongo-java-server
+instead, a second opinion, which Maven and a JDK build.
 """
 
 from __future__ import annotations
@@ -29,48 +30,63 @@ from tests.support.remotes import Remote
 from tests.support.servers import free_ports
 
 _SOURCE = Path(__file__).parent / "ferretdb"
+_JAVA_SOURCE = Path(__file__).parent / "mongo_java"
+IS_JAVA = os.environ.get("SWAMPSTORE_MONGODB_SERVER") == "java"
 _GO = "/usr/local/go/bin"
 _START_TIMEOUT = 40.0
 
 
-def server_program() -> Path:
-    """Return where the server is kept, whether it is there or not."""
+def server_program(source: Path = _SOURCE) -> Path:
+    """Return where a server is kept, whether it is there or not."""
     home = os.environ.get("SWAMPSTORE_TEST_CACHE") or "~/.cache/swampstore-tests"
-    sources = sorted(_SOURCE.iterdir())
+    sources = sorted(source.iterdir())
     named = hashlib.sha256(b"".join(one.read_bytes() for one in sources)).hexdigest()[:16]
-    return Path(home).expanduser() / f"ferretdb-{named}"
+    return Path(home).expanduser() / f"{source.name}-{named}"
 
 
-def why_no_mongodb() -> str:
+def why_no_mongodb(source: Path = _SOURCE) -> str:
     """Return why no server can be run here, empty if one can."""
     try:
         import pymongo  # noqa: F401 - whether it is there
     except ImportError:
         return "pymongo is not installed"
-    program = server_program()
-    if program.exists():
+    if server_program(source).exists():
         return ""
     if not os.environ.get("SWAMPSTORE_BUILD_SERVERS"):
-        return "FerretDB was not built yet; `make test-mongodb` does that, and needs Go"
-    return _built(program)
+        return f"{source.name} was not built yet; `make test-mongodb` does that, and needs Go"
+    return _built(source)
 
 
-def _built(program: Path) -> str:
-    go = shutil.which("go", path=f"{os.environ['PATH']}:{_GO}")
-    if go is None:
-        return "Go is not installed, and FerretDB is built with it"
+def _built(source: Path) -> str:
+    """Build a server, unless that was done meanwhile; return why it could not be."""
+    program = server_program(source)
     program.parent.mkdir(parents=True, exist_ok=True)
-    with (program.parent / "ferretdb.lock").open("w") as lock:
+    with (program.parent / f"{source.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if program.exists():
             return ""
         made = program.with_name(f"{program.name}.{os.getpid()}")
-        command = [go, "build", "-o", str(made), "."]
-        done = subprocess.run(command, cwd=_SOURCE, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return f"FerretDB could not be built: {done.stderr[-500:]}"
+        for command in (_with_go if source is _SOURCE else _with_java)(made):
+            if shutil.which(command[0]) is None:
+                return f"{source.name} is built with {command[0]}, which is not installed"
+            done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return f"{source.name} could not be built: {(done.stderr + done.stdout)[-500:]}"
         made.rename(program)
     return ""
+
+
+def _with_go(made: Path) -> list[list[str]]:
+    go = shutil.which("go", path=f"{os.environ['PATH']}:{_GO}") or "go"
+    return [[go, "build", "-o", str(made), "."]]
+
+
+def _with_java(made: Path) -> list[list[str]]:
+    copied = f"-DoutputDirectory={made}"
+    return [
+        ["mvn", "-q", "-B", "dependency:copy-dependencies", copied],
+        ["javac", "-cp", f"{made}/*", "-d", str(made), "Serve.java"],
+    ]
 
 
 @contextlib.contextmanager
@@ -83,11 +99,27 @@ def mongodb(directory: Path, *, keeps_conditions: bool = True) -> Iterator[str]:
     if not keeps_conditions:
         command.append("--bare")
     (directory / "socket").unlink(missing_ok=True)  # of one that was killed
+    with _running(command, port, directory):
+        yield address
+
+
+@contextlib.contextmanager
+def mongo_java(directory: Path) -> Iterator[str]:
+    """Run mongo-java-server; yield its host and port. Its data is in memory."""
+    [port] = free_ports(1)
+    home = server_program(_JAVA_SOURCE)
+    command = ["java", "-Xmx1g", "-XX:+UseSerialGC", "-cp", f"{home}/*:{home}", "Serve", str(port)]
+    with _running(command, port, directory):
+        yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def _running(command: list[str], port: int, directory: Path) -> Iterator[None]:
     with (directory / "log").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
     try:
         _wait_for(port, process, directory / "log")
-        yield address
+        yield
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -106,11 +138,12 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 @pytest.fixture(scope="session")
 def mongodb_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Host and port of a server; each worker process of the tests has its own."""
-    if reason := why_no_mongodb():
+    if reason := why_no_mongodb(_JAVA_SOURCE if IS_JAVA else _SOURCE):
         if os.environ.get("SWAMPSTORE_BUILD_SERVERS"):
             pytest.fail(reason)
         pytest.skip(reason)
-    with mongodb(tmp_path_factory.mktemp("mongodb")) as address:
+    directory = tmp_path_factory.mktemp("mongodb")
+    with mongo_java(directory) if IS_JAVA else mongodb(directory) as address:
         yield address
 
 

@@ -109,6 +109,12 @@ class Paths:
                 ranges = [{"_id": below(f"{root}/")} for root in chosen]
                 yield from self._found(kind, {"$or": ranges} if len(ranges) > 1 else ranges[0])
 
+    def between(self, start: str, end: str | None) -> Iterator[StoredPath]:
+        """See KeepsPaths.paths_between."""
+        bounds = {"$gte": start} | ({} if end is None else {"$lt": end})
+        for kind in (PATHS, MORE):
+            yield from self._found(kind, {"_id": bounds})
+
     def _found(self, kind: str, condition: dict[str, Any]) -> Iterator[StoredPath]:
         for page in self._connection.pages(self._names[kind], condition, size=_ASKED):
             yield from map(stored_path, page)

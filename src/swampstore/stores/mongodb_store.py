@@ -355,6 +355,10 @@ class MongoStore:
         """See KeepsPaths.known_paths."""
         return self._of(prefix).paths.known(rels, below)
 
+    def paths_between(self, prefix: str, start: str, end: str | None) -> Iterator[StoredPath]:
+        """See KeepsPaths.paths_between."""
+        return self._of(prefix).paths.between(start, end)
+
     def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
         """See KeepsPaths.commit_paths."""
         place = self._of(prefix)

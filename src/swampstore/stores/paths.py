@@ -134,6 +134,9 @@ class KeepsPaths(Protocol):
     ) -> Iterator[StoredPath]:
         """Yield what there is of these paths, and of all below some directories."""
 
+    def paths_between(self, prefix: str, start: str, end: str | None) -> Iterator[StoredPath]:
+        """Yield the paths from one up to another, which is not among them (None: to the end)."""
+
     def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
         """Change paths and `_meta.json`, all of it if the server can, and else in a safe order.
 

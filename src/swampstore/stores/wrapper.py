@@ -70,6 +70,7 @@ _KINDS = {
     "contents": "list",
     "changed_paths": "list",
     "known_paths": "list",
+    "paths_between": "list",
     "admitted_limits": "head",
     "newest_path": "head",
     "last_path_commit": "head",
@@ -193,6 +194,11 @@ class StoreWrapper:
         """See KeepsPaths.known_paths."""
         found = self._keeper.known_paths(prefix, rels, below)
         return self.listing(Request("known_paths", prefix), found)
+
+    def paths_between(self, prefix: str, start: str, end: str | None) -> Iterator[StoredPath]:
+        """See KeepsPaths.paths_between."""
+        found = self._keeper.paths_between(prefix, start, end)
+        return self.listing(Request("paths_between", prefix), found)
 
     def commit_paths(self, prefix: str, commit: PathsCommit) -> PathsCommitted:
         """See KeepsPaths.commit_paths."""

@@ -28,7 +28,7 @@ from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
 from swampstore.pipeline.schemas import arrow_schema
-from swampstore.pipeline.source.index import Index, read_document
+from swampstore.pipeline.source.index import Index, Part, document_of, read_document
 from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
@@ -60,16 +60,16 @@ class Claims:
     chosen: Chosen = everything
     with_raw: bool = False
 
-    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[str, ...]]:
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[Part, ...]]:
         """Pack the documents into tasks."""
         return Index(every_document=True).plan(place, store, tasks)
 
     def rows(
-        self, number: int, place: Place, piece: tuple[str, ...], store: Store
+        self, number: int, place: Place, piece: tuple[Part, ...], store: Store
     ) -> Iterator[Row]:
         """Read some documents."""
-        for document in piece:
-            found = read_document(place, store, document)
+        for part in piece:
+            document, found = document_of(part), read_document(place, store, part)
             partition = partition_in(document)
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
@@ -31,13 +31,14 @@ from swampstore.index.partitions import (
 )
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import MetaSnapshot, document, with_uncommitted
+from swampstore.index.version3_commit import raw_of
 from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import METADATA, RAW
 from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Piece, bins, each, listed, pieces
+from swampstore.pipeline.planning import Piece, Range, bins, each, listed, pieces, ranges
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.pipeline.source.scan import Whole
 from swampstore.stores.errors import ObjectNotFoundError
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
     import msgspec
 
     from swampstore.pipeline.source.commits import Brought
+    from swampstore.stores.paths import KeepsPaths
 
+Part = str | Range
+"""What of an index is read at once: a document, or a range of the paths of a database."""
 _NOTHING = (None,) * 8
 _DATA = "data/"
 
@@ -64,17 +68,23 @@ class Index(Whole[tuple[str, ...]]):
     every_document: bool = False
     schema = schemas.INDEX
 
-    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[str, ...]]:
-        """Choose the documents and pack them into tasks."""
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[Part, ...]]:
+        """Choose the documents and pack them into tasks; of a database, ranges of its paths."""
         if not place.indexed:
             return []
-        chosen = documents(place, store, every=self.every_document)
+        found = documents(place, store, every=self.every_document)
+        chosen: list[Part] = list(found)
+        if store.capabilities.keeps_paths and MONOLITH_KEY in found:
+            chosen.remove(MONOLITH_KEY)
+            chosen += ranges(place, store, tasks)
         return [tuple(one) for one in bins(chosen, lambda _: 1, tasks)]
 
-    def rows(self, place: Place, piece: tuple[str, ...], store: Store) -> Iterator[tuple[Any, ...]]:
+    def rows(
+        self, place: Place, piece: tuple[Part, ...], store: Store
+    ) -> Iterator[tuple[Any, ...]]:
         """Read some documents."""
-        for rel in piece:
-            for row in document_rows(place, store, rel):
+        for part in piece:
+            for row in document_rows(place, store, part):
                 yield (place.identity, place.namespace, *row)
 
     def brought_rows(
@@ -131,10 +141,16 @@ def listed_shards(place: Place, store: Store) -> set[str]:
     return {*Documents(store, place.names(), 1).listed_shards()}
 
 
-def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, ...]]:
+def document_of(part: Part) -> str:
+    """Return the document that entries are of: a database has all of them in one."""
+    return MONOLITH_KEY if isinstance(part, Range) else part
+
+
+def document_rows(place: Place, store: Store, part: Part) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of one document's entries, or the one row that says what is wrong."""
+    rel = document_of(part)
     partition = partition_in(rel)
-    found = read_document(place, store, rel)
+    found = read_document(place, store, part)
     if isinstance(found, str):
         yield (rel, partition, *_NOTHING[:-1], found)
         return
@@ -142,11 +158,13 @@ def document_rows(place: Place, store: Store, rel: str) -> Iterator[tuple[Any, .
         yield entry_row(rel, partition, path, raw)
 
 
-def read_document(place: Place, store: Store, rel: str) -> Document | str:
+def read_document(place: Place, store: Store, rel: Part) -> Document | str:
     """Return a document of the index, or what is wrong with it.
 
     A shard has what a commit took out of it that did not come to its end, as for every reader.
     """
+    if isinstance(rel, Range):
+        return Document(_between(place, store, rel))
     try:
         info, data = store.get(place.names().remote(rel))
         found = _decoded(data, rel)
@@ -207,7 +225,7 @@ class Portion(NamedTuple):
     of: int
 
 
-Slice = Shards | Portion | Piece
+Slice = Shards | Portion | Piece | Range
 
 
 class File(NamedTuple):
@@ -230,7 +248,10 @@ def slices(
 
     `may_hold` says which partitions of an index can name such files.
     """
-    if place.indexed:
+    if place.indexed and store.capabilities.keeps_paths:
+        if is_there(place, store, MONOLITH_KEY):
+            return list(ranges(place, store, tasks))
+    elif place.indexed:
         meta, is_damaged = read_meta(place, store)
         if meta is not None and not version_of(meta.version).counts(None):
             chosen = [one for one in meta.partitions if may_hold(one)]
@@ -265,6 +286,8 @@ def files_of(
             for one in listed(piece, store)
             if not one.internal and is_wanted(one.rel) and names.why_not(one.rel) is None
         ]
+    elif isinstance(piece, Range):
+        yield named(place, _between(place, store, piece), is_wanted)
     elif isinstance(piece, Portion):
         yield named(place, _portion(place, store, piece), is_wanted)
     else:
@@ -298,6 +321,12 @@ def shard_files(place: Place, store: Store, partitions: Iterable[str]) -> Iterat
 def is_of_version(rel: str) -> bool:
     """Whether a path is the metadata or the content of a version, as far as its ends tell."""
     return rel.startswith(_DATA) and rel.endswith((f"/{METADATA}", f"/{RAW}"))
+
+
+def _between(place: Place, store: Store, chosen: Range) -> RawEntries:
+    keeper = cast("KeepsPaths", store)
+    found = keeper.paths_between(place.names().remote(""), *chosen)
+    return {one.rel: raw_of(one) for one in found if not one.is_deleted}
 
 
 def _portion(place: Place, store: Store, portion: Portion) -> RawEntries:
