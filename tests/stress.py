@@ -1,6 +1,6 @@
 """Many processes on one datastore, some killed, some paused for longer than their locks last.
 
-    python -m tests.stress [--small]
+    python -m tests.stress [--small] [--mongodb]
 
 What has to hold afterwards: everything acknowledged is there, once, with the right content, on a
 machine that was not part of it; versions are numbered in the order of the sessions that made them;
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from swampstore import Artifact, Repo, init_repo, open_repo
 from swampstore.marker import update_marker
+from tests.support.mongodb import SERVERS
 from tests.support.servers import S3_KEY, S3Server, seaweedfs
 from tests.support.stress_worker import MODELS, NAMES, content_of
 
@@ -280,10 +281,15 @@ def main() -> int:
     """Run every kind in full, or small."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="The size that the tests run.")
-    size = SMALL if parser.parse_args().small else FULL
+    parser.add_argument("--mongodb", action="store_true", help="On databases only.")
+    options = parser.parse_args()
+    size = SMALL if options.small else FULL
     with tempfile.TemporaryDirectory() as place:
         root = Path(place)
         (root / "server").mkdir()
+        _run_on_databases(root, size)
+        if options.mongodb:
+            return 0
         with seaweedfs(root / "server") as server:
             server.make_bucket(BUCKET)
             for sharded in (False, True):
@@ -297,6 +303,18 @@ def main() -> int:
         shared = {"type": "filesystem", "path": str(root / "mount")}
         _run(root, "shared directory", shared, size, sharded=False)
     return 0
+
+
+def _run_on_databases(root: Path, size: Size) -> None:
+    """Run on each server that speaks MongoDB's protocol and was built here."""
+    for title, why_not, serve in SERVERS:
+        if reason := why_not():
+            sys.stdout.write(f"{title}: not run, {reason}\n")
+            continue
+        (root / f"server-{title}").mkdir()
+        with serve(root / f"server-{title}") as address:
+            datastore = {"type": "mongodb", "url": f"mongodb://{address}/stress"}
+            _run(root, title, datastore, size, sharded=False)
 
 
 def _run(

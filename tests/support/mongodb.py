@@ -18,7 +18,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ _JAVA_SOURCE = Path(__file__).parent / "mongo_java"
 IS_JAVA = os.environ.get("SWAMPSTORE_MONGODB_SERVER") == "java"
 _GO = "/usr/local/go/bin"
 _START_TIMEOUT = 40.0
+Served = contextlib.AbstractContextManager[str]
 
 
 def server_program(source: Path = _SOURCE) -> Path:
@@ -133,6 +134,13 @@ def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
             return
         assert time.monotonic() < deadline, f"no answer: {log.read_text()[-2000:]}"
         time.sleep(0.05)
+
+
+SERVERS: tuple[tuple[str, Callable[[], str], Callable[[Path], Served]], ...] = (
+    ("FerretDB behind a door", why_no_mongodb, mongodb),
+    ("mongo-java-server", lambda: why_no_mongodb(_JAVA_SOURCE), mongo_java),
+)
+"""What each is called, why it cannot be run here, and how it is."""
 
 
 @pytest.fixture(scope="session")

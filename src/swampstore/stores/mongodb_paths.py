@@ -31,6 +31,7 @@ from swampstore.stores.paths import (
     PathsCommit,
     PathsCommitted,
     PathsMovedError,
+    SeenPath,
     StoredPath,
 )
 from swampstore.stores.protocol import Fetched, ObjectInfo, Written
@@ -254,10 +255,7 @@ class Paths:
         from pymongo import UpdateOne
 
         change = {"$set": {"commitSeq": seq}, "$currentDate": {"updatedAt": True}}
-        operations = [
-            UpdateOne({"_id": one.rel, "updatedAt": one.modified, "hash": one.sha256}, change)
-            for one in found
-        ]
+        operations = [UpdateOne({"_id": one.rel, **_still(one.seen)}, change) for one in found]
         if operations:
             with self._connection.errors(session):
                 self.documents(kind).bulk_write(operations, session=session)
@@ -356,13 +354,24 @@ def _since(cursor: PathCursor) -> dict[str, Any]:
     }
 
 
+def _still(seen: SeenPath) -> dict[str, Any]:
+    """Return the condition that a record is the one that was seen.
+
+    There are servers that keep more digits of a time than they tell.
+    """
+    moment: Any = seen.modified
+    if moment is not None:
+        moment = {"$gte": moment, "$lt": moment + timedelta(milliseconds=1)}
+    return {"updatedAt": moment, "hash": seen.sha256}
+
+
 def _operation(change: PathChange, seq: int) -> Any:
     from pymongo import UpdateOne
 
     seen = change.expected
     condition: dict[str, Any] = {"_id": change.rel}
     if seen is not None:
-        condition |= {"updatedAt": seen.modified, "hash": seen.sha256, "deletedAt": None}
+        condition |= {**_still(seen), "deletedAt": None}
     if change.sha256 is None:
         assert seen is not None
         return UpdateOne(
