@@ -22,6 +22,7 @@ from rich.table import Table
 import bulk_jobs
 import catalog_reads
 import command_line
+import felt_speed
 import growing
 import machine
 import rebuilding
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "saving": saving.measure,
     "rebuild": rebuilding.measure,
     "cli": command_line.measure,
+    "felt": felt_speed.measure,
     "sync": syncing.measure,
     "sync-memory": sync_memory.measure,
     "growing": growing.measure,
