@@ -7,9 +7,10 @@ returned without an error is certain; what failed or was killed may be there or 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -95,6 +96,7 @@ class Oracle:
         self.works: dict[str, Work] = {}
         self.versions: dict[str, Version] = {}
         self.renames: set[tuple[str, str]] = set()
+        self._renaming: dict[tuple[str, str], str] = {}
         # Since all were at rest: was an index lost, and who had what by then; who lost its base,
         # and had what; and what was made by somebody who was stopped while it talked to the store.
         self.is_index_lost = False
@@ -121,7 +123,18 @@ class Oracle:
         tag = f"w{next(self._numbers)}{who}"
         content = f"{tag}:".encode() + tag.encode() * (size // len(tag))
         self.works[tag] = Work(content, {(model, name)})
+        if (model, name) in self._renaming:
+            self.works[tag].places.add((model, self._renaming[model, name]))
         return tag, content
+
+    @contextlib.contextmanager
+    def renaming(self, model: str, old: str, new: str) -> Iterator[None]:
+        """While a name is given another one, what is saved under it may go with it."""
+        self._renaming[model, old] = new
+        try:
+            yield
+        finally:
+            del self._renaming[model, old]
 
     def pieces_in(self, content: bytes) -> set[bytes]:
         """Return what was appended, as far as some content has it."""
@@ -227,13 +240,6 @@ class Oracle:
             if number == machine
             and (not place or (self.versions[id_].model, self.versions[id_].name) == place)
         }
-
-    def made_there(
-        self, ids: Iterable[str], place: tuple[str, str], by: Container[int]
-    ) -> set[str]:
-        """Return those of the versions that are of a model and name, and made by one of these."""
-        known = ((id_, self.versions[id_]) for id_ in ids)
-        return {id_ for id_, one in known if (one.model, one.name) == place and one.maker in by}
 
     def doubt_deletions(
         self, machine: int | None, certain: Container[str] = (), *, held: Iterable[str] = ()

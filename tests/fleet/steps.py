@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from swampstore.artifacts.metadata import Draft
@@ -45,9 +45,15 @@ class Tell:
     def versions(self, model: str, name: str) -> list[Found]:
         return look_at(self.repo, model, name, contents=False)
 
-    def beside(self) -> set[int]:
-        """Return who uses the cache of this machine, itself included."""
-        return {one.number for one in self.fleet.machines if one.home == self.machine.home}
+    def saved_beside(self, since: Container[str], model: str, name: str | None = None) -> list[str]:
+        """Return what was saved into the cache of this machine since, by whoever, in order."""
+        beside = {one.number for one in self.fleet.machines if one.home == self.machine.home}
+        return [
+            id_
+            for id_, one in self.oracle.versions.items()
+            if id_ not in since and one.maker in beside
+            if one.model == model and name in {None, one.name}
+        ]
 
 
 # Work ------------------------------------------------------------------------------------------
@@ -125,24 +131,28 @@ def delete_one(tell: Tell, args: Args) -> None:
 
 
 def delete_all(tell: Tell, args: Args) -> None:
+    before = set(tell.oracle.versions)
     found = [one.id for one in tell.versions(args["model"], args["name"])]
     if not found:
         return
     # Who deletes a name may mean the versions that were removed by hand before, or not.
     removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
     tell.oracle.deleting([*found, *removed], tell.machine.number)
-    before = set(tell.oracle.versions)
     done = tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found, tell.machine.number)
     if done.versions > len(found):
         # It says that there were more: what others have saved into the same cache while it waited.
-        new = tell.oracle.versions.keys() - before
-        place, by = (args["model"], args["name"]), tell.beside()
-        tell.oracle.deleting(tell.oracle.made_there(new, place, by), tell.machine.number)
+        new = tell.saved_beside(before, args["model"], args["name"])
+        tell.oracle.deleting(new, tell.machine.number)
 
 
 def rename(tell: Tell, args: Args) -> None:
     model, old, new = args["model"], args["name"], args["to"]
+    with tell.oracle.renaming(model, old, new):
+        _rename(tell, model, old, new)
+
+
+def _rename(tell: Tell, model: str, old: str, new: str) -> None:
     latest = [one for one in tell.versions(model, old) if one.is_latest and not one.is_tombstone]
     target = [one for one in tell.versions(model, new) if one.is_latest and not one.is_tombstone]
     if old == new or not latest or target:
@@ -161,6 +171,7 @@ def rename(tell: Tell, args: Args) -> None:
 
 def collect(tell: Tell, args: Args) -> None:
     """Collect garbage: what is beyond the policy goes, and nothing else."""
+    known = set(tell.oracle.versions)
     before = tell.machine.look(contents=False)
     excess = []
     for model, name in {(one.model, one.name) for one in before}:
@@ -170,15 +181,23 @@ def collect(tell: Tell, args: Args) -> None:
     gc(tell.repo)
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in excess if id_ not in left], tell.machine.number)
+    # What others have saved into the same cache meanwhile makes as many more of the oldest due.
+    for model, name in {(one.model, one.name) for one in before}:
+        ids = [one.id for one in before if (one.model, one.name) == (model, name)]
+        ids += [id_ for id_ in tell.saved_beside(known, model, name) if id_ not in ids]
+        also = [id_ for id_ in ids[:-KEEP] if id_ not in left and id_ not in excess]
+        tell.oracle.deleted(also, tell.machine.number)
 
 
 def prune_model(tell: Tell, args: Args) -> None:
     """Let a model be defined no longer, and prune: all of its data goes, and nothing else."""
+    known = set(tell.oracle.versions)
     tell.machine.define(one for one in MODELS if one != args["model"])
     before = tell.machine.look(contents=False)
     orphans = [one.id for one in before if one.model == args["model"]]
     tell.oracle.deleting(orphans, tell.machine.number)
     prune(tell.repo)
+    orphans += tell.saved_beside(known, args["model"])
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in orphans if id_ not in left], tell.machine.number)
 

@@ -10,8 +10,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from swampstore.files import disk
 from swampstore.layout import SIDECAR
+from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.sidecar import MAX_PATHS, Sidecar, SidecarState, decode, encode
+from tests.support.old_client import OldClient
 
 ETAG = "remoteIndexETag"
 CLEAN: dict[str, Any] = {
@@ -289,3 +292,24 @@ def test_h52_a_sidecar_that_cannot_be_read_means_a_walk(tmp_path: Path, in_the_w
     else:
         file.symlink_to(file)
     assert Sidecar(str(file), ETAG).read().must_walk
+
+
+def test_a_mark_that_another_client_makes_while_ours_is_written_is_not_written_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clients do not know our lock."""
+    tracker = DirtyTracker(str(tmp_path), durable=False)
+    tracker.mark()
+    tracker.settle(tracker.snapshot(), walked=True)
+    tracker.mark("data/t/m/ours")
+    real, theirs = disk.write_all, ["data/t/m/theirs"]
+
+    def write_slowly(fd: int, data: bytes) -> None:
+        if b"dirtyPaths" in data and theirs:
+            OldClient(tmp_path).mark(theirs.pop())
+        real(fd, data)
+
+    monkeypatch.setattr(disk, "write_all", write_slowly)
+    tracker.mark("data/t/m/more")
+    assert {"data/t/m/ours", "data/t/m/more", "data/t/m/theirs"} <= set(tracker.peek().paths)
+    assert not theirs

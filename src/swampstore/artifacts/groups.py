@@ -12,7 +12,7 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.latest import wins
 from swampstore.artifacts.metadata import Draft, Metadata
 from swampstore.artifacts.name_lock import Outcome
-from swampstore.artifacts.publish import point_latest
+from swampstore.artifacts.publish import advance_latest
 from swampstore.artifacts.save import ArtifactStore
 from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
@@ -118,7 +118,7 @@ class Deferral:
             change.remove(ref.file_rel(version, DEFERRED))
             claims.settle(change, ref, version)
         if wins(versions[-1], marker):
-            marker = point_latest(change, ref, versions[-1])
+            marker = advance_latest(tree, change, ref, versions[-1])
         return Outcome(ref, marker, stored)
 
     def rollback(self) -> None:

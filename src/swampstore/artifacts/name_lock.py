@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from swampstore.artifacts.versions import effective_marker
+from swampstore.artifacts.versions import effective_marker, stored_versions
 from swampstore.errors import CatalogError, DiskError, LockTimeoutError, SwampstoreError
 from swampstore.files import (
     Change,
@@ -263,10 +263,11 @@ class Mutations:
         with self._rows_may_follow(outcomes[0].ref):
             self.ledger.record(outcomes)
 
-    def record_gone(self, ref: DataRef) -> None:
-        """Write through that nothing of a name is left, with the same promise."""
+    def record_rest(self, ref: DataRef) -> None:
+        """Write through what is left of a name, usually nothing, with the same promise."""
         with self._rows_may_follow(ref):
-            self.ledger.replace(ref, (), 0)
+            rest = stored_versions(self.tree, ref)
+            self.ledger.replace(ref, rest, effective_marker(self.tree, ref))
 
     @staticmethod
     @contextlib.contextmanager

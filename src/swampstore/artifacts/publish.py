@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 from swampstore.artifacts import claims
@@ -10,7 +11,7 @@ from swampstore.artifacts.latest import marker_content, wins
 from swampstore.artifacts.metadata import Metadata, Owner, encode
 from swampstore.errors import MetadataError, OwnershipError, VersionClaimError
 from swampstore.files import Change, Hold, Tree
-from swampstore.layout import DEFERRED, METADATA, DataRef
+from swampstore.layout import DEFERRED, METADATA, RAW, DataRef
 
 CLAIM_ATTEMPTS = 100
 _NEARBY = 8
@@ -80,7 +81,13 @@ def claim_version(tree: Tree, change: Change, ref: DataRef, marker: int, hold: H
 
 
 def publish(
-    change: Change, ref: DataRef, metadata: Metadata, marker: int, *, deferred: bool = False
+    tree: Tree,
+    change: Change,
+    ref: DataRef,
+    metadata: Metadata,
+    marker: int,
+    *,
+    deferred: bool = False,
 ) -> int:
     """Make a version whose `raw` is written visible; return the marker afterwards.
 
@@ -97,7 +104,21 @@ def publish(
     change.sync_dir(ref.rel)
     if deferred or not wins(version, marker):
         return marker
-    return point_latest(change, ref, version)
+    return advance_latest(tree, change, ref, version)
+
+
+def advance_latest(tree: Tree, change: Change, ref: DataRef, version: int) -> int:
+    """Make `latest` name a version, or what another program, without our locks, saved after it.
+
+    That one may have set the marker right before we did. Whatever it has not finished, it still
+    has to set it for. Costs one look at a file, usually.
+    """
+    point_latest(change, ref, version)
+    while on_disk.is_committed(tree, ref, version + 1) and os.path.lexists(
+        tree.path(ref.file_rel(version + 1, RAW))
+    ):
+        version = point_latest(change, ref, version + 1)
+    return version
 
 
 def point_latest(change: Change, ref: DataRef, version: int) -> int:

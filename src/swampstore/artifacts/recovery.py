@@ -7,7 +7,7 @@ catalog rows of the name are made equal to the files.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,16 @@ from swampstore.artifacts.latest import is_right
 from swampstore.artifacts.publish import point_latest
 from swampstore.artifacts.renumber import finish_moves
 from swampstore.files import Change, Tree, remove_old_temps
-from swampstore.layout import DEFERRED, METADATA, RAW, DataRef, is_temp, parse_version, ref_of
+from swampstore.layout import (
+    DEFERRED,
+    LATEST,
+    METADATA,
+    RAW,
+    DataRef,
+    is_temp,
+    parse_version,
+    ref_of,
+)
 
 if TYPE_CHECKING:
     from swampstore.artifacts.name_lock import Ledger
@@ -134,12 +143,29 @@ def repoint(
     if top and not is_right(marker, top, may_be_ahead=not down):
         return point_latest(change, ref, top)
     if not top and not on_disk.version_numbers(tree, ref):
-        if may_delete:
-            change.remove_tree(ref.rel)
-        else:
-            change.discard_claim(ref.rel)
-        return 0
+        _remove_empty(change, ref, may_delete=may_delete)
+        # Another program, without our locks, may have saved something right now.
+        return repoint(tree, change, ref, down=True) if on_disk.top_committed(tree, ref) else 0
     return marker or top
+
+
+def _remove_empty(change: Change, ref: DataRef, *, may_delete: bool) -> None:
+    """Remove a name without versions, and nothing that comes into it at this moment."""
+    if may_delete:
+        change.announce_removal(ref.rel)
+    change.drop(ref.rel, LATEST)
+    change.remove_empty_dirs()
+
+
+def remove_versions(tree: Tree, change: Change, ref: DataRef, versions: Iterable[int]) -> None:
+    """Remove a whole name that has these versions.
+
+    What another program, without our locks, saves into it meanwhile stays.
+    """
+    change.announce_removal(ref.rel)
+    for version in versions:
+        change.discard_claim(ref.version_rel(version))
+    repoint(tree, change, ref, down=True)
 
 
 # All over the datastore --------------------------------------------------------------------------

@@ -106,7 +106,7 @@ def _copy(
             size=size,
             checksum=checksum,
         )
-        publish(change, new, metadata, marker)
+        publish(store.tree, change, new, metadata, marker)
     except BaseException:
         change.discard_claim(new.version_rel(version))
         raise
@@ -162,7 +162,7 @@ def _bury(
     tombstone = draft.metadata(old.name, version, latest.owner, now, len(content), checksum)
     try:
         change.write_new(old.file_rel(version, RAW), content)
-        publish(change, old, tombstone, marker)
+        publish(store.tree, change, old, tombstone, marker)
     except BaseException:
         change.discard_claim(old.version_rel(version))
         raise

@@ -25,6 +25,7 @@ from swampstore.artifacts.publish import (
     point_latest,
     publish,
 )
+from swampstore.artifacts.recovery import repoint
 from swampstore.artifacts.streaming import VersionWriter
 from swampstore.artifacts.versions import StoredVersion
 from swampstore.clock import Clock, to_iso
@@ -100,7 +101,7 @@ class ArtifactStore:
             metadata = draft.metadata(ref.name, version, owner, now, len(content), checksum)
             try:
                 change.write_new(ref.file_rel(version, RAW), content)
-                marker = publish(change, ref, metadata, marker, deferred=deferred)
+                marker = publish(self.tree, change, ref, metadata, marker, deferred=deferred)
             except BaseException:
                 change.discard_claim(ref.version_rel(version))
                 raise
@@ -169,11 +170,10 @@ class ArtifactStore:
     def delete(self, ref: DataRef) -> Deleted:
         """Remove a name with all its versions; removing what is not there is no error."""
         with self.mutations.changing(ref, "delete") as change:
-            versions = on_disk.version_numbers(self.tree, ref)
-            size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in versions)
-            change.remove_tree(ref.rel)
-            self.mutations.record_gone(ref)
-        return Deleted(len(versions), size)
+            sizes: dict[int, int] = {}
+            change.remove_tree(ref.rel, lambda gone: on_disk.add_sizes(gone, sizes))
+            self.mutations.record_rest(ref)
+        return Deleted(len(sizes), sum(sizes.values()))
 
     def delete_versions(self, ref: DataRef, versions: Sequence[int]) -> Deleted:
         """Remove some versions; `latest` moves to the highest that remains, if it must."""
@@ -182,25 +182,16 @@ class ArtifactStore:
             present = on_disk.version_numbers(self.tree, ref)
             chosen.intersection_update(present)
             size = sum(self.tree.size(ref.file_rel(version, RAW)) or 0 for version in chosen)
-            if chosen.issuperset(present):
-                self._remove_all_that_is_left(change, ref, chosen)
-                return Deleted(len(chosen), size)
             marker = self._repoint_without(change, ref, chosen)
             for version in sorted(chosen):
                 change.remove_tree(ref.version_rel(version))
-            self.mutations.record(ref, removed=sorted(chosen), marker=marker)
+            if chosen.issuperset(present):
+                # Others may have versions that were removed from this disk by hand.
+                repoint(self.tree, change, ref, down=False, may_delete=False)
+                self.mutations.record_rest(ref)
+            else:
+                self.mutations.record(ref, removed=sorted(chosen), marker=marker)
         return Deleted(len(chosen), size)
-
-    def _remove_all_that_is_left(self, change: Change, ref: DataRef, chosen: set[int]) -> None:
-        """Remove a name with the last of its versions, and say of no other one that it was deleted.
-
-        Others may have versions that were removed from this disk by hand.
-        """
-        removed_rels = [ref.version_rel(version) for version in sorted(chosen)]
-        if on_disk.read_marker(self.tree, ref) in chosen:
-            removed_rels.append(ref.latest_rel)
-        change.remove_tree(ref.rel, only=removed_rels)
-        self.mutations.record_gone(ref)
 
     def _repoint_without(self, change: Change, ref: DataRef, chosen: set[int]) -> int:
         marker = on_disk.effective_marker(self.tree, ref)

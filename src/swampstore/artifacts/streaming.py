@@ -119,7 +119,7 @@ class VersionWriter:
                 owner = owner_for(ref, newest, self._draft.owner)
                 self._draft = self._draft.following(newest)
                 metadata = self._metadata(owner)
-                marker = publish(change, ref, metadata, marker, deferred=self._deferred)
+                marker = publish(self._tree, change, ref, metadata, marker, deferred=self._deferred)
             except BaseException:
                 change.discard_claim(ref.version_rel(self.version))
                 raise

@@ -7,6 +7,7 @@ see `swampstore.artifacts.latest`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Container, Iterator
@@ -16,7 +17,7 @@ from swampstore.artifacts.latest import latest_of, parse_marker
 from swampstore.artifacts.metadata import Metadata, decode
 from swampstore.errors import MetadataError
 from swampstore.files import Tree, read_file
-from swampstore.layout import DEFERRED, METADATA, DataRef, is_temp, parse_version, ref_of
+from swampstore.layout import DEFERRED, METADATA, RAW, DataRef, is_temp, parse_version, ref_of
 from swampstore.notices import notice
 
 Complain = Callable[[str, OSError], None]
@@ -34,6 +35,16 @@ def version_numbers(tree: Tree, ref: DataRef) -> list[int]:
     """Return every version directory, claimed ones included, ascending."""
     found = (parse_version(name) for name in tree.subdirs(ref.rel))
     return sorted(version for version in found if version is not None)
+
+
+def add_sizes(directory: str, sizes: dict[int, int]) -> None:
+    """Add up how much content the versions in the directory of a data name have, one tier of it."""
+    for entry in os.scandir(directory):
+        version = parse_version(entry.name) if entry.is_dir(follow_symlinks=False) else None
+        if version is not None:
+            sizes.setdefault(version, 0)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                sizes[version] += os.stat(f"{entry.path}/{RAW}").st_size
 
 
 def read_metadata(tree: Tree, ref: DataRef, version: int) -> Metadata | None:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.layout import is_temp
@@ -199,14 +199,25 @@ def _sync_file(path: str) -> None:
         os.close(fd)
 
 
-def replace_file(path: str, data: bytes, *, durable: bool, mode: int = 0o666) -> None:
-    """Replace the content of a file, see `replacing`. Its `mode` is cut by the umask."""
+def replace_file(
+    path: str,
+    data: bytes,
+    *,
+    durable: bool,
+    mode: int = 0o666,
+    check: Callable[[], object] = lambda: None,
+) -> None:
+    """Replace the content of a file, see `replacing`. Its `mode` is cut by the umask.
+
+    `check` is called at the last moment, and raises to prevent it.
+    """
     with replacing(path, durable=durable) as temp:
         fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             write_all(fd, data)
         finally:
             os.close(fd)
+        check()
 
 
 def try_writing(directory: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from swampstore.files.disk import (
     disk_errors,
@@ -174,10 +174,13 @@ class Tree:
         with self.changing(rel) as change:
             change.write_below(rel, data)
 
-    def drop_dir(self, above: str, rel: str) -> None:
+    def drop_dir(
+        self, above: str, rel: str, look: Callable[[str], object] = lambda _: None
+    ) -> None:
         """Let a directory below `above` vanish in one rename, then clean up; announces nothing.
 
-        Anything but a directory in its place is not ours, and stays.
+        Anything but a directory in its place is not ours, and stays. `look` sees what is out of
+        sight by then, and changes no more.
         """
         for place in self.places(above):
             path = f"{place}{rel.removeprefix(above)}"
@@ -190,6 +193,7 @@ class Tree:
                 continue
             if self.durable:
                 sync_dir(os.path.dirname(path))
+            look(aside)
             remove_all(aside)
 
     def announce_removal(self, rel: str) -> None:
@@ -323,7 +327,7 @@ class Change:
 
     def drop(self, rel: str, file: str) -> None:
         """Remove a file of a directory that means nothing any more, there or not."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(f"{self._path(rel)}/{file}")
 
     def create(self, rel: str) -> int:
@@ -380,14 +384,18 @@ class Change:
             return
         self._sync_dir(os.path.dirname(path))
 
-    def remove_tree(self, rel: str, *, only: Iterable[str] | None = None) -> None:
+    def announce_removal(self, rel: str) -> None:
+        """Say before it goes that whatever is missing there counts as deleted."""
+        self._path(rel)
+        self._tree.announce_removal(rel)
+
+    def remove_tree(self, rel: str, look: Callable[[str], object] = lambda _: None) -> None:
         """Remove a directory and all below it: gone in one rename, then cleaned up.
 
-        Whatever is missing there counts as deleted; with `only`, nothing but those paths.
+        Whatever is missing there counts as deleted. `look` sees what went, where it is by then.
         """
-        for removed in [rel] if only is None else only:
-            self._tree.announce_removal(removed)
-        self._tree.drop_dir(self._rel, rel)
+        self.announce_removal(rel)
+        self._tree.drop_dir(self._rel, rel, look)
 
     def move_dir(self, old: str, new: str) -> None:
         """Rename a directory in every tier that has it; there, `new` is absent or empty."""
@@ -403,6 +411,10 @@ class Change:
         """
         self._path(rel)
         self._tree.drop_dir(self._rel, rel)
+        self.remove_empty_dirs()
+
+    def remove_empty_dirs(self) -> None:
+        """Remove the announced directory, in every tier in which nothing is in it."""
         for place in self._tree.places(self._rel):
             with contextlib.suppress(OSError):
                 os.rmdir(place)

@@ -7,11 +7,12 @@ yes. Whatever is not exactly as planned any more stays.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.name_lock import Mutations
+from swampstore.artifacts.recovery import remove_versions
 from swampstore.config import Config
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files import Change, Tree, disk_errors
@@ -71,22 +72,24 @@ def _remove(mutations: Mutations, target: Target, change: Change) -> str | None:
     ref, tree = target.ref, mutations.tree
     try:
         with disk_errors(tree.path(ref.rel)):
+            present = on_disk.version_numbers(tree, ref)
             if not target.is_still_due():
-                stored = on_disk.stored_versions(tree, ref)
-                mutations.ledger.replace(ref, stored, on_disk.effective_marker(tree, ref))
+                mutations.record_rest(ref)
                 return f"{ref} stays: it is not what the catalog said it was"
-            _remove_due(mutations, target, change)
+            _remove_due(mutations, target, change, present)
     except SwampstoreError as error:
         # The intent is still there, so the next change or read brings files and rows together.
         return f"{ref} stays: {error.message}"
     return None
 
 
-def _remove_due(mutations: Mutations, target: Target, change: Change) -> None:
+def _remove_due(
+    mutations: Mutations, target: Target, change: Change, present: Iterable[int]
+) -> None:
     ref = target.ref
     if target.versions is None:
-        change.remove_tree(ref.rel)
-        mutations.record_gone(ref)
+        remove_versions(mutations.tree, change, ref, present)
+        mutations.record_rest(ref)
         return
     for version in target.versions:
         change.remove_tree(ref.version_rel(version))

@@ -7,11 +7,13 @@ say in it counts, and whatever we say is said in their words.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeGuard
 
 from swampstore.files import read_file, replace_file
@@ -212,6 +214,10 @@ def encode(state: SidecarState, fingerprint_member: str) -> bytes:
         return json.dumps(document, indent=2).encode()
 
 
+class _OvertakenError(Exception):
+    """Somebody else has written the sidecar meanwhile."""
+
+
 class Sidecar:
     """The sidecar file of one cache. Whoever updates it holds the lock of the marks."""
 
@@ -233,14 +239,21 @@ class Sidecar:
     def update(self, change: Callable[[SidecarState], SidecarState]) -> SidecarState:
         """Replace what is on disk right now by what `change` makes of it, and return that.
 
-        If nothing changes, it is only rewritten when another client wrote it last.
+        If nothing changes, it is only rewritten when another client wrote it last. Other clients
+        do not know our lock: a mark that one of them makes meanwhile is not written over.
         """
-        state = self.read()
-        changed = change(state)
-        if changed == state and state.chain is not None:
-            return state
-        changed = replace(changed, is_trusted=True, chain=state.chain or os.urandom(8).hex())
-        data = encode(changed, self._member)
-        replace_file(self._path, data, durable=False)
-        self._known = (data, changed)
-        return changed
+        while True:
+            state = self.read()
+            changed = change(state)
+            if changed == state and state.chain is not None:
+                return state
+            changed = replace(changed, is_trusted=True, chain=state.chain or os.urandom(8).hex())
+            data = encode(changed, self._member)
+            with contextlib.suppress(_OvertakenError):
+                replace_file(self._path, data, durable=False, check=partial(self._check, state))
+                self._known = (data, changed)
+                return changed
+
+    def _check(self, seen: SidecarState) -> None:
+        if self.read() is not seen:
+            raise _OvertakenError
