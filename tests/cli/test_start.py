@@ -178,6 +178,16 @@ def test_a_pipe_that_closes_early_ends_the_command_quietly(
     assert (process.returncode, complaints) == (141, b"")
 
 
+def test_a_query_whose_reader_leaves_ends_quietly(repo: Repo, repo_dir: Path) -> None:
+    for number in range(700):
+        repo.artifacts.save(MODEL, f"name-{number}", b"1", tags={"note": "x" * 400})
+    command = f"{sys.executable} -m swampstore data query true --json | head -1"
+    done = subprocess.run(
+        ["/bin/sh", "-c", command], env=environment(repo_dir), capture_output=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (b"{\n", b"")
+
+
 def test_output_that_cannot_be_written_is_an_error(filled: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
@@ -188,8 +198,8 @@ def test_output_that_cannot_be_written_is_an_error(filled: Path) -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.count(b"\n") == 4
-    assert b"No space left on device" in done.stderr
+    assert done.stderr.count(b"\n") == 5
+    assert b"standard output cannot be written: No space left on device" in done.stderr
 
 
 def test_closed_standard_output_is_no_reason_to_crash(filled: Path) -> None:

@@ -158,7 +158,7 @@ class Query:
 
         cursor, page = rows.read(begin)
         found = 0
-        with contextlib.closing(cursor):
+        with _closing(cursor):
             while page:
                 for row in map(Row._make, page):
                     if self.limit is not None and found >= self.limit:
@@ -209,6 +209,16 @@ class Query:
                 unique.setdefault(row[:5], row)
         rows = list(unique.values())
         return (_sorted(rows, self._order) if self._order else rows)[: self.limit]
+
+
+@contextlib.contextmanager
+def _closing(cursor: sqlite3.Cursor) -> Iterator[None]:
+    """Close a cursor after the block; whoever stopped reading may have closed the catalog first."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(sqlite3.ProgrammingError):
+            cursor.close()
 
 
 def _count(db: sqlite3.Connection, rows: str, params: tuple[str, ...], most: int) -> int:

