@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from swampstore.index.errors import IndexMovedError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
+from swampstore.sync.install import PlainInstaller
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
 from tests.support.broken_store import BrokenStore, Killed
@@ -300,6 +301,33 @@ def test_versions_past_all_others_keep_their_numbers(new_host: NewHost) -> None:
     second.push()
     agree(first, second)
     assert first.versions(STATE) == {1: b"1", 2: b"mine", 3: b"mine, too"}
+
+
+def test_who_is_killed_when_a_version_has_got_another_number_fetches_the_one_that_took_its_place(
+    new_host: NewHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = new_host(), new_host()
+    first.save(STATE, b"theirs")
+    first.push()
+    second.pull()
+    # Somebody removes it from the cache by hand, so the numbers begin anew.
+    shutil.rmtree(second.path(STATE.rel))
+    assert second.save(STATE, b"mine") == 1
+    service(second)._context.tracker.settle(service(second)._context.tracker.snapshot())
+    for file in ("raw", "metadata.yaml"):
+        service(second)._context.tracker.mark_written(STATE.file_rel(1, file))
+    real = PlainInstaller.renumber
+
+    def killed_after(installer: PlainInstaller, name_rel: str, moves: Mapping[int, int]) -> None:
+        real(installer, name_rel, moves)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainInstaller, "renumber", killed_after)
+        with pytest.raises(Killed):
+            second.push()
+    agree(first, second)
+    assert second.versions(STATE) == {1: b"theirs", 2: b"mine"}
 
 
 @pytest.mark.parametrize("rel", [".catalog-export.json", "definitions-evaluated/a/b/c.yaml"])
