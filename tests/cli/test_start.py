@@ -142,7 +142,7 @@ def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
         "swampstore.notices",
         "swampstore.cli",
         *(f"swampstore.cli.{name}" for name in ("app", "command", "listing", "rendering")),
-        *(f"swampstore.cli.{name}" for name in ("running", "session")),
+        *(f"swampstore.cli.{name}" for name in ("errors", "session")),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ import pytest
 from swampstore.cli.errors import run as cli_run
 from swampstore.marker import update_marker
 from swampstore.namespaces.manifests import Registry
+from swampstore.pipeline.copy.comparison import SAME, Content, is_same
 from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
     CORRUPT,
@@ -195,3 +197,21 @@ def test_all_namespaces_go_at_once(
         assert remote_index(target.store, slug).version == 2
     owners = {one.namespace: one.repo_id for one in Registry(target.store).list()}
     assert owners == {"infra": "repo-infra", "web": "repo-web"}
+
+
+def test_spark_and_this_process_agree_on_what_is_the_same_content() -> None:
+    contents = [
+        Content(size, sha256, modified)
+        for size in (None, 1, 2)
+        for sha256 in (None, "a", "b")
+        for modified in ("t", "u")
+    ]
+    db = sqlite3.connect(":memory:")
+    names = "size, sha256, last_modified, there_size, there_sha256, there_modified"
+    rule = f"SELECT {SAME} FROM (SELECT {', '.join(f'? AS {name}' for name in names.split(', '))})"
+    for one in contents:
+        if one.size is None:
+            continue  # a damaged entry is in neither list
+        for there in (None, *contents):
+            told = db.execute(rule, (*one, *(there or (None, None, None)))).fetchone()[0]
+            assert is_same(one, there) is bool(told), (one, there)

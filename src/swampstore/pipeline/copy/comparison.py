@@ -48,6 +48,21 @@ _LARGEST_WAVE = 200_000
 _TROUBLE = "problem IS NOT NULL OR there_problem IS NOT NULL"
 
 
+# `is_same` as SQL, for an entry beside that of the target; what is unknown is not the same.
+SAME = (
+    "size = there_size AND (sha256 = there_sha256"
+    " OR (sha256 IS NULL AND last_modified = there_modified))"
+)
+
+
+class Content(NamedTuple):
+    """What an entry tells of the content of its path."""
+
+    size: int | None
+    sha256: str | None
+    last_modified: str | None
+
+
 class Totals(NamedTuple):
     """How much the source has, what of it the target lacks, and how much is damaged."""
 
@@ -91,7 +106,7 @@ class Comparison:
             theirs = _there(spark, target or source)
             if target is None:
                 theirs = theirs.where("false")
-            same = _same_entry() if source.indexed else _same_file(source)
+            same = sql.expr(SAME) if source.indexed else _same_file(source)
             return cls(_compared(ours.join(theirs, "rel", "full_outer"), same).persist())
 
     def totals(self) -> Totals:
@@ -190,12 +205,13 @@ def _there(spark: SparkSession, target: Place) -> DataFrame:
     return _once(told, "there_document")
 
 
-def _same_entry() -> Column:
-    """Whether two entries tell of the same content."""
-    return sql.expr(
-        "size = there_size AND (sha256 = there_sha256"
-        " OR (sha256 IS NULL AND last_modified = there_modified))"
-    )
+def is_same(one: Content, there: Content | None) -> bool:
+    """Whether two entries tell of the same content; `SAME` is this rule as SQL."""
+    if there is None or one.size != there.size:
+        return False
+    if one.sha256 is None:
+        return one.last_modified == there.last_modified
+    return one.sha256 == there.sha256
 
 
 def _same_file(source: Place) -> Column:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from swampstore.index.path_kinds import unit_of
-from swampstore.pipeline.copy.comparison import Totals, Trouble, waves_of
+from swampstore.pipeline.copy.comparison import Content, Totals, Trouble, is_same, waves_of
 from swampstore.pipeline.copy.outcomes import Wanted
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.index import Index
@@ -25,6 +25,10 @@ class _Told(NamedTuple):
     commit_seq: int | None
     raw: bytes | None
     problem: str | None
+
+    @property
+    def content(self) -> Content:
+        return Content(self.size, self.sha256, self.last_modified)
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class ComparisonHere:
         missing = [
             _wanted(one, theirs.get(rel))
             for rel, one in ours.items()
-            if not _is_same(one, theirs.get(rel))
+            if not is_same(one.content, theirs[rel].content if rel in theirs else None)
         ]
         size = sum(one.size or 0 for one in ours.values())
         return cls(len(ours), size, missing, [*broken, *unusable])
@@ -87,15 +91,6 @@ def _told(place: Place, side: str) -> tuple[dict[str, _Told], list[Trouble]]:
 
 def _by_path(rows: Iterable[_Told]) -> dict[str, _Told]:
     return {one.rel: one for one in rows if one.rel is not None}
-
-
-def _is_same(one: _Told, there: _Told | None) -> bool:
-    """Whether two entries tell of the same content."""
-    if there is None or one.size != there.size:
-        return False
-    if one.sha256 is None:
-        return one.last_modified == there.last_modified
-    return one.sha256 == there.sha256
 
 
 def _wanted(one: _Told, there: _Told | None) -> Wanted:

@@ -9,8 +9,9 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import RawEntries, decode_monolith, decode_shard
 from swampstore.index.partitions import MONOLITH_KEY, partition_of, shard_key
+from swampstore.index.path_kinds import is_marker
 from swampstore.index.versions import FIRST, version_of
-from swampstore.layout import LATEST, METADATA, RAW
+from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.snapshots.manifest import Manifest
 from swampstore.pipeline.source.index import File, listed_shards, named, read_meta
@@ -20,7 +21,6 @@ from swampstore.stores.protocol import Store
 PARTITION = "data--"
 _DATA = "data/"
 _OF_VERSION = (f"/{METADATA}", f"/{RAW}")
-_MARKER = f"/{LATEST}"
 
 
 @dataclass(frozen=True)
@@ -98,11 +98,11 @@ class Said:
 
     def markers(self) -> dict[str, str]:
         """Return the hashes of markers, empty where the index does not tell one."""
-        return {rel: file.sha256 or "" for rel, file in self.files.items() if rel.endswith(_MARKER)}
+        return {rel: file.sha256 or "" for rel, file in self.files.items() if is_marker(rel)}
 
 
 def _is_wanted(rel: str) -> bool:
-    return rel.startswith(_DATA) and rel.endswith((*_OF_VERSION, _MARKER))
+    return is_marker(rel) or (rel.startswith(_DATA) and rel.endswith(_OF_VERSION))
 
 
 def shard_said(place: Place, store: Store, partition: str) -> Said | None:
