@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
-from collections.abc import Callable
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
+from swampstore.stores import retry
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
@@ -262,3 +266,88 @@ def test_a_file_of_somebody_else_is_no_success(
     with pytest.raises(PreconditionFailedError):
         store.put_if_absent("a", io.BytesIO(b"content"))
     assert store.get("a").data == other
+
+
+# Where packets vanish -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def black_hole() -> Iterator[str]:
+    """Yield the URL of a server to which no connection is ever made, and that refuses none."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):  # as many as wait to be accepted, and one more
+            waiting = stack.enter_context(socket.socket())
+            waiting.settimeout(0)
+            waiting.connect_ex(server.getsockname())
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+class Silent(MemoryStore):
+    """Answers no earlier than told."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__("silent")
+        self.capabilities = self.capabilities._replace(endpoint=endpoint)
+        self.asked: list[str] = []
+        self.is_slow_to_write = False
+        self.answer = threading.Event()
+
+    def get(self, key: str) -> Fetched:
+        self.asked.append(key)
+        self.answer.wait(60)
+        return super().get(key)
+
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        self.asked.append(key)
+        self.answer.wait(60 if self.is_slow_to_write else 0)
+        return super().put_if_absent(key, body)
+
+
+def test_a_lock_that_nobody_answers_is_not_known_to_be_made_and_nothing_else_is_asked() -> None:
+    with black_hole() as endpoint:
+        silent = Silent(endpoint)
+        silent.is_slow_to_write = True
+        store = RetryingStore(silent)
+        with pytest.raises(StoreUnreachableError, match="whether lock was written is unknown"):
+            store.put_if_absent("lock", b"x")
+        with pytest.raises(StoreUnreachableError):
+            store.get("a")
+        assert silent.asked == ["lock"]
+        silent.answer.set()
+
+
+def test_a_store_that_takes_no_connection_is_given_up_before_its_client_does_and_once() -> None:
+    with black_hole() as endpoint:
+        silent = Silent(endpoint)
+        store = RetryingStore(silent)
+        for _ in range(3):
+            with pytest.raises(StoreUnreachableError, match="takes no connection"):
+                store.get("a")
+        with pytest.raises(StoreUnreachableError, match="takes no connection"):
+            store.put_if_absent("b", b"x")
+        assert silent.asked == ["a"]
+        silent.answer.set()
+
+
+def test_a_store_that_takes_connections_and_its_time_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "_DOUBT", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = Silent(f"http://127.0.0.1:{server.getsockname()[1]}")
+        silent.put("a", b"x")
+        threading.Timer(0.2, silent.answer.set).start()
+        assert RetryingStore(silent).get("a").data == b"x"
+
+
+def test_who_has_answered_once_is_never_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "_DOUBT", 0.01)
+    with black_hole() as endpoint:
+        silent = Silent(endpoint)
+        store = RetryingStore(silent)
+        store.put_if_absent("a", b"x")
+        threading.Timer(0.2, silent.answer.set).start()
+        assert store.get("a").data == b"x"

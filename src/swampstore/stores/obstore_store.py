@@ -89,7 +89,9 @@ class ObstoreStore:
     def __init__(self, make_client: MakeClient, bucket: Bucket) -> None:
         self.identity = bucket.identity
         self.capabilities = Capabilities(
-            conditional_delete=True, repeats_tokens=bucket.repeats_tokens
+            conditional_delete=True,
+            repeats_tokens=bucket.repeats_tokens,
+            endpoint=bucket.clock_url,
         )
         self._make_client = make_client
         self._client = make_client(_NO_RETRIES, {})

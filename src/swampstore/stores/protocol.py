@@ -74,6 +74,7 @@ class Capabilities(NamedTuple):
     `own_conditions`: our own code sees to the conditions, and no server has to be believed.
     `repeats_tokens` says that an object which is written again with the same content may have the
     token that it had. `keeps_paths`: it keeps the index itself, see `swampstore.stores.paths`.
+    `endpoint` is the URL of the server that is asked, empty where there is none.
     """
 
     conditional_create: bool = True
@@ -83,6 +84,7 @@ class Capabilities(NamedTuple):
     own_conditions: bool = False
     repeats_tokens: bool = False
     keeps_paths: bool = False
+    endpoint: str = ""
 
 
 class Store(Protocol):

@@ -13,10 +13,13 @@ puts something unique into them.
 from __future__ import annotations
 
 import os
+import queue
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import BinaryIO, TypeVar
 
 from swampstore.stores.errors import (
@@ -30,6 +33,16 @@ from swampstore.stores.protocol import ObjectInfo, Store, Written, sha256_of, si
 from swampstore.stores.wrapper import Request, StoreWrapper
 
 T = TypeVar("T")
+
+# Somebody who was never heard of is doubted after so many seconds without an answer, and is not
+# there if not even a connection is taken in so many more. For a while nobody asks again.
+_DOUBT = 0.3
+_CONNECT = 1.0
+_SILENT_FOR = 5.0
+# What may be left alone when nobody waits for the answer any more. Its client has given it up
+# before anything else is asked.
+_HARMLESS = frozenset({"get", "get_if_changed", "head", "put"})
+_SMALL = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,8 @@ class RetryingStore(StoreWrapper):
     """A store whose operations survive transient failures of the one inside.
 
     Where nobody has ever answered, and a request was given up, others are made once each: a command
-    without a network finds that out once.
+    without a network finds that out once. Where packets vanish on their way, a request would wait
+    for seconds each time: if nobody takes a connection either, others are not made for a while.
     """
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
@@ -69,18 +83,28 @@ class RetryingStore(StoreWrapper):
         self._policy = policy or RetryPolicy()
         self._is_reached = False
         self._is_given_up = False
+        self._silent_until = 0.0
 
     def _attempts(self) -> Iterator[None]:
         if self._is_given_up and not self._is_reached:
             yield
             return
-        yield from self._policy.pauses(is_reached=self._is_reached)
+        for _ in self._policy.pauses(is_reached=self._is_reached):
+            yield
+            if self._is_silent():
+                break
         self._is_given_up = True
 
-    def _answered(self, send: Callable[[], T]) -> T:
+    def _is_silent(self) -> bool:
+        return not self._is_reached and time.monotonic() < self._silent_until
+
+    def _answered(self, send: Callable[[], T], *, is_harmless: bool = False) -> T:
         """Make a request, and note whether somebody answered."""
+        endpoint = "" if self._is_reached else self.capabilities.endpoint
         try:
-            answer = send()
+            if self._is_silent():
+                raise self._unreachable(endpoint)
+            answer = self._heard(send, endpoint) if endpoint and is_harmless else send()
         except StoreUnreachableError:
             raise
         except StoreError:
@@ -89,7 +113,37 @@ class RetryingStore(StoreWrapper):
         self._is_reached = True
         return answer
 
-    def around(self, request: Request, send: Callable[[], T]) -> T:  # noqa: ARG002 - all alike
+    def _heard(self, send: Callable[[], T], endpoint: str) -> T:
+        """Make a request of somebody who never answered yet; wait for no one who is not there."""
+        done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                done.put((send(), None))
+            except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
+                done.put((None, error))
+
+        threading.Thread(target=ask, name="first request", daemon=True).start()
+        try:
+            answer, error = done.get(timeout=_DOUBT)
+        except queue.Empty:
+            from swampstore.stores.signed_requests import is_silent
+
+            if is_silent(endpoint, _CONNECT) and done.empty():
+                self._silent_until = time.monotonic() + _SILENT_FOR
+                raise self._unreachable(endpoint) from None
+            answer, error = done.get()
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]  # without an error there is an answer
+
+    def _unreachable(self, endpoint: str) -> StoreUnreachableError:
+        return StoreUnreachableError(
+            f"{self.identity} cannot be reached: {endpoint} takes no connection",
+            hint="Check the network and the endpoint, then try again; nothing was lost.",
+        )
+
+    def around(self, request: Request, send: Callable[[], T]) -> T:
         """Make a request again, unless it is one of the conditional writes below.
 
         A listing is not made again here: stores repeat failed pages themselves, because only they
@@ -101,13 +155,20 @@ class RetryingStore(StoreWrapper):
         object that was meant is gone either way.
         """
         failure: StoreUnreachableError | None = None
+        is_harmless = request.operation in _HARMLESS and request.sent <= _SMALL
         for _ in self._attempts():
             try:
-                return self._answered(send)
+                return self._answered(send, is_harmless=is_harmless)
             except StoreUnreachableError as error:
                 failure = error
         assert failure is not None
         raise failure
+
+    def listing(self, request: Request, found: Iterator[T]) -> Iterator[T]:  # noqa: ARG002 - same
+        """Yield what a listing finds; nobody is waited for who is not there."""
+        if not self._is_reached and self.capabilities.endpoint:
+            yield from self._answered(lambda: list(islice(found, 1)), is_harmless=True)
+        yield from found
 
     def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
@@ -130,9 +191,14 @@ class RetryingStore(StoreWrapper):
         expected: str | None,
     ) -> Written:
         failure: StoreUnreachableError | PreconditionFailedError | None = None
+        if self._is_silent():
+            raise self._unreachable(self.capabilities.endpoint)  # and nothing was sent
+        # The first thing that anybody asks for may be a lock. If it is made after all, nobody uses
+        # it, and it gets stale. Nothing that counts is written before something was read.
+        is_harmless = expected is None and isinstance(body, bytes)
         for _ in self._attempts():
             try:
-                return self._answered(write)
+                return self._answered(write, is_harmless=is_harmless)
             except (StoreUnreachableError, PreconditionFailedError) as error:
                 failure = error
             found, is_ours = self._read_back(key, body, failure)

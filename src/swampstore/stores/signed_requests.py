@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import socket
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
@@ -118,15 +119,43 @@ def _check(status: int, what: str, body: bytes) -> None:
     raise GenericError(text)
 
 
+def is_silent(url: str, seconds: float) -> bool:
+    """Whether nobody says anything to who wants to connect to a server; a refusal is an answer."""
+    parts = urlsplit(url)
+    asked = _proxy_for(parts) or parts
+    port = asked.port or (443 if asked.scheme == "https" else 80)
+    told = threading.Event()
+
+    def ask() -> None:
+        try:
+            socket.create_connection((asked.hostname or "", port), timeout=seconds).close()
+        except TimeoutError:
+            return
+        except OSError:
+            pass
+        told.set()
+
+    # A name that nobody resolves takes its time as well, and cannot be told to hurry.
+    threading.Thread(target=ask, name="reach", daemon=True).start()
+    return not told.wait(seconds)
+
+
+def _proxy_for(parts: SplitResult) -> SplitResult | None:
+    """Return the proxy that the environment names for a host."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxy = urlsplit(getproxies().get(parts.scheme, ""))
+    return None if not proxy.hostname or proxy_bypass(parts.hostname or "") else proxy
+
+
 def _connect(parts: SplitResult, timeout: float) -> _Link:
     """Return a connection, through the proxy that the environment names for this host."""
     from http.client import HTTPConnection, HTTPSConnection
-    from urllib.request import getproxies, proxy_bypass
 
     host = parts.hostname or ""
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    proxy = urlsplit(getproxies().get(parts.scheme, ""))
-    if not proxy.hostname or proxy_bypass(host):
+    proxy = _proxy_for(parts)
+    if proxy is None or proxy.hostname is None:
         return _Link(make(host, parts.port, timeout=timeout), {}, is_forwarding=False)
     link = _Link(
         make(proxy.hostname, proxy.port, timeout=timeout),
