@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from swampstore.config import load
 from swampstore.errors import ConfigError
+from swampstore.index.errors import IncompleteSyncError
 from swampstore.stores import store_config
 from swampstore.stores.errors import (
     StoreCredentialsError,
@@ -17,6 +19,7 @@ from swampstore.stores.errors import (
 from swampstore.stores.mongodb import MongoConfig, password_in
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import admitted_limits
+from tests.support.command_line import run_process
 from tests.support.mongodb import MongoRemote, mongodb, why_no_mongodb
 from tests.support.sync_harness import Machine
 
@@ -146,3 +149,37 @@ def test_a_namespace_cannot_have_the_name_of_the_stores_own_collections(
 ) -> None:
     with mongodb_remote.open() as store, pytest.raises(ConfigError, match="default"):
         store.put("default/data/x", b"")
+
+
+def test_a_document_over_the_limit_of_the_server_is_told_of_and_nothing_is_half_done(
+    mongodb_remote: MongoRemote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Content is cut into pieces long before; here it is not."""
+    with Machine(tmp_path / "ana", mongodb_remote.open()) as ana:
+        ana.write("files/large", bytes(17 << 20))
+        with monkeypatch.context() as patched:
+            patched.setattr("swampstore.stores.mongodb_blobs.INLINE", 32 << 20)
+            with pytest.raises(IncompleteSyncError, match="no document of that size"):
+                ana.push()
+        assert mongodb_remote.collection("paths").count_documents({}) == 0
+        assert mongodb_remote.collection("blobs").count_documents({}) == 0
+        ana.write("files/large", b"small")
+        ana.push()
+    with Machine(tmp_path / "ben", mongodb_remote.open()) as ben:
+        ben.pull()
+        assert ben.files() == {"files/large": b"small"}
+
+
+def test_setup_and_doctor_tell_of_a_server_alone_and_setup_refuses_secondaries(
+    mongodb_remote: MongoRemote, repo_dir: Path, tmp_path: Path
+) -> None:
+    home = {"SWAMP_HOME": str(tmp_path / "home")}
+    reading = f"{mongodb_remote.url}&readPreference=secondaryPreferred"
+    refused = run_process("datastore", "setup", reading, "--json", repo=repo_dir, env=home)
+    assert refused.error["code"] == "config_invalid"
+    assert "readPreference" in refused.error["error"]
+    done = run_process("datastore", "setup", mongodb_remote.url, "--json", repo=repo_dir, env=home)
+    assert any("replica set" in one for one in done.json["warnings"]), done.json
+    doctor = run_process("doctor", "--json", repo=repo_dir, env=home)
+    [told] = [one for one in json.loads(doctor.out)["healthFindings"] if "transactions" in str(one)]
+    assert "replica set" in str(told)

@@ -17,6 +17,7 @@ import pytest
 
 from swampstore.layout import ModelRef
 from swampstore.stores import store_config
+from swampstore.stores.retry import RetryingStore
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
 
@@ -93,7 +94,7 @@ def pair(
     machines = [
         Machine(
             tmp_path / name,
-            store_config(mongodb_remote.url, environ={}).open(),
+            RetryingStore(store_config(mongodb_remote.url, environ={}).open()),
             clock=lambda: datetime(2026, 11, 17, tzinfo=UTC),  # it is never time to look for others
         )
         for name in ("ana", "ben")

@@ -29,7 +29,7 @@ from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, n
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
-from swampstore.notices import escaped, notice
+from swampstore.notices import escaped
 from swampstore.relocate.destinations import (
     Cache,
     Destination,
@@ -125,8 +125,8 @@ class Setup:
         examine(store).check()
         report = probe(store)
         report.check()
-        for limit in admitted_limits(store):
-            notice("%s: %s", limit.name, limit.problem)
+        limits = admitted_limits(store)
+        self._report.warnings += [f"{limit.name}: {limit.problem}" for limit in limits]
         # From now on the cache says whose it is.
         self._there.connection.base.count()
         self._there.connection.locks.deletions.learn(proven=report.proves_conditional_delete)
