@@ -2,7 +2,8 @@
 
     python docs/examples/three_questions.py
 
-makes two small repositories in a temporary directory, as two teams might have them, and asks:
+makes two small repositories that share a bucket, as two teams might have them, keeps a snapshot
+of the bucket, and asks:
 
 1. Which disks are nearly full, and how fast do they fill?
 2. How much does each team keep, how much of it is history, and how much is there twice?
@@ -11,13 +12,16 @@ makes two small repositories in a temporary directory, as two teams might have t
 
 from __future__ import annotations
 
+import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import swampstore
 from swampstore.artifacts.metadata import Owner
-from swampstore.pipeline import Tables, places_of, session
+from swampstore.pipeline import Place, Tables, places_of, session
+from swampstore.pipeline.snapshots.refresh import refresh
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +32,8 @@ FROM (
   SELECT tags['host'] AS host,
          is_latest,
          attributes:used::double AS used,
-         lag(attributes:used::double) OVER (PARTITION BY store, model_id ORDER BY version) AS before
+         lag(attributes:used::double)
+           OVER (PARTITION BY namespace, model_id ORDER BY version) AS before
   FROM artifacts
   WHERE data_name = 'disk'
 )
@@ -37,7 +42,7 @@ ORDER BY used DESC
 """
 
 KEPT = """
-SELECT regexp_extract(store, '([^/]+)/[.]swamp$', 1) AS team,
+SELECT namespace AS team,
        count(*) AS versions,
        sum(size) AS bytes,
        sum(size) FILTER (WHERE NOT is_latest) AS history,
@@ -46,7 +51,7 @@ FROM (
   SELECT *, row_number() OVER (PARTITION BY checksum ORDER BY created_at) = 1 AS is_first
   FROM artifacts
 )
-GROUP BY store
+GROUP BY namespace
 ORDER BY team
 """
 
@@ -74,14 +79,23 @@ jobs: []
 """
 
 
-def make_team(directory: Path, usage: dict[str, list[float]]) -> swampstore.Repo:
-    """Save how full the disks of some hosts were, one measurement after the other."""
-    repo = swampstore.init_repo(directory)
-    for host, measured in usage.items():
-        for used in measured:
-            repo.artifacts.save(f"acme/disk/{host}", "disk", {"used": used}, tags={"host": host})
-        repo.artifacts.save(f"acme/disk/{host}", "packages", "bash 5.2\npython 3.11\n")
-    return repo
+def make_team(
+    directory: Path, bucket: str, team: str, usage: dict[str, list[float]], *, fails: bool = False
+) -> None:
+    """Save how full the disks of some hosts were, one measurement after the other, and push."""
+    own = {"SWAMP_HOME": str(directory / "home" / team), "SWAMP_NAMESPACE": team}
+    swampstore.init_repo(directory / team).close()
+    environ = {**os.environ, **own, "SWAMP_DATASTORE": bucket}
+    with swampstore.open_repo(directory / team, environ=environ) as repo:
+        for host, measured in usage.items():
+            for used in measured:
+                repo.artifacts.save(
+                    f"acme/disk/{host}", "disk", {"used": used}, tags={"host": host}
+                )
+            repo.artifacts.save(f"acme/disk/{host}", "packages", "bash 5.2\npython 3.11\n")
+        if fails:
+            fail_a_run(repo, *usage)
+        repo.sync.push(full=True)
 
 
 def fail_a_run(repo: swampstore.Repo, host: str) -> None:
@@ -93,14 +107,19 @@ def fail_a_run(repo: swampstore.Repo, host: str) -> None:
     record.write_text(RUN.format(id="run-7"), encoding="utf-8")
 
 
-def ask(directory: Path) -> dict[str, DataFrame]:
-    """Return the answers, by question."""
-    web = make_team(directory / "web", {"web-1": [0.5, 0.55], "web-2": [0.7, 0.9]})
-    db = make_team(directory / "db", {"db-1": [0.2, 0.85, 0.95]})
-    fail_a_run(db, "db-1")
+def fill(directory: Path, bucket: str) -> list[Place]:
+    """Make both teams and a snapshot of each; return the places that there are to ask about."""
+    make_team(directory, bucket, "web", {"web-1": [0.5, 0.55], "web-2": [0.7, 0.9]})
+    make_team(directory, bucket, "db", {"db-1": [0.2, 0.85, 0.95]}, fails=True)
+    places = places_of(bucket, ["db", "web"])
+    refresh(places)
+    return places
 
+
+def ask(places: Sequence[Place]) -> dict[str, DataFrame]:
+    """Return the answers, by question."""
     spark = session()
-    tables = Tables(spark, [*places_of(web), *places_of(db)])
+    tables = Tables(spark, places)
     tables.artifacts(attributes=True).createOrReplaceTempView("artifacts")
     tables.workflow_runs().createOrReplaceTempView("workflow_runs")
     return {
@@ -113,7 +132,9 @@ def ask(directory: Path) -> dict[str, DataFrame]:
 def main() -> None:
     """Print the answers."""
     with tempfile.TemporaryDirectory() as directory:
-        for question, answer in ask(Path(directory)).items():
+        Path(directory, "bucket").mkdir()
+        places = fill(Path(directory), f"file://{directory}/bucket")
+        for question, answer in ask(places).items():
             print(question)  # noqa: T201 - a script has to say something
             answer.show(truncate=False)
 

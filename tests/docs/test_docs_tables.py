@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from swampstore.pipeline import schemas
+from swampstore.pipeline.snapshots.manifest import SNAPSHOTS
 from swampstore.pipeline.source import _TABLES
 from tests.support.markdown_pages import ROOT, Page, table_rows
+from tests.support.remotes import ProxiedRemote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +53,28 @@ def test_the_page_asks_the_questions_of_the_example(example: ModuleType) -> None
     assert asked == [one.strip() for one in (example.NEARLY_FULL, example.KEPT, example.FAILED)]
 
 
-def test_the_example_answers_as_the_page_says(
-    spark: SparkSession, example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.server
+def test_the_example_answers_as_the_page_says_and_makes_as_many_requests(
+    spark: SparkSession,
+    example: ModuleType,
+    s3_remote: ProxiedRemote,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     del spark  # whose session the example uses
-    for question, answer in example.ask(tmp_path).items():
-        answer.show(truncate=False)
-        assert capsys.readouterr().out.strip() in HOW_TO.text, question
+    places = example.fill(tmp_path, f"s3:{json.dumps(dict(s3_remote.config))}")
+    requests = s3_remote.proxy.requests
+    counted: list[list[int]] = [[], [], []]
+    for _ in ("with the snapshot", "without"):
+        for number, (question, answer) in enumerate(example.ask(places).items()):
+            requests.clear()
+            answer.show(truncate=False)
+            counted[number].append(len(requests))
+            assert capsys.readouterr().out.strip() in HOW_TO.text, question
+        for place in places:
+            with place.open() as store:
+                for info in [*store.list(place.names().remote(SNAPSHOTS))]:
+                    store.delete(info.key)
+    rows = table_rows(HOW_TO.section("Ask often"))
+    told = [[int(cell) for cell in row[1:]] for row in rows]
+    assert counted == told

@@ -21,13 +21,15 @@ from swampstore.index.errors import IndexMovedError
 from swampstore.index.results import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
-from swampstore.pipeline import load, places_of
+from swampstore.pipeline import load, places_of, running
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
 from swampstore.pipeline.schemas import write_table
+from swampstore.pipeline.snapshots.refresh import refresh
+from swampstore.pipeline.source import PUSH_DOWN
 from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Chosen, Contents, Files, Objects
 from tests.support.machines import Machine
@@ -377,3 +379,53 @@ def test_tasks_yield_all_results_and_raise_our_errors_as_they_are(spark: SparkSe
     assert caught.value.hint == "Look elsewhere."
     with pytest.raises(SparkJobError, match="ZeroDivisionError"):
         list(run_tasks(spark, lambda n: [1 // n], [0], label="divide", progress=no_progress))
+
+
+def test_every_session_finds_the_source_and_tells_what_is_wrong_without_a_stack(
+    spark: SparkSession, shared: Path
+) -> None:
+    # A session of its own, in which nobody registered anything.
+    fresh = spark.newSession()
+
+    def read(**options: str) -> int:
+        frame = fresh.read.format("swampstore").options(**options).load(f"file://{shared}")
+        return int(frame.count())
+
+    assert read(table="objects") > 0
+    refresh(places_of(f"file://{shared}"), engine="local")
+    for options, reason, hint in (
+        ({"table": "zz"}, "there is no table 'zz'", "There are: artifacts"),
+        ({"asOf": "yesterday"}, "is neither the number of", "Write for example 841"),
+    ):
+        with pytest.raises(Exception, match=reason) as caught:
+            read(**options)
+        assert hint in str(caught.value)
+        assert "Traceback" not in str(caught.value)
+    pushing = spark.read.format("swampstore").option("pushdown", "true").load(f"file://{shared}")
+    spark.conf.set(PUSH_DOWN, "false")
+    try:
+        with pytest.raises(Exception, match=PUSH_DOWN):
+            pushing.where("version = 1").count()
+    finally:
+        spark.conf.set(PUSH_DOWN, "true")
+
+
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to create it: swampstore.errors.NotFoundError: no x"
+            "\nDo y.\n SQLSTATE: 38000",
+            "swampstore.errors.NotFoundError: no x",
+        ),
+        ("An exception was thrown from the Python worker:\nKeyError: 'x'", "KeyError: 'x'"),
+        (
+            "Job aborted: [E] An exception was thrown from the Python worker: KeyError: 'x'\nat x",
+            "KeyError: 'x'",
+        ),
+        ("x\nTraceback (most recent call last):\n  File \"a\"\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("no memory\nat org.apache", "no memory"),
+    ],
+)
+def test_what_a_task_raised_is_found_in_what_spark_says(said: str, cause: str) -> None:
+    assert running._cause(Exception(said)) == cause

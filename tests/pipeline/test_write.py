@@ -647,8 +647,15 @@ def test_spark_is_told_what_is_wrong_before_a_task_runs(spark: SparkSession, pla
     writer = frame(spark, 1).withColumnRenamed("name", "title").write.format("swampstore")
     with pytest.raises(Exception, match=r"a column title.*\n.*Select and rename columns"):
         writer.mode("append").save(str(place))
-    with pytest.raises(Exception, match="versions never change"):
-        frame(spark, 1).write.format("swampstore").mode("overwrite").save(str(place))
+    refused = {
+        "overwrite": "versions never change",
+        "ignore": 'cannot be written in the "Ignore" mode',
+        "errorifexists": 'cannot be written in the "ErrorIfExists" mode',
+    }
+    for mode, reason in refused.items():
+        with pytest.raises(Exception, match=reason) as caught:
+            frame(spark, 1).write.format("swampstore").mode(mode).save(str(place))
+        assert "Traceback" not in str(caught.value)
     with open_repo(place) as repo:
         assert len(repo.query()) == 0
 

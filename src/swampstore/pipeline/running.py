@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import socket
 import threading
 import uuid
@@ -38,6 +39,8 @@ _GROUP = "spark.jobGroup.id"
 _DESCRIPTION = "spark.job.description"  # what the pages of Spark show of a job
 _LOOK_EVERY = 0.5
 _WAVES_AHEAD = 2
+# How Spark tells of what Python raised: one of ours wherever it is, any other after these words.
+_RAISED = re.compile(r"(\bswampstore(?:\.\w+)+: .+)|from the Python worker:\s+(\S.*)")
 
 
 def run_tasks(
@@ -292,13 +295,16 @@ def spark_errors() -> Iterator[None]:
 
 
 def _cause(error: Any) -> str:
-    """Return the last line of a Python traceback in a message, or its first line."""
+    """Return what Python raised, told with a traceback or without; else how a message begins."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for number, line in enumerate(lines):
         if line.startswith("Traceback"):
             inner = [one for one in lines[number:] if not one.startswith(("File ", "at ", "^"))]
             found = [one for one in inner if ": " in one]
             return found[-1] if found else inner[-1]
+    raised = _RAISED.search(str(error))
+    if raised:
+        return raised[1] or raised[2]
     return lines[0] if lines else type(error).__name__
 
 

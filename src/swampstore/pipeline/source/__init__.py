@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 from swampstore.errors import ValidationError
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table, with_hint
+from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table, hints
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,20 +48,20 @@ class SwampstoreSource(DataSource):  # type: ignore[misc]  # pyspark is not type
 
     def schema(self) -> str:
         """Return the columns of the table."""
-        return table_of(self.options).schema
+        with hints():
+            return table_of(self.options).schema
 
     def reader(self, schema: StructType) -> Scan[Any]:
         """Return what reads the table."""
-        table, places = table_of(self.options), places_of_options(self.options)
-        if self._is_of_changes and "from" not in self.options:
-            raise with_hint(
-                ValidationError(
+        with hints():
+            if self._is_of_changes and "from" not in self.options:
+                raise ValidationError(
                     "the table of changes needs to know since when",
                     hint='Write .option("from", "841"), a commit, or a time such as'
                     " 2026-05-14T08:00Z.",
                 )
-            )
-        tasks = number_of(self.options, "tasks", _TASKS)
+            table, places = table_of(self.options), places_of_options(self.options)
+            tasks = number_of(self.options, "tasks", _TASKS)
         if is_on(self.options, "pushdown"):
             return PushingScan(table, places, tasks, schema, self._frame)
         return Scan(table, places, tasks, schema)

@@ -360,7 +360,7 @@ class Scan(DataSourceReader, Generic[P]):  # type: ignore[misc]  # pyspark is no
         for place in self._places:
             if not self._wanted.admits({"store": place.identity, "namespace": place.namespace}):
                 continue
-            with place.open() as store:
+            with hints(), place.open() as store:
                 pieces = self._table.plan(place, store, self._tasks)
                 shares += [InputPartition(Share(place, piece)) for piece in pieces]
         # Spark takes no answer for "everything".

@@ -93,6 +93,8 @@ _OF_EVERY_SESSION = {
     **_NEEDED,
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Errors say what is wrong and what to do; where in our code that was found helps nobody.
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
 }
 _OF_A_DRIVER = {
