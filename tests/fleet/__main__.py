@@ -56,7 +56,7 @@ def main() -> int:
     seed = chosen.seed or secrets.token_hex(4)
     sys.stdout.write(f"seed {seed}\n")
     if chosen.jobs > 1:
-        figures = many_at_once(seed, chosen.steps, chosen.jobs)
+        figures = many_at_once(seed, chosen.steps, chosen.jobs, chosen.variants)
     else:
         figures = many(seed, 0, 1, chosen.steps, chosen.budget, chosen.variants, chosen.patience)
     sys.stdout.write(f"{figures}\n")

@@ -17,6 +17,7 @@ from swampstore.pipeline.verify.kinds import (
     MISSING_LATEST,
     MISSING_METADATA,
     MISSING_OBJECT,
+    MISSING_SHARD,
     OF_DOCUMENTS,
     STALE_SHARD,
     UNLISTED_SHARD,
@@ -105,7 +106,8 @@ def check_verdict(place: Place, past: Past) -> None:
     if past.has_lost_documents:
         excused |= OF_DOCUMENTS  # whoever commits next makes them; readers can do without
     if past.is_rough and _is_told_by_monolith(place):
-        excused.add(UNLISTED_SHARD)  # nobody reads it there, and whoever commits next lists it
+        # Nobody reads such copies there, and whoever commits next writes or lists them.
+        excused |= {UNLISTED_SHARD, MISSING_SHARD}
     if past.has_foreign:
         excused.add(STALE_SHARD)
     found = verdict.findings(BUCKETS[place.target], place.namespace)

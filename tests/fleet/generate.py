@@ -202,14 +202,14 @@ THEMES = (
 )
 
 
-def generate_narrow(seed: str, length: int = 24) -> Script:
+def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> Script:
     """Return a script of little variety, about one theme: few machines, one data name.
 
     What goes wrong takes two who meet at one name at the wrong moment. That happens most often
     where there is nothing else to do, and where somebody comes while another one stands still.
     """
     chance = random.Random(f"narrow {seed}")
-    theme = chance.choice(THEMES)
+    theme = theme or chance.choice(THEMES)
     machines = chance.choice([2, 2, 2, 3])
     roughness, overlap = chance.choice([0.3, 0.6]), chance.choice([0.1, 0.4])
     is_plain = chance.random() < 0.7

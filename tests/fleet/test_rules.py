@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fleet.rules import RULES
+from tests.fleet.rules import RULES, THEMED
 from tests.fleet.test_fleet import fleet
 
 
@@ -23,3 +23,10 @@ def found() -> dict[str, Any]:
 def test_without_a_rule_a_violation_is_found(rule: str, found: dict[str, Any]) -> None:
     assert found[rule]["without"], f"nothing in {found[rule]['steps']} steps"
     assert found[rule]["with"] is None, "and with it, all is well"
+
+
+@pytest.mark.parametrize("rule", THEMED)
+def test_without_a_rule_random_work_finds_a_violation(rule: str, found: dict[str, Any]) -> None:
+    by_theme = found[f"{rule}, by a theme"]
+    assert by_theme["without"], f"nothing in {by_theme['steps']} steps"
+    assert by_theme["with"] is None, "and with it, all is well"
