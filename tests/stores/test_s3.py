@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 import uuid
@@ -143,6 +149,74 @@ def test_uploads_that_were_never_finished_are_found_and_aborted(s3_server: S3Ser
     assert (told.passed, told.warning, len(told.details)) == (True, True, 2)
     repaired = remote_checks.unfinished_uploads(uploads, tomorrow, repair=True)
     assert (repaired.repaired, uploads.list()) == (True, [])
+
+
+_PUSHER = """
+import json, sys
+from swampstore.stores import open_store
+with open(sys.argv[2], "rb") as body, open_store("s3", json.loads(sys.argv[1])) as store:
+    store.put_if_absent("data/t/m/n/1/raw", body)
+"""
+
+
+def test_a_push_that_is_killed_in_the_middle_of_large_content_leaves_nothing_to_pay_for(
+    s3_server: S3Server, tmp_path: Path
+) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(os.urandom(24 << 20))
+    prefix = f"killed-{uuid.uuid4().hex}"
+    config = {"bucket": "swamp", "endpoint": s3_server.url, "prefix": prefix, **S3_KEY}
+    with stalling_after(8 << 20, s3_server.url) as (url, is_stalled):
+        arguments = [json.dumps(config | {"endpoint": url}), str(large)]
+        environ = {**os.environ, **ENVIRON}
+        pusher = subprocess.Popen([sys.executable, "-c", _PUSHER, *arguments], env=environ)
+        assert is_stalled.wait(60)
+        pusher.send_signal(signal.SIGKILL)
+        pusher.wait()
+    settings = store_config("s3", config, environ=ENVIRON)
+    uploads = unfinished_uploads(settings)
+    assert uploads is not None
+    assert uploads.list() == []
+    with settings.open() as store:
+        assert list(store.list()) == []
+        with large.open("rb") as body:
+            store.put_if_absent("data/t/m/n/1/raw", body)
+        assert store.head("data/t/m/n/1/raw").size == 24 << 20
+
+
+@contextlib.contextmanager
+def stalling_after(limit: int, url: str) -> Iterator[tuple[str, threading.Event]]:
+    """Pass connections on to a server until so many bytes were sent to it; then let all wait."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    is_stalled, left = threading.Event(), [limit]
+
+    def forward(source: socket.socket, target: socket.socket, *, counts: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                left[0] -= len(data) if counts else 0
+                if left[0] <= 0:
+                    is_stalled.set()
+                    return
+                target.sendall(data)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, far = listener.accept()[0], socket.create_connection((host, int(port)))
+                ends.extend((near, far))
+                for pair, counts in (((near, far), True), ((far, near), False)):
+                    kwargs = {"counts": counts}
+                    threading.Thread(target=forward, args=pair, kwargs=kwargs, daemon=True).start()
+
+    ends: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", is_stalled
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for end in ends:
+                end.close()
 
 
 def test_where_unfinished_uploads_cannot_be_told_nothing_is_told(tmp_path: Path) -> None:
