@@ -162,14 +162,9 @@ class LocalSource:
                 changed.append((unit, files))
         taken = in_parallel(self._read_unit, changed, _CONCURRENCY, Deadline())
         for (unit, _), read, error in taken:
-            if isinstance(error, SourceDamagedError):
-                collected.left_out.append(LeftOut(unit, error.message))
-            elif error is not None:
-                raise error
-            elif read:
-                self._known |= {one.path: _Known(one, begun) for one in read}
-                self._count(read)
-                collected.files += read
+            entries = collected.settle(unit, read, error)
+            self._known |= {one.path: _Known(one, begun) for one in entries}
+            self._count(entries)
         return collected
 
     def _count(self, entries: list[FileEntry]) -> None:

@@ -196,7 +196,7 @@ class RemoteSource:
             if is_version(unit, entries) and f"{unit}/{METADATA}" not in entries:
                 collected.skipped.append(LeftOut(unit, "a version without its metadata"))
             elif files := self._there(entries):
-                self._count(collected, files)
+                self._count(collected.settle(unit, files, None))
             else:
                 todo.append((unit, entries))
         self._fetch_all(todo, commit, collected)
@@ -211,8 +211,7 @@ class RemoteSource:
             files.append(_file(rel, entry, entry.sha256))
         return files
 
-    def _count(self, collected: Collected, files: list[FileEntry]) -> None:
-        collected.files += files
+    def _count(self, files: list[FileEntry]) -> None:
         self._files += len(files)
         self._bytes += sum(file.size for file in files)
         self._progress(Step("backup", self._files, self._files, self._bytes, self._bytes))
@@ -226,12 +225,7 @@ class RemoteSource:
             return self._fetch_unit(task[0], task[1], markers)
 
         for (unit, _), files, error in in_parallel(fetch, todo, _CONCURRENCY, Deadline()):
-            if isinstance(error, SourceDamagedError):
-                collected.left_out.append(LeftOut(unit, error.message))
-            elif error is not None:
-                raise error
-            elif files:
-                self._count(collected, files)
+            self._count(collected.settle(unit, files, error))
 
     def _fetch_unit(
         self, unit: str, entries: Mapping[str, Entry], markers: Mapping[str, bytes]

@@ -33,6 +33,20 @@ class Collected:
     left_out: list[LeftOut] = field(default_factory=list)
     skipped: list[LeftOut] = field(default_factory=list)
 
+    def settle(
+        self, unit: str, files: list[FileEntry] | None, error: SwampstoreError | None
+    ) -> list[FileEntry]:
+        """Take what became of a unit: its files, or why it is left out; return its files.
+
+        What says nothing about the source is raised.
+        """
+        if isinstance(error, SourceDamagedError):
+            self.left_out.append(LeftOut(unit, error.message))
+        elif error is not None:
+            raise error
+        self.files += files or []
+        return files or []
+
 
 def unit_rel(rel: str) -> str:
     """Return what a path is backed up with: the directory of its version, or itself."""
