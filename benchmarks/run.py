@@ -27,6 +27,7 @@ import growing
 import machine
 import rebuilding
 import saving
+import setting_up
 import spark_start
 import sync_memory
 import syncing
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "cli": command_line.measure,
     "felt": felt_speed.measure,
     "sync": syncing.measure,
+    "setup": setting_up.measure,
     "sync-memory": sync_memory.measure,
     "growing": growing.measure,
     "spark-start": spark_start.measure,

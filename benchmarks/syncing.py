@@ -55,7 +55,7 @@ WARM = (
 def measure(setting: Setting) -> Iterator[Line]:
     """Let everybody do the same in turns, and compare the medians."""
     shape = sample.Shape(max(10, setting.scaled(MODELS)), _NAMES, versions=2, every=_NAMES)
-    with _server(setting.directory) as account, contextlib.ExitStack() as opened:
+    with server(setting.directory) as account, contextlib.ExitStack() as opened:
         say(f"writing a tree of {_files(shape):,} files for everybody")
         others = [
             Other(peer, f"{setting.directory}/{peer.name.partition(' ')[0]}", shape)
@@ -93,7 +93,7 @@ def _ourselves(directory: str, shape: sample.Shape, account: peers.Account) -> l
 
 
 @contextlib.contextmanager
-def _server(directory: str) -> Iterator[peers.Account]:
+def server(directory: str) -> Iterator[peers.Account]:
     """Run an S3 server, and have the key to it in the environment.
 
     Its files are in memory, if there is room: on the disk of the trees, whoever makes a tree
