@@ -98,7 +98,7 @@ def test_a_copy_that_is_killed_leaves_nothing_that_dangles_and_goes_on_where_it_
     before = target.entries
 
     def copy_until_killed() -> None:
-        without_spark(monkeypatch, waves=3)
+        without_spark(monkeypatch, parts=3)
         die_at_put(puts, monkeypatch)
         run(source, target)
 
@@ -196,9 +196,9 @@ def test_a_marker_whose_version_was_not_yet_seen_comes_with_the_next_look(
     compared = getattr(job, "ComparisonHere" if engine == "here" else "Comparison")
     wanted = compared.wanted
 
-    def torn(self: Any, wave: int, waves: int) -> list[Wanted]:
+    def torn(self: Any, totals: Any) -> list[Wanted]:
         """Shards are read one by one: what tells of the version was read before its commit."""
-        found = wanted(self, wave, waves)
+        found = wanted(self, totals)
         return [one for one in found if len(looks) > 1 or one.rel.endswith("/latest")]
 
     monkeypatch.setattr(compared, "wanted", torn)

@@ -14,7 +14,7 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import RawEntries, decode_shard, merged
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.pipeline.evidence.gathering import Claims
+from swampstore.pipeline.evidence.gathering import Claims, DocumentPart
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex, write_shard
@@ -237,7 +237,7 @@ def test_a_shard_of_version_2_tells_which_commit_wrote_it(tmp_path: Path) -> Non
         write_shard(place, store, "audit", WANTED, None, commit_seq=7)
         found = decode_shard(store.get(shard_key("audit")).data)
     assert found.commit_seq == 7
-    rows = Claims().rows(0, place, (shard_key("audit"),), place.open())
+    rows = Claims().rows(0, place, (DocumentPart(shard_key("audit"), 0, 1, 0),), place.open())
     summary = decoded_sum([*rows][-1][-1])
     assert (summary.entries, summary.highest, summary.written) == (2, 0, 7)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.cli.pipeline import verify as cli
@@ -549,7 +550,7 @@ def test_an_entry_that_contradicts_content_and_metadata_is_put_right() -> None:
 
 def test_a_version_of_a_push_that_stopped_is_adopted_with_its_marker() -> None:
     orphan = {"kind": kinds.ORPHAN, "is_named": False, "size": None, "sha256": None}
-    second = {name: replace(file, **orphan) for name, file in _version(2).items()}  # type: ignore[arg-type]
+    second = {name: structs.replace(file, **orphan) for name, file in _version(2).items()}
     latest = _latest(2, kind=kinds.CORRUPT, sha256=marker_hash(1))
     actions = list(mend_name(NAME, {1: _version(1), 2: second}, latest, _nowhere))
     assert {(action.do, action.rel) for action in actions} == {

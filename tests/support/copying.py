@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from swampstore.index.format import decode_entry
 from swampstore.pipeline import copy as job
 from swampstore.pipeline.copy import Commits
-from swampstore.pipeline.copy.comparison import Totals
+from swampstore.pipeline.copy.comparison import Most, Totals
 from swampstore.pipeline.copy.local_engine import ComparisonHere
 from swampstore.pipeline.copy.outcomes import Outcome, Placed, Refused, Wanted
 from swampstore.pipeline.copy.tasks import CopyTask, copy_units, units_of
@@ -130,7 +131,6 @@ def copy_and_commit(source: Bucket, target: Bucket) -> list[Outcome]:
 class Compared:
     """What `Comparison` is, of two directories and without Spark."""
 
-    waves_of: ClassVar[int] = 1
     rounds: ClassVar[list[int]] = []
 
     def __init__(self, source: Bucket, target: Bucket) -> None:
@@ -145,12 +145,8 @@ class Compared:
     def totals(self) -> Totals:
         return Totals(self._objects, 0, len(self._wanted), 0, 0)
 
-    def waves(self, _totals: Totals) -> int:
-        return self.waves_of
-
-    def wanted(self, wave: int, waves: int) -> list[Wanted]:
-        units = units_of(self._wanted)
-        return [one for unit in units[wave::waves] for one in unit.wanted]
+    def wanted(self, _totals: Totals) -> list[Wanted]:
+        return [one for unit in units_of(self._wanted) for one in unit.wanted]
 
     def close(self) -> None: ...
 
@@ -169,7 +165,7 @@ def run_here(_spark: object, work: Any, items: list[Any], **_: object) -> Iterat
 ON_SPARK: Any = object()
 
 
-def without_spark(monkeypatch: pytest.MonkeyPatch, waves: int = 1) -> list[int]:
+def without_spark(monkeypatch: pytest.MonkeyPatch, parts: int = 1) -> list[int]:
     """Let copies do their work in this process; return how much each of their looks will find.
 
     Those that were given `ON_SPARK` get tasks as Spark would run them, those without Spark do what
@@ -185,8 +181,9 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, waves: int = 1) -> list[int]:
             return found
 
     monkeypatch.setattr(Compared, "rounds", looks)
-    monkeypatch.setattr(Compared, "waves_of", waves)
-    monkeypatch.setattr(ComparedHere, "waves", lambda *_: waves)
+    monkeypatch.setattr(
+        job, "most_of", lambda totals: Most(-(-totals.missing // parts), sys.maxsize)
+    )
     monkeypatch.setattr(job, "Comparison", Compared)
     monkeypatch.setattr(job, "ComparisonHere", ComparedHere)
     monkeypatch.setattr(job, "tasks_for", lambda _: 2)

@@ -26,11 +26,11 @@ class VersionFile(NamedTuple):
 
 def version_file(rel: str) -> VersionFile | None:
     """Return which version a file belongs to, None if it is no file of a version."""
-    parts = rel.split("/")
-    if len(parts) < 6 or parts[0] != "data":
+    if not rel.startswith("data/") or rel.count("/") < 5:
         return None
-    version = parse_version(parts[-2])
-    return None if version is None else VersionFile("/".join(parts[:-2]), version)
+    name_rel, _, last = rel.rpartition("/")[0].rpartition("/")
+    version = parse_version(last)
+    return None if version is None else VersionFile(name_rel, version)
 
 
 def is_metadata(rel: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
@@ -28,6 +29,8 @@ R = TypeVar("R")
 _FOREIGN_MARKS = frozenset({MANIFEST, MONOLITH_KEY})
 _INDEX = META_KEY.partition("/")[0]
 _TASKS_PER_CORE = 4
+_FOLDERS_PER_PIECE = 8
+_JOINT = "--"  # of the segments of a path in the name of its shard
 _PARALLELISM = "spark.swampstore.parallelism"
 _ENOUGH = 100_000  # numbers, for each core to get some
 
@@ -78,13 +81,44 @@ def bins(items: Iterable[T], weight: Callable[[T], int], count: int) -> list[lis
     return [one for one in packed if one]
 
 
-def pieces(place: Place, store: Store, count: int, below: Sequence[str] = ("",)) -> list[Piece]:
+class Weights:
+    """How much there is below each directory, as the sizes of shards tell it."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        named = sorted((f"{partition}{_JOINT}", size) for partition, size in sizes.items())
+        self._names = [name for name, _ in named]
+        self._sums = [0, *accumulate(size for _, size in named)]
+
+    def __bool__(self) -> bool:
+        return self._sums[-1] > 0
+
+    def below(self, prefix: str) -> int:
+        """Return the weight of a directory, whose path ends with a slash or is empty."""
+        start = prefix.replace("/", _JOINT)
+        first = bisect_left(self._names, start)
+        return self._sums[bisect_left(self._names, f"{start}\U0010ffff", first)] - self._sums[first]
+
+
+class _Folder(NamedTuple):
+    prefix: str
+    weight: float
+
+
+def pieces(
+    place: Place,
+    store: Store,
+    count: int,
+    below: Sequence[str] = ("",),
+    weights: Weights | None = None,
+) -> list[Piece]:
     """Cut the listing of a place into about `count` pieces; no data name is cut in two.
 
-    `below` are the directories to be listed. Costs one request per folder that is looked into.
+    `below` are the directories to be listed. Pieces weigh about the same if `weights` are known.
+    Costs one request per folder that is looked into; many are looked into at once.
     """
-    deep, shallow = _cut(place, store, 8 * count, below)
-    cut = [Piece(place, deep=tuple(one)) for one in bins(deep, lambda _: 1, count)]
+    deep, shallow = _cut(place, store, _FOLDERS_PER_PIECE * count, below, weights or Weights({}))
+    packed = bins(deep, lambda one: round(one.weight), count)
+    cut = [Piece(place, deep=tuple(one.prefix for one in some)) for some in packed]
     if shallow:
         cut.append(Piece(place, shallow=tuple(shallow)))
     return cut
@@ -109,26 +143,39 @@ def ranges(place: Place, store: Store, count: int) -> list[Range]:
 
 
 def _cut(
-    place: Place, store: Store, count: int, below: Sequence[str]
-) -> tuple[list[str], list[str]]:
+    place: Place, store: Store, count: int, below: Sequence[str], weights: Weights
+) -> tuple[list[_Folder], list[str]]:
+    """Look into folders, level by level, until none is too heavy, or there are enough of them."""
     names = place.names()
-    waiting = deque(below)
-    deep: list[str] = []
+    waiting = [_Folder(prefix, weights.below(prefix)) for prefix in below]
+    most = sum(one.weight for one in waiting) / count
+    deep: list[_Folder] = []
     shallow: list[str] = []
     while waiting:
-        prefix = waiting.popleft()
-        if prefix and len(waiting) + len(deep) >= count:
-            deep.append(prefix)
-            continue
-        found = level(store, names.remote(prefix))
-        if any(parse_version(name) for name in found.folders):
-            deep.append(prefix)  # perhaps a data name, whose versions and marker belong together
-            continue
-        if found.objects:
-            shallow.append(prefix)
-        inner = found.folders if prefix else _tops(place, store, found)
-        waiting.extend(f"{prefix}{name}/" for name in inner)
+        # What nobody knows the weight of is looked into as long as there are too few.
+        room = len(waiting) if weights else count - len(deep) - len(waiting)
+        large = [one for one in waiting if not one.prefix or (room > 0 and one.weight >= most)]
+        looked_into, later = large[:room] if room > 0 else large, large[max(room, 1) :]
+        deep += [one for one in waiting if one.prefix and (room <= 0 or one.weight < most)]
+        waiting = later
+        for folder, found in each(
+            place, lambda one: level(store, names.remote(one.prefix)), looked_into
+        ):
+            if any(parse_version(name) for name in found.folders):
+                deep.append(folder)  # perhaps a data name: its versions and marker belong together
+                continue
+            if found.objects:
+                shallow.append(folder.prefix)
+            inner = list(found.folders if folder.prefix else _tops(place, store, found))
+            waiting += _weighed(folder, inner, weights)
     return deep, shallow
+
+
+def _weighed(folder: _Folder, inner: Sequence[str], weights: Weights) -> Iterator[_Folder]:
+    """Yield what is in a folder; what nobody knows the weight of gets an even share of it."""
+    for name in inner:
+        prefix = f"{folder.prefix}{name}/"
+        yield _Folder(prefix, weights.below(prefix) or folder.weight / len(inner))
 
 
 def _tops(place: Place, store: Store, found: Level) -> Iterator[str]:
@@ -181,12 +228,17 @@ def listed_with_content(
             one = _listed(piece.place, info, root)
             yield one, Handed(info, wanted(one))
 
+    asked: Listed | None = None
+
     def is_wanted(info: ObjectInfo) -> bool:
-        return wanted(_listed(piece.place, info, root))
+        nonlocal asked
+        asked = _listed(piece.place, info, root)
+        return wanted(asked)
 
     for prefix in piece.deep:
         for found in contents(store, names.remote(prefix), is_wanted, limit):
-            yield _listed(piece.place, found.info, root), found
+            is_same = asked is not None and asked.info is found.info
+            yield asked if is_same and asked else _listed(piece.place, found.info, root), found
 
 
 def _listed(place: Place, info: ObjectInfo, root: str) -> Listed:

@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import system_clock, to_iso
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+# So many findings are in memory while they are written.
+_PAGE = 10_000
 _PLACE = "store string, namespace string"
 _OBJECT = (
     "rel string, key string, size bigint, etag string, last_modified timestamp, internal boolean"
@@ -159,8 +162,8 @@ def write_findings(findings: DataFrame, path: str) -> None:
 
 
 def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
-    """Write findings, which are few, in the same two ways without Spark."""
-    found = [{**row, "run_id": run_id()} for row in rows]
+    """Write findings in the same two ways without Spark; a page of them is in memory."""
+    found = ({**row, "run_id": run_id()} for row in rows)
     _replace(path, found, lambda temp: _write_parquet(found, temp))
 
 
@@ -196,10 +199,12 @@ def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
             file.write(json.dumps(document, ensure_ascii=False) + "\n")
 
 
-def _write_parquet(rows: Sequence[Mapping[str, Any]], directory: str) -> None:
+def _write_parquet(rows: Iterator[Mapping[str, Any]], directory: str) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
     schema = arrow_schema(KEPT_FINDINGS)
     os.mkdir(directory)
-    parquet.write_table(pa.Table.from_pylist(list(rows), schema), f"{directory}/part-00000.parquet")
+    with parquet.ParquetWriter(f"{directory}/part-00000.parquet", schema) as writer:
+        while page := list(islice(rows, _PAGE)):
+            writer.write_table(pa.Table.from_pylist(page, schema))

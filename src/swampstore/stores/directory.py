@@ -393,10 +393,18 @@ def _handed(info: ObjectInfo, found: tree.Found) -> Handed:
         return Handed(info, is_wanted=True)
     try:
         # What is read is what the ETag says, whatever was put there since.
-        info = _info(found.path, os.fstat(fd))
-        return Handed(info, is_wanted=True, data=b"".join(_chunks(fd)))
+        status = os.fstat(fd)
+        if _token_of(status) != info.token:
+            info = _info(found.path, status)
+        return Handed(info, is_wanted=True, data=_read_all(fd, status.st_size))
     finally:
         os.close(fd)
+
+
+def _read_all(fd: int, size: int) -> bytes:
+    """Return what a file holds; one that is as long as it was is read in one go."""
+    data = os.read(fd, size + 1)
+    return data if len(data) == size else data + b"".join(_chunks(fd))
 
 
 def _chunks(fd: int) -> Iterator[bytes]:

@@ -187,23 +187,38 @@ def children(root: int, path: str) -> tuple[list[str], list[Found]]:
 def _walk(
     directory: int, above: str, prefix: str, hidden: str, temps: list[str]
 ) -> Iterator[Found]:
+    # Not recursive: what is found deep down would be handed up through every level.
+    entered = [(directory, above, _sorted_names(directory))]
     try:
-        for sort_key, name in sorted(_names(directory)):
-            path = above + name
-            if is_temp(name):
-                temps.append(path)
-                continue
-            if path == hidden or not (path + "/").startswith(prefix[: len(path) + 1]):
-                continue
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                if sort_key.endswith("/"):
-                    inner = os.open(name, _DIRECTORY, dir_fd=directory)
-                    yield from _walk(inner, f"{path}/", prefix, hidden, temps)
-                elif path.startswith(prefix):
-                    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                    yield Found(path, status, directory)
+        while entered:
+            directory, above, names = entered[-1]
+            for sort_key, name in names:
+                path = above + name
+                if is_temp(name):
+                    temps.append(path)
+                    continue
+                if path == hidden or not (path + "/").startswith(prefix[: len(path) + 1]):
+                    continue
+                try:
+                    if sort_key[-1] == "/":
+                        inner = os.open(name, _DIRECTORY, dir_fd=directory)
+                        entered.append((inner, f"{path}/", _sorted_names(inner)))
+                        break
+                    if path.startswith(prefix):
+                        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                        yield Found(path, status, directory)
+                except (FileNotFoundError, NotADirectoryError):
+                    continue
+            else:
+                os.close(entered.pop()[0])
     finally:
-        os.close(directory)
+        for descriptor, _, _ in entered:
+            os.close(descriptor)
+
+
+def _sorted_names(directory: int) -> Iterator[tuple[str, str]]:
+    """Yield what is in a directory in order; it is read when the first one is asked for."""
+    yield from sorted(_names(directory))
 
 
 def _names(directory: int) -> Iterator[tuple[str, str]]:

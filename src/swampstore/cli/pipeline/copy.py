@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,7 +109,7 @@ def copy(
             spark, places, target, into=into, owner=owner, dry_run=dry_run, progress=progress
         )
     if bulk.findings:
-        write_few_findings([one.to_row() for one in copied.findings], bulk.findings)
+        write_few_findings((one.to_row() for one in copied.findings), bulk.findings)
     session.show(copied.to_json(), lambda: _text(copied))
     if not copied.is_complete:
         click.get_current_context().exit(EXIT_ERROR)
@@ -118,10 +119,10 @@ def _text(copied: Copied) -> str:
     objects = f"{counted(copied.objects, 'object')}, {size_text(copied.bytes)}"
     did = "Would copy" if copied.dry_run else "Copied"
     lines = [f"{did} {objects}; {copied.present} were there already."]
-    told = [finding for finding in copied.findings if finding.severity != "info"]
-    if told:
-        rows = [[one.kind, one.rel or "", one.detail] for one in told[:_SHOWN]]
+    told = (finding for finding in copied.findings if finding.severity != "info")
+    rows = [[one.kind, one.rel or "", one.detail] for one in islice(told, _SHOWN)]
+    if rows:
         lines.append(table(["finding", "path", "detail"], rows))
-    if len(told) > _SHOWN:
-        lines.append(f"... and {len(told) - _SHOWN} more; --findings keeps all of them.")
+    if more := sum(1 for _ in told):
+        lines.append(f"... and {more} more; --findings keeps all of them.")
     return "\n".join(lines)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, SyncError
@@ -31,6 +32,8 @@ from swampstore.pipeline.copy.comparison import (
     check_source,
     claim_namespace,
     ends_of,
+    most_of,
+    parts_of,
 )
 from swampstore.pipeline.copy.local_engine import ComparisonHere
 from swampstore.pipeline.copy.outcomes import (
@@ -43,6 +46,7 @@ from swampstore.pipeline.copy.outcomes import (
     Copied,
     Finding,
     Placed,
+    Refusals,
     Refused,
     Wanted,
     entry_there,
@@ -55,6 +59,7 @@ from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, each, tasks_for
 from swampstore.pipeline.running import run_tasks
 from swampstore.pipeline.source.index import documents, read_meta
+from swampstore.pipeline.spool import Spool
 from swampstore.stores.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -211,7 +216,7 @@ def copy(
         bytes=sum(part.bytes for part in parts),
         present=sum(part.present for part in parts),
         commits=sum(part.commits for part in parts),
-        findings=tuple(finding for part in parts for finding in part.findings),
+        findings=Spool(finding for part in parts for finding in part.findings),
         namespaces=tuple(pair for part in parts for pair in part.namespaces),
         seconds=time.monotonic() - began,
     )
@@ -228,7 +233,7 @@ class _Copy:
         self._objects = self._bytes = self._commits = 0
         self._present: int | None = None
         # What was not copied, by path, as of the last look.
-        self._refused: dict[str, Refused] = {}
+        self._refused = Refusals()
         self._findings: list[Finding] = []
 
     def run(self, *, dry_run: bool) -> Copied:
@@ -242,11 +247,11 @@ class _Copy:
             self._preview(self._ends.target if is_there else None)
         else:
             self._copy()
-        refused = [self._finding(one) for _, one in sorted(self._refused.items())]
+        refused = map(self._finding, self._refused)
         return Copied(
             dry_run,
             *(self._objects, self._bytes, self._present or 0, self._commits),
-            findings=(*self._findings, *refused),
+            findings=Spool(chain(self._findings, refused)),
             namespaces=((self._ends.source.namespace, self._ends.target.namespace),),
         )
 
@@ -254,7 +259,9 @@ class _Copy:
         for units in self._waves(target):
             for one in (one for unit in units for one in unit.wanted):
                 if is_known_conflict(one, self._ends.source):
-                    self._note([Refused(one, CONFLICT, "the target's index tells otherwise")])
+                    self._refused.note(
+                        [Refused(one, CONFLICT, "the target's index tells otherwise")]
+                    )
                 else:
                     self._objects += 1
                     self._bytes += one.size
@@ -277,20 +284,20 @@ class _Copy:
             is_anything_new = is_anything_new or bool(units)
             for stage in stages_of(units):
                 self._run(stage, commits)
-        return is_anything_new and any(one.kind in MAY_PASS for one in self._refused.values())
+        return is_anything_new and not MAY_PASS.isdisjoint(self._refused.kinds)
 
     def _waves(self, target: Place | None) -> Iterator[list[Unit]]:
         """Yield what is to be copied, as the two indexes are now, wave by wave."""
         comparison = self._compared(target)
-        before, self._refused, self._findings = self._refused, {}, []
+        before, self._refused, self._findings = self._refused, Refusals(), []
         try:
             totals = comparison.totals()
             self._note_troubles(comparison.troubles() if totals.troubles else ())
             if self._present is None:
                 self._present = totals.objects - totals.missing
-            waves = comparison.waves(totals)
-            for wave in range(waves if totals.missing else 0):
-                yield self._fresh(units_of(self._allowed(comparison.wanted(wave, waves))), before)
+            wanted = comparison.wanted(totals) if totals.missing else ()
+            for part in parts_of(wanted, most_of(totals)):
+                yield self._fresh(units_of(self._allowed(part)), before)
         finally:
             comparison.close()
 
@@ -303,22 +310,22 @@ class _Copy:
         allowed = []
         for one in wanted:
             if reason := self._border.why_not(one.rel):
-                self._refused[one.rel] = Refused(one, FORBIDDEN, reason)
+                self._refused.note([Refused(one, FORBIDDEN, reason)])
             else:
                 allowed.append(one)
         return allowed
 
-    def _fresh(self, units: Iterable[Unit], before: dict[str, Refused]) -> list[Unit]:
+    def _fresh(self, units: Iterable[Unit], before: Refusals) -> list[Unit]:
         """Return the units that may fare better than the last time; note the others again."""
         fresh = []
         for unit in units:
-            known = [before[one.rel] for one in unit.wanted if one.rel in before]
+            known = [found for one in unit.wanted if (found := before.of(one)) is not None]
             is_overtaken = any(one.kind == OVERTAKEN for one in known)
             told = [one.wanted.revision for one in known]
             if is_overtaken or told != [one.revision for one in unit.wanted]:
                 fresh.append(unit)
             else:
-                self._note(known)
+                self._refused.note(known)
         return fresh
 
     def _run(self, units: Sequence[Unit], commits: Commits) -> None:
@@ -329,7 +336,7 @@ class _Copy:
         try:
             for outcome in self._outcomes(tasks):
                 if isinstance(outcome, Refused):
-                    self._note([outcome])
+                    self._refused.note([outcome])
                 elif isinstance(outcome, Placed):
                     placed.append(outcome)
         finally:
@@ -344,15 +351,12 @@ class _Copy:
     def _settle(self, outcomes: Iterable[Placed | Refused]) -> None:
         for one in outcomes:
             if isinstance(one, Refused):
-                self._note([one])
+                self._refused.note([one])
             else:
                 self._objects += 1
                 self._bytes += one.entry.size
 
     # Findings ----------------------------------------------------------------------------------
-
-    def _note(self, refused: Iterable[Refused]) -> None:
-        self._refused.update((one.wanted.rel, one) for one in refused)
 
     def _note_troubles(self, troubles: Iterable[Trouble]) -> None:
         """Tell of damage of the source's index; stop at that of the target's."""

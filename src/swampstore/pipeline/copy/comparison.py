@@ -6,8 +6,9 @@ Two tables are put side by side; no content is read for that.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyspark.sql import Window
@@ -18,6 +19,7 @@ from swampstore.config import load
 from swampstore.errors import ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import iso_ms
+from swampstore.index.path_kinds import unit_of
 from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA, Routing
 from swampstore.marker import find_repo
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
@@ -40,11 +42,13 @@ if TYPE_CHECKING:
 _RACY_MS = 2_000
 # How much is copied between two commits: little is lost if it is interrupted, but on version 1 a
 # commit writes the whole index.
-_WAVE_OBJECTS = 10_000
-_WAVE_BYTES = 8 << 30
-_WAVES = 20
-# So many objects of a wave, and what became of them, are in the memory of the driver.
-_LARGEST_WAVE = 200_000
+_PART_OBJECTS = 10_000
+_PART_BYTES = 8 << 30
+_PARTS = 20
+# So many objects of a part, and what became of them, are in the memory of the driver.
+_LARGEST_PART = 100_000
+# So many at a time come to the driver.
+_PAGE = 20_000
 _TROUBLE = "problem IS NOT NULL OR there_problem IS NOT NULL"
 
 
@@ -82,14 +86,36 @@ class Trouble(NamedTuple):
     problem: str
 
 
-def waves_of(totals: Totals) -> int:
-    """Return into how many parts a copy is cut.
+class Most(NamedTuple):
+    """How many objects, and how many bytes, a part of a copy has; each part ends with a commit."""
+
+    objects: int
+    bytes: int
+
+
+def most_of(totals: Totals) -> Most:
+    """Return how large the parts of a copy are.
 
     There are few of them, but none is larger than what the driver keeps in memory.
     """
-    objects = min(max(_WAVE_OBJECTS, totals.missing // _WAVES), _LARGEST_WAVE)
-    size = max(_WAVE_BYTES, totals.missing_bytes // _WAVES)
-    return max(1, -(-totals.missing // objects), -(-totals.missing_bytes // size))
+    objects = min(max(_PART_OBJECTS, totals.missing // _PARTS), _LARGEST_PART)
+    return Most(objects, max(_PART_BYTES, totals.missing_bytes // _PARTS))
+
+
+def parts_of(wanted: Iterable[Wanted], most: Most) -> Iterator[list[Wanted]]:
+    """Cut what is wanted, which comes unit by unit, into parts; no unit is cut in two."""
+    part: list[Wanted] = []
+    weight = 0
+    for _, group in groupby(wanted, lambda one: unit_of(one.rel)):
+        unit = list(group)
+        size = sum(one.size for one in unit)
+        if part and (len(part) + len(unit) > most.objects or weight + size > most.bytes):
+            yield part
+            part, weight = [], 0
+        part += unit
+        weight += size
+    if part:
+        yield part
 
 
 @dataclass(frozen=True)
@@ -130,14 +156,16 @@ class Comparison:
             if row[f"{prefix}problem"] is not None
         ]
 
-    def waves(self, totals: Totals) -> int:
-        """Return into how many parts the copy is cut; each ends with a commit."""
-        return waves_of(totals)
+    def wanted(self, totals: Totals) -> Iterator[Wanted]:
+        """Yield what the target lacks, ordered by unit; a page of it is in memory.
 
-    def wanted(self, wave: int, waves: int) -> list[Wanted]:
-        """Return what one part is to bring over; all of a data name is in the same one."""
-        chosen = sql.pmod(sql.col("unit_hash"), sql.lit(waves)) == wave
-        return [_wanted(row) for row in _collected(self.frame.where("missing").where(chosen))]
+        The names of a model come one after the other, so a part of a copy changes few shards.
+        """
+        pages = max(1, -(-totals.missing // _PAGE))
+        ordered = self.frame.where("missing").repartitionByRange(pages, "unit")
+        with spark_errors():
+            for row in ordered.sortWithinPartitions("unit", "rel").toLocalIterator():
+                yield _wanted(row)
 
     def close(self) -> None:
         """Let Spark forget what it has read."""
@@ -238,7 +266,7 @@ def _compared(joined: DataFrame, same: Column) -> DataFrame:
         *(sql.when(told, sql.col(column)).alias(column) for column in kept),
         *("size", "document", "problem", "there_document", "there_problem"),
         missing.alias("missing"),
-        sql.when(missing, sql.xxhash64(unit)).alias("unit_hash"),
+        sql.when(missing, unit).alias("unit"),
     )
 
 

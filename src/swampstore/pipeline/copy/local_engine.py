@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from swampstore.index.path_kinds import unit_of
-from swampstore.pipeline.copy.comparison import Content, Totals, Trouble, is_same, waves_of
+from swampstore.pipeline.copy.comparison import Content, Totals, Trouble, is_same
 from swampstore.pipeline.copy.outcomes import Wanted
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.index import Index
@@ -63,15 +62,10 @@ class ComparisonHere:
         """Return what the indexes say that cannot be understood."""
         return self._troubles
 
-    def waves(self, totals: Totals) -> int:
-        """Return into how many parts the copy is cut; each ends with a commit."""
-        return waves_of(totals)
-
-    def wanted(self, wave: int, waves: int) -> list[Wanted]:
-        """Return what one part is to bring over; all of a data name is in the same one."""
-        return [
-            one for one in self.missing if zlib.crc32(unit_of(one.rel).encode()) % waves == wave
-        ]
+    def wanted(self, totals: Totals) -> list[Wanted]:
+        """Return what the target lacks, ordered by unit."""
+        del totals
+        return sorted(self.missing, key=lambda one: (unit_of(one.rel), one.rel))
 
     def close(self) -> None:
         """Do nothing: it goes with its last user."""

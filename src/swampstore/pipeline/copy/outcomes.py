@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,6 +91,40 @@ class Refused(NamedTuple):
 
 
 Outcome = Placed | Left | Refused
+
+
+class Refusals:
+    """What was not copied, by path. It may be everything, so it is in a file if it is much."""
+
+    def __init__(self) -> None:
+        # A database without a name is in memory until it gets too large for that.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute(
+            "CREATE TABLE refused (rel TEXT PRIMARY KEY, kind TEXT, refused BLOB) WITHOUT ROWID"
+        )
+
+    def note(self, refused: Iterable[Refused]) -> None:
+        """Note what was refused; of a path only the last time counts."""
+        self._database.executemany(
+            "INSERT OR REPLACE INTO refused VALUES (?, ?, ?)",
+            ((one.wanted.rel, one.kind, pickle.dumps(one)) for one in refused),
+        )
+
+    def of(self, wanted: Wanted) -> Refused | None:
+        """Return what was refused of a path, None if nothing was."""
+        sql = "SELECT refused FROM refused WHERE rel = ?"
+        found = self._database.execute(sql, (wanted.rel,)).fetchone()
+        return None if found is None else pickle.loads(found[0])  # noqa: S301 - our own
+
+    @property
+    def kinds(self) -> set[str]:
+        """What findings about them are called."""
+        return {kind for (kind,) in self._database.execute("SELECT DISTINCT kind FROM refused")}
+
+    def __iter__(self) -> Iterator[Refused]:
+        for (found,) in self._database.execute("SELECT refused FROM refused ORDER BY rel"):
+            yield pickle.loads(found)  # noqa: S301 - our own
 
 
 def entry_there(wanted: Wanted) -> Entry | None:
@@ -181,7 +217,7 @@ class Copied:
     bytes: int = 0
     present: int = 0
     commits: int = 0
-    findings: tuple[Finding, ...] = ()
+    findings: Collection[Finding] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
 

@@ -11,25 +11,42 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import reduce
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Meta, decode_entry, decode_meta
-from swampstore.index.partitions import MONOLITH_KEY, partition_in
+from swampstore.index.partitions import MONOLITH_KEY, partition_in, shard_key
+from swampstore.index.path_kinds import unit_of
 from swampstore.index.removals import Notes, read_notes
 from swampstore.index.rules import IndexDocuments, ShardContent
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import rows
-from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total, TrustRules
+from swampstore.pipeline.evidence.rows import Claim, Item, Row, Seen, Summary, Total, TrustRules
 from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import Listed, Piece, each, listed_with_content, pieces
+from swampstore.pipeline.planning import (
+    Listed,
+    Piece,
+    Weights,
+    bins,
+    each,
+    listed_with_content,
+    pieces,
+)
 from swampstore.pipeline.schemas import arrow_schema
-from swampstore.pipeline.source.index import Index, Part, document_of, read_document
-from swampstore.pipeline.source.objects import IN_MEMORY, Content, content_of, read_content
+from swampstore.pipeline.source.index import Index, Part, document_of, documents, read_document
+from swampstore.pipeline.source.objects import (
+    IN_MEMORY,
+    Content,
+    content_of,
+    portion_of,
+    read_content,
+)
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import CorruptObjectError, StorePermissionError
 from swampstore.stores.protocol import Handed, ObjectInfo, Store
@@ -38,6 +55,11 @@ if TYPE_CHECKING:
     import msgspec
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+# Less of a document is not worth a task: some ten thousand entries.
+_WORTH_A_PART = 4 << 20
+# So many objects are listed before those that have to be asked for are read.
+_TOGETHER = 5_000
 
 Places = Mapping[int, Place]
 """Places by the number that evidence knows them by."""
@@ -60,21 +82,41 @@ class Claims:
     chosen: Chosen = everything
     with_raw: bool = False
 
-    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[Part, ...]]:
-        """Pack the documents into tasks."""
-        return Index(every_document=True).plan(place, store, tasks)
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[DocumentPart, ...]]:
+        """Pack the documents into tasks; several read a large one, and each takes a part of it."""
+        if not place.indexed:
+            return []
+        if store.capabilities.keeps_paths:
+            cut = Index(every_document=True).plan(place, store, tasks)
+            return [tuple(DocumentPart(one) for one in piece) for piece in cut]
+        sizes = {shard_key(one): size for one, size in _sizes(place, store).items()}
+        chosen = documents(place, store, every=True)
+        if MONOLITH_KEY in chosen:
+            sizes[MONOLITH_KEY] = store.head(place.names().remote(MONOLITH_KEY)).size
+        most = max(_WORTH_A_PART, sum(sizes.values()) // tasks)
+        parts = [one for rel in chosen for one in _parts(rel, sizes.get(rel, 0), most)]
+        return [tuple(one) for one in bins(parts, lambda one: one.size, tasks)]
 
     def rows(
-        self, number: int, place: Place, piece: tuple[Part, ...], store: Store
+        self, number: int, place: Place, piece: tuple[DocumentPart, ...], store: Store
     ) -> Iterator[Row]:
         """Read some documents."""
-        for part in piece:
-            document, found = document_of(part), read_document(place, store, part)
+        for which, part, parts, _ in piece:
+            document, found = document_of(which), read_document(place, store, which)
             partition = partition_in(document)
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue
-            claims = {rel: self._claim(partition, rel, raw) for rel, raw in found.entries.items()}
+            if found.is_frozen and not self.with_raw:
+                # What a migration left of the monolith: nobody believes it, however long it is.
+                entries = len(found.entries) if part == 0 else 0
+                yield rows.sum_row(number, Summary(document, partition, entries))
+                continue
+            claims = {
+                rel: self._claim(partition, rel, raw)
+                for rel, raw in found.entries.items()
+                if parts == 1 or portion_of(unit_of(rel), parts) == part
+            }
             chosen = (item for item in claims.items() if self.chosen(item[0]))
             yield from rows.rows_of(number, chosen)
             summary = Summary(
@@ -98,6 +140,28 @@ class Claims:
         return Claim(partition, *said, raw=kept)
 
 
+class DocumentPart(NamedTuple):
+    """One of several parts of a document, cut by unit; the size is that of the part."""
+
+    which: Part
+    number: int = 0
+    of: int = 1
+    size: int = 1
+
+
+def _parts(rel: str, size: int, most: int) -> Iterator[DocumentPart]:
+    count = max(1, math.ceil(size / most))
+    return (DocumentPart(rel, number, count, size // count) for number in range(count))
+
+
+def _sizes(place: Place, store: Store) -> dict[str, int]:
+    """Return how long the shard of each partition is."""
+    if not place.indexed:
+        return {}
+    found = Documents(store, place.names(), 1).listed_shards()
+    return {partition: info.size for partition, info in found.items()}
+
+
 class Budget(NamedTuple):
     """How much a task that lists objects may read of them; the rest is left for others."""
 
@@ -119,25 +183,37 @@ class Listing:
     budget: Budget = field(default_factory=Budget)
 
     def plan(self, place: Place, store: Store, tasks: int) -> Iterable[Piece]:
-        """Cut the listing into pieces."""
-        return pieces(place, store, tasks)
+        """Cut the listing into pieces that hold about as much, as far as the index tells."""
+        return pieces(place, store, tasks, weights=Weights(_sizes(place, store)))
 
     def rows(self, number: int, place: Place, piece: Piece, store: Store) -> Iterator[Row]:
         """List one piece."""
         tally = _Tally(self, is_index=place.indexed)
         found = listed_with_content(piece, store, tally.wants, IN_MEMORY)
         chosen = ((one, handed) for one, handed in found if tally.has(one))
-
-        def content(pair: tuple[Listed, Handed]) -> Content | None:
-            one, handed = pair
-            if handed.data is not None:
-                return content_of(one.rel, handed.data)
-            return readable_content(store, one) if handed.is_wanted else None
-
-        found_content = each(place, content, chosen)
-        seen = ((one.rel, seen_as(one, self.look, read)) for (one, _), read in found_content)
-        yield from rows.rows_of(number, seen)
+        yield from rows.rows_of(number, self._seen(place, store, chosen))
         yield rows.sum_row(number, tally.total)
+
+    def _seen(
+        self, place: Place, store: Store, chosen: Iterable[tuple[Listed, Handed]]
+    ) -> Iterator[Item]:
+        """Yield objects; only those that have to be asked for are read by many at once."""
+        every = iter(chosen)
+        while some := list(islice(self._handed(every), _TOGETHER)):
+            yield from ((one.rel, seen) for one, seen in some if seen is not None)
+            asked = (one for one, seen in some if seen is None)
+            for one, read in each(place, lambda one: readable_content(store, one), asked):
+                yield one.rel, seen_as(one, self.look, read)
+
+    def _handed(
+        self, chosen: Iterable[tuple[Listed, Handed]]
+    ) -> Iterator[tuple[Listed, Seen | None]]:
+        """Yield objects as they were seen, None for those whose content has to be asked for."""
+        for one, handed in chosen:
+            if handed.data is not None:
+                yield one, seen_as(one, self.look, content_of(one.rel, handed.data))
+            else:
+                yield one, None if handed.is_wanted else seen_as(one, self.look, None)
 
 
 class _Tally:
@@ -394,11 +470,20 @@ def _decoded(data: bytes) -> Meta | None:
         return None
 
 
+def _document_of(summary: Summary) -> str:
+    return summary.document
+
+
 def survey(places: Places, sums: Mapping[int, Sequence[Summary]]) -> dict[int, IndexState]:
     """Look at the documents of places, whose entries were read just now."""
     states = {}
     for number, place in places.items():
-        found = sorted(sums.get(number, ()), key=lambda one: one.document)
+        found = [
+            reduce(Summary.__add__, parts)
+            for _, parts in groupby(
+                sorted(sums.get(number, ()), key=_document_of), key=_document_of
+            )
+        ]
         with place.open() as store:
             states[number] = replace(look(place, store), summaries=tuple(found))
     return states

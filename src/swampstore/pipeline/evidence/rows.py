@@ -86,6 +86,19 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     problem: str | None = None
     nonsense: int = 0
 
+    def __add__(self, other: Summary) -> Summary:
+        """Return the summary of two parts of a document."""
+        return Summary(
+            self.document,
+            self.partition,
+            self.entries + other.entries,
+            self.bytes + other.bytes,
+            max(self.highest, other.highest),
+            max(self.written, other.written),
+            self.problem or other.problem,
+            self.nonsense + other.nonsense,
+        )
+
 
 class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
     """How much was listed that is no bookkeeping, and how many of that were left to be read.
@@ -256,7 +269,9 @@ def believed(path: Path, trust: TrustRules) -> Entry | None:
 
     If it belongs to a document which nobody can read, the entry is made up from the listing.
     """
-    claims = sorted(trust.truth(path.claims), key=lambda one: one.partition or "")
+    claims = list(trust.truth(path.claims))
+    if len(claims) > 1:
+        claims.sort(key=lambda one: one.partition or "")
     home = partition_of(path.rel)
     if claims and why_forbidden(path.rel) is None:
         strays = tuple(one.partition for one in claims if one.partition not in (None, home))

@@ -124,15 +124,21 @@ class Plan:
     def _hashed(
         self, store: Store, needy: list[tuple[Path, Entry | None, str]]
     ) -> Iterator[tuple[tuple[Path, Entry | None, str], str | None]]:
+        unread = []
+        for one in needy:
+            content = one[0].content
+            if content is None:
+                unread.append(one)
+            else:
+                yield one, content.sha256
+
         def sha256(one: tuple[Path, Entry | None, str]) -> str | None:
             seen = one[0].seen
             assert seen is not None
-            content = one[0].content
-            if content is None:
-                content = readable_content(store, as_listed(self.place, one[0].rel, seen))
+            content = readable_content(store, as_listed(self.place, one[0].rel, seen))
             return content.sha256 if content else None
 
-        return each(self.place, sha256, needy)
+        yield from each(self.place, sha256, unread)
 
     def _fate(self, path: Path, entry: Entry | None) -> str | None:
         """Return what becomes of a path before anything is hashed, None for bookkeeping."""

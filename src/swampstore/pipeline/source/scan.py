@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import operator
 import os
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -48,6 +50,9 @@ _MOMENT = "moment"
 _PREFIX = "swampstore-frame-"
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _LONG = 7 * 24 * 3600.0
+# What Spark tells the processes that run its tasks.
+_IS_WORKER = "SPARK_REUSE_WORKER" in os.environ
+_modules_spared = 0
 
 _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -409,12 +414,26 @@ class PushingScan(Scan[P]):
 
 def batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as Arrow batches with the columns of a schema."""
+    _spare_modules()
     for batch in _batched(rows):
         columns = zip(*batch, strict=True)
         arrays = [
             pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _spare_modules() -> None:
+    """Let a worker of Spark not look through all modules when it collects garbage.
+
+    It does so after every task, which takes longer than many a task. Whatever is there before the
+    first row is of modules, and stays.
+    """
+    global _modules_spared  # noqa: PLW0603 - it is the process that this is about
+    if _IS_WORKER and len(sys.modules) != _modules_spared:
+        _modules_spared = len(sys.modules)
+        gc.collect()
+        gc.freeze()
 
 
 def _batched(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:

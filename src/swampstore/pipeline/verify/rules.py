@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from swampstore.artifacts.latest import MarkerProblem, latest_of, marker_problem
 from swampstore.index.rules import fault_of_object
@@ -16,8 +18,7 @@ from swampstore.pipeline.verify import kinds
 _UNREAD = Content()
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True, gc=False):
     """One path.
 
     `size` and `sha256` are what the entry says, `there` and `hash` what the object is; all are

@@ -1,0 +1,156 @@
+"""Bulk work on imaginary stores: what tasks share, and what the driver holds."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from swampstore.index.format import Document, decode_shard, encode_monolith
+from swampstore.index.partitions import MONOLITH_KEY, shard_key
+from swampstore.pipeline.evidence import gathering
+from swampstore.pipeline.evidence.gathering import (
+    Claims,
+    Listing,
+    gathered,
+    shares_of,
+    sums_in,
+    survey,
+)
+from swampstore.pipeline.evidence.local_engine import gathered_here
+from swampstore.pipeline.evidence.rows import Row, decoded_sum, rows_in
+from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.planning import listed
+from swampstore.pipeline.verify.local_engine import verify_here
+from swampstore.stores.errors import ObjectNotFoundError
+from tests.support.imaginary import ImaginaryConfig, register
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+Imagine = Callable[..., Place]
+
+
+@pytest.fixture
+def imagine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Imagine:
+    """Return what makes the place of a store of so many models, names and versions."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    register(tmp_path / "registered")
+
+    def place(shape: str, **members: int) -> Place:
+        query = "".join(f"&{name}={value}" for name, value in members.items())
+        [found] = places_of(f"imaginary://{shape}?dir={tmp_path}/written{query}")
+        return found
+
+    return place
+
+
+def test_an_imaginary_store_is_what_its_index_says(imagine: Imagine) -> None:
+    for index in (1, 2):
+        found = verify_here([imagine("3x4x5", format=index, heavy=2, long=30)])
+        assert (found.ok, found.objects) == (True, 3 * 4 * 11 + 2 * 11 + 2 * 30)
+
+
+def test_an_imaginary_store_has_the_damage_that_was_asked_for(imagine: Imagine) -> None:
+    found = verify_here([imagine("2x4x5", wrong=7)])
+    expected = 2 * sum((name * 31 + one) % 7 == 0 for name in range(4) for one in range(1, 6))
+    assert found.kinds == {"wrong-size": expected}
+
+
+def test_an_imaginary_store_can_be_listed_and_read_piece_by_piece(imagine: Imagine) -> None:
+    config = pickle.loads(pickle.dumps(imagine("2x3x12").config))
+    assert isinstance(config, ImaginaryConfig)
+    with config.open() as store:
+        every = {info.key: info for info in store.list()}
+        below = "data/imaginary/t0000/m000001/n000002/"
+        assert len([key for key in every if key.startswith(below)]) == 25
+        assert [info.key for info in store.list(f"{below}1")] == sorted(
+            key for key in every if key.startswith(f"{below}1")
+        )
+        for key, info in every.items():
+            if key.startswith("data/"):
+                assert store.get(key).info.size == info.size
+        with pytest.raises(ObjectNotFoundError):
+            store.get(f"{below}13/raw")
+
+
+def test_what_a_migration_left_of_the_monolith_is_not_evidence(imagine: Imagine) -> None:
+    place = imagine("2x3x4")
+    with place.open() as store:
+        shard = decode_shard(store.get(shard_key("data--imaginary--t0000--m000001")).data)
+        frozen = encode_monolith(Document(shard.entries), "2026-01-01", "w", is_frozen=True)
+        store.put(MONOLITH_KEY, frozen)
+    found = gathered_here(Claims(), {0: place})
+    partitions = {body.partition for _, _, items in rows_in(found.evidence) for _, body in items}  # type: ignore[union-attr]  # these are claims
+    assert partitions == {f"data--imaginary--t0000{end}" for end in ("", "--m000000", "--m000001")}
+    [of_monolith] = [one for one in found.sums[0] if one.document == MONOLITH_KEY]
+    assert of_monolith.entries == len(shard.entries)
+    assert verify_here([place]).ok
+
+
+@pytest.mark.spark
+def test_workers_do_not_look_through_all_modules_after_every_task(
+    spark: SparkSession, imagine: Imagine
+) -> None:
+    places = {0: imagine("4x2x2")}
+    shares = shares_of(Claims(), places, 2)
+    sums_in(gathered(spark, Claims(), places, shares))
+
+    def frozen(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"count": [gc.get_freeze_count()]})
+
+    counts: list[Any] = spark.range(0, 1, 1, 1).mapInArrow(frozen, "count long").collect()
+    assert counts[0][0] > 10_000
+
+
+# What tasks share ---------------------------------------------------------------------------------
+
+
+def _spread(counts: list[int]) -> float:
+    """Return how much more the busiest task does than it would if all did the same."""
+    return max(counts) * len(counts) / sum(counts)
+
+
+@pytest.mark.parametrize("shape", ["300x4x5", "1000x1x1"])
+def test_tasks_list_about_the_same_number_of_objects(imagine: Imagine, shape: str) -> None:
+    # The first model has 90 of 100 objects.
+    place = imagine(shape, heavy=9 * imagine(shape).config.shape.objects // 11)  # type: ignore[attr-defined]
+    with place.open() as store:
+        cut = list(Listing(1).plan(place, store, 8))
+        counts = [sum(not one.internal for one in listed(piece, store)) for piece in cut]
+    objects = place.config.shape.objects  # type: ignore[attr-defined]  # that of an imaginary one
+    assert sum(counts) == objects
+    assert max(counts) <= 1.3 * objects / 8
+
+
+def test_several_tasks_take_parts_of_a_large_document(
+    imagine: Imagine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_WORTH_A_PART", 1000)
+    place = imagine("20x4x5", heavy=700)
+    everything = gathered_here(Claims(), {0: place})
+    with place.open() as store:
+        plan = list(Claims().plan(place, store, 8))
+        rows = [list(Claims().rows(0, place, piece, store)) for piece in plan]
+    counts = [sum(len(items) for items in _items(some)) for some in rows]
+    assert sum(counts) == place.config.shape.objects  # type: ignore[attr-defined]
+    assert _spread(counts) <= 1.3
+    sums = {0: [decoded_sum(body) for some in rows for _, unit, body in some if unit is None]}
+    [told] = survey({0: place}, sums).values()
+    [expected] = survey({0: place}, everything.sums).values()
+    assert told.summaries == expected.summaries
+
+
+def _items(rows: list[Row]) -> Iterator[list[Any]]:
+    return (msgspec.msgpack.decode(body) for _, unit, body in rows if unit is not None)
