@@ -14,6 +14,7 @@ import pytest
 from swampstore.cli.errors import run as cli_run
 from swampstore.marker import update_marker
 from swampstore.namespaces.manifests import Registry
+from swampstore.pipeline.copy import comparison
 from swampstore.pipeline.copy.comparison import SAME, Content, is_same
 from swampstore.pipeline.copy.outcomes import (
     CONFLICT,
@@ -111,7 +112,12 @@ def test_a_datastore_goes_from_gcs_to_s3_and_the_second_time_nothing_is_read(
 
 
 def test_a_repository_used_in_place_goes_to_a_bucket_that_another_one_can_read(
-    spark: SparkSession, ana: Machine, bob: Machine, bucket: Path, tmp_path: Path
+    spark: SparkSession,
+    ana: Machine,
+    bob: Machine,
+    bucket: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     update_marker(str(ana.repo_dir), {"datastore": None})
     for content in ("one", "two"):
@@ -125,6 +131,9 @@ def test_a_repository_used_in_place_goes_to_a_bucket_that_another_one_can_read(
     long_ago = time.time() - 3600
     for path in data.rglob("*"):
         os.utime(path, (long_ago, long_ago))
+    # It comes to the driver in pages, and goes over in parts.
+    monkeypatch.setattr(comparison, "_PAGE", 2)
+    monkeypatch.setattr(comparison, "_PART_OBJECTS", 3)
     copied = run(spark, str(ana.repo_dir), f"file://{bucket}")
     assert (copied.objects, copied.is_complete) == (8, True)
     assert_sound(DirectoryStore(str(bucket)))

@@ -18,7 +18,7 @@ from swampstore import open_repo
 from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.path_kinds import unit_of
-from swampstore.pipeline.gc import Collection, gc, gc_in_place
+from swampstore.pipeline.gc import PlaceCollection, gc, gc_in_place
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name
 from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.marks import MARKS
@@ -115,7 +115,7 @@ def test_old_versions_of_a_busy_name_go_in_the_end(ana: Machine, bucket: Path) -
 def test_a_policy_that_was_relaxed_meanwhile_keeps_what_was_due(ana: Machine, bucket: Path) -> None:
     save(ana, "state", "1", "2", garbage_collection=1)
     clock = Clock(bucket)
-    late = Collection(clock.place, garbage_of(clock.place, clock.now), clock.now, AT_ONCE)
+    late = PlaceCollection(clock.place, garbage_of(clock.place, clock.now), clock.now, AT_ONCE)
     save(ana, "state", "3", garbage_collection=10)
 
     late.run()
@@ -298,9 +298,9 @@ def test_the_clock_of_the_store_decides(
     places = places_of(f"file://{bucket}")
     real = DirectoryStore.clock
 
-    assert gc(None, places).versions("marked") == 1
+    assert gc(None, places).sums()["marked"][0] == 1
     monkeypatch.setattr(DirectoryStore, "clock", lambda self: real(self) + 2 * DAY)
-    assert gc(None, places).versions("swept") == 1
+    assert gc(None, places).sums()["swept"][0] == 1
 
 
 def test_a_place_that_fails_does_not_keep_the_others(
@@ -314,14 +314,14 @@ def test_a_place_that_fails_does_not_keep_the_others(
     for machine, namespace in ((ana, "apps"), (bob, "infra")):
         assert machine("datastore", "namespace", "set", namespace).status == 0
         save(machine, "state", "1", "2", garbage_collection=1)
-    run = Collection.run
+    run = PlaceCollection.run
 
-    def run_or_fail(self: Collection, *args: Any) -> None:
+    def run_or_fail(self: PlaceCollection, *args: Any) -> None:
         if self.place.namespace == "apps":
             raise LockTimeoutError("somebody holds the lock")
         run(self, *args)
 
-    monkeypatch.setattr(Collection, "run", run_or_fail)
+    monkeypatch.setattr(PlaceCollection, "run", run_or_fail)
     outcome = ana("pipeline", "gc", "--namespace", "*", "--grace", "0")
     assert outcome.status == 1
     assert "apps: not collected to the end: somebody holds the lock" in outcome.err
@@ -354,10 +354,10 @@ def test_a_directory_used_in_place_is_collected_by_its_repository(repo_dir: Path
     with open_repo(repo_dir) as repo:
         for content in ("1", "2"):
             repo.artifacts.save(MODEL, "state", content, garbage_collection=1)
-        assert gc_in_place(repo, dry_run=True).versions("due") == 1
+        assert gc_in_place(repo, dry_run=True).sums()["due"][0] == 1
         assert contents(repo, MODEL, "state") == ["1", "2"]
         collected = gc_in_place(repo)
-        assert (collected.versions("swept"), collected.size("swept")) == (1, 1)
+        assert collected.sums()["swept"] == (1, 1)
         assert contents(repo, MODEL, "state") == ["2"]
         with pytest.raises(ValidationError, match="used in place"):
             gc(None, places_of(repo))

@@ -19,7 +19,7 @@ from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.locks.record import LockLostError, global_key, model_key
 from swampstore.pipeline import gc as job
-from swampstore.pipeline.gc import Collection
+from swampstore.pipeline.gc import PlaceCollection
 from swampstore.pipeline.gc import sweep as sweeping
 from swampstore.pipeline.gc.candidates import Candidate
 from swampstore.pipeline.gc.marks import Marks, marks_of
@@ -316,7 +316,7 @@ def test_two_collections_at_once_do_no_harm(ana: Machine, bucket: Path) -> None:
     save(ana, "state", "1", "2", garbage_collection=1)
     clock = Clock(bucket)
     garbage = garbage_of(clock.place, clock.now)
-    first, second = (Collection(clock.place, garbage, clock.now, AT_ONCE) for _ in range(2))
+    first, second = (PlaceCollection(clock.place, garbage, clock.now, AT_ONCE) for _ in range(2))
     first.run()
     second.run()
 
@@ -446,7 +446,7 @@ def test_of_two_collections_that_mark_at_once_the_marks_of_one_stand(
         return marks_of(*args)
 
     monkeypatch.setattr(job, "marks_of", after_another)
-    late = Collection(clock.place, garbage_of(clock.place, clock.now), clock.now + DAY, DAY)
+    late = PlaceCollection(clock.place, garbage_of(clock.place, clock.now), clock.now + DAY, DAY)
     late.run()
     assert late.warnings == ["another collection marked at the same time; its marks stand"]
     assert kinds(clock.collect(after=DAY)) == {"state/1": "swept"}

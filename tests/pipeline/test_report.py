@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from pathlib import Path
@@ -317,12 +318,40 @@ def test_a_summary_has_the_totals_and_the_first_rows_in_their_order(
     }
 
 
+def summed_up_here(rows: Sequence[Version]) -> Summary:
+    from swampstore.pipeline.report.local_engine import SummaryHere
+    from swampstore.pipeline.report.local_engine import Version as Stored
+
+    columns = Stored._fields[:-2]
+    stored = {
+        id(row): Stored(*((_BLANK | row | {"size": row["size"] or 0})[name] for name in columns))
+        for row in rows
+    }
+    going = [
+        stored[id(row)]._replace(rule=row["why"] or "old-versions", is_latest=False, model_name="")
+        for row in rows
+        if row["goes"]
+    ]
+    return SummaryHere(stored.values(), going).summary([], NOW)
+
+
 def test_a_summary_of_nothing_is_all_zeros(spark: SparkSession) -> None:
     from swampstore.pipeline.report.figures import SummaryReader
 
-    summary = SummaryReader(figures_of(spark, []), lambda _: None).summary([], NOW)
-    assert summary.totals == Totals()
-    assert not any(summary.to_json()[name] for name in ("types", "names", "largest", "freed"))
+    on_spark = SummaryReader(figures_of(spark, []), lambda _: None).summary([], NOW)
+    for summary in (on_spark, summed_up_here([])):
+        assert summary.totals == Totals()
+        assert not any(summary.to_json()[name] for name in ("types", "names", "largest", "freed"))
+
+
+@pytest.mark.parametrize("rows", [many_versions(5), six_versions()], ids=["many", "six"])
+def test_a_summary_is_the_same_without_spark(spark: SparkSession, rows: list[Version]) -> None:
+    from swampstore.pipeline.report.figures import SummaryReader
+
+    expected = SummaryReader(figures_of(spark, rows), lambda _: None).summary([], NOW)
+    found = summed_up_here(rows)
+    assert set(found.additions) == set(expected.additions)
+    assert replace(found, additions=()) == replace(expected, additions=())
 
 
 # Real datastores ------------------------------------------------------------------------------
@@ -375,6 +404,11 @@ def test_a_report_of_a_directory_and_a_bucket_comes_with_its_tables(
         ("gone", 1): 2,
         ("kept", 1): 2,
     }
+    moment = summary.generated_at
+    places = [*places_of(repo), *places_of(f"file://{bucket}", environ={})]
+    here = report(None, places, now=moment, output=None, progress=silent).summary
+    assert set(here.additions) == set(summary.additions)
+    assert replace(here, additions=()) == replace(summary, additions=())
     page = output.read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert "old &lt;b&gt;" in page
@@ -408,6 +442,8 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
     assert document["totals"]["freedBytes"] == 256
     usage = {"names": 2, "versions": 3, "bytes": 4096, "latestBytes": 1024}
     assert document["types"] == [{"type": "dns", **usage}]
+    refused = ana("pipeline", "report", "--tables", "t", "--engine", "local")
+    assert "the tables of a report are written by Spark" in refused.err
     dry = ana("pipeline", "report", "--tables", "t", "--dry-run", "--json").json
     assert (dry["dryRun"], dry["report"], dry["tables"]) == (True, None, None)
     assert dry["totals"] == document["totals"]
@@ -442,6 +478,9 @@ def test_runs_are_counted_by_day_and_by_method(
     path = tmp_path / "r.html"
     reported = report(spark, places_of(repo), now=NOW, output=str(path), progress=silent)
     summary = reported.summary
+    here = report(None, places_of(repo), now=NOW, output=None, progress=silent).summary
+    assert set(here.additions) == set(summary.additions)
+    assert replace(here, additions=()) == replace(summary, additions=())
     assert summary.run_days == (RunDay(date(2026, 5, 14), 1, 0), RunDay(date(2026, 5, 13), 2, 1))
     told = [(one.method_name, one.runs, one.failed, one.mean_ms) for one in summary.methods]
     assert told == [("scan", 2, 1, 2000), ("probe", 1, 0, 10)]

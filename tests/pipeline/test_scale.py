@@ -14,6 +14,9 @@ import pytest
 
 from swampstore.index.format import Document, decode_shard, encode_monolith
 from swampstore.index.partitions import MONOLITH_KEY, shard_key
+from swampstore.pipeline import spool
+from swampstore.pipeline.copy.comparison import Most, Totals, most_of, parts_of
+from swampstore.pipeline.copy.outcomes import Refusals, Refused, Wanted
 from swampstore.pipeline.evidence import gathering
 from swampstore.pipeline.evidence.gathering import (
     Claims,
@@ -154,3 +157,50 @@ def test_several_tasks_take_parts_of_a_large_document(
 
 def _items(rows: list[Row]) -> Iterator[list[Any]]:
     return (msgspec.msgpack.decode(body) for _, unit, body in rows if unit is not None)
+
+
+# What the driver holds ----------------------------------------------------------------------------
+
+
+def test_a_spool_holds_a_page_in_memory_and_forgets_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(spool, "_PAGE", 3)
+    kept = spool.Spool(range(8))
+    assert (len(kept), list(kept), [*zip(kept, kept, strict=True)][4]) == (8, [*range(8)], (4, 4))
+    kept.append(8)
+    assert kept == [*range(9)]
+    assert kept != [*range(1, 10)]
+    assert 7 in kept
+    assert (len(kept._pages), len(kept._last)) == (3, 0)
+
+
+def test_a_copy_comes_in_parts_that_no_data_name_is_cut_by() -> None:
+    wanted = [
+        Wanted(f"data/a/b/m/n{name}/{version}/raw", 10, None, "", None, None, None, None)
+        for name in range(4)
+        for version in range(1, 4)
+    ]
+
+    def parts(most: Most) -> list[int]:
+        found = list(parts_of(iter(wanted), most))
+        assert [one for part in found for one in part] == wanted
+        return [len(part) for part in found]
+
+    assert parts(Most(7, 1000)) == [6, 6]
+    assert parts(Most(1000, 30)) == [3, 3, 3, 3]
+    assert parts(Most(1, 1000)) == [3, 3, 3, 3]
+    assert most_of(Totals(10**7, 0, 10**7, 0, 0)).objects == 100_000
+
+
+def test_what_was_refused_is_known_by_path_and_counts_once() -> None:
+    one, other = (
+        Wanted(f"data/a/b/m/n/{name}", 1, None, "", None, b"{}", None, None) for name in "ab"
+    )
+    refused = Refusals()
+    refused.note([Refused(other, "conflict", "x"), Refused(one, "conflict", "x")])
+    refused.note([Refused(one, "forbidden", "y")])
+    assert list(refused) == [Refused(one, "forbidden", "y"), Refused(other, "conflict", "x")]
+    assert refused.of(one) == Refused(one, "forbidden", "y")
+    assert refused.kinds == {"conflict", "forbidden"}
+    assert refused.of(one._replace(rel="data/c")) is None

@@ -11,7 +11,7 @@ from swampstore.artifacts.metadata import Owner
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import DataRef, ref_of
-from swampstore.pipeline.gc import Collection
+from swampstore.pipeline.gc import PlaceCollection
 from swampstore.pipeline.gc.candidates import Candidate, files_of_name, fingerprint
 from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.sweep import NameState, removal_of
@@ -76,12 +76,12 @@ class Clock:
 
     def collect(
         self, grace: timedelta = DAY, *, dry_run: bool = False, after: timedelta = timedelta()
-    ) -> Collection:
+    ) -> PlaceCollection:
         self.now += after
         garbage = garbage_of(self.place, self.now)
         found, _ = plan_here([self.place], self.now)
         assert [*found.values()] == ([garbage] if garbage else [])
-        collection = Collection(self.place, garbage, self.now, grace)
+        collection = PlaceCollection(self.place, garbage, self.now, grace)
         if dry_run:
             collection.preview()
         else:
@@ -89,7 +89,7 @@ class Clock:
         return collection
 
 
-def kinds(collection: Collection) -> dict[str, str]:
+def kinds(collection: PlaceCollection) -> dict[str, str]:
     """Return what became of everything, by path below the model."""
     return {one.rel.removeprefix(f"data/{MODEL}/"): one.kind for one in collection.outcomes}
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from swampstore.sync.downloads import Brought, Download, Staging
     from swampstore.sync.uploads import Placed, Upload
 
-Job = Literal["push", "pull", "catalog", "snapshot", "verify", "reindex", "gc", "copy"]
+Job = Literal["push", "pull", "catalog", "snapshot", "verify", "reindex", "gc", "copy", "report"]
 Chosen = Literal["local", "spark"]
 NEVER = sys.maxsize
 
@@ -62,6 +62,7 @@ BREAK_EVEN: Mapping[Job, BreakEven] = {
     "verify": BreakEven(20_000, 20_000),
     "reindex": BreakEven(20_000, 20_000),
     "gc": BreakEven(20_000, 20_000),
+    "report": BreakEven(20_000, 20_000),
     "copy": BreakEven(5_000, 2_000),
 }
 

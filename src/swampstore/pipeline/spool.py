@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from typing import IO, TypeVar
 
@@ -30,7 +31,8 @@ class Spool(Collection[T]):
         self._last.append(item)
         if len(self._last) == _PAGE:
             if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with the last user
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with the spool
+                weakref.finalize(self, self._file.close)
             self._pages.append(self._file.seek(0, 2))
             pickle.dump(self._last, self._file, pickle.HIGHEST_PROTOCOL)
             self._last = []

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -127,21 +128,21 @@ def _collect_in_place(bulk: Bulk, places: Sequence[Place]) -> Collected:
 
 def _text(collected: Collected) -> str:
     lines = []
-    shown = [one for one in collected.outcomes if one.kind != "waiting"]
-    if shown:
-        rows = [
-            [one.namespace, one.rel, one.kind, one.detail, one.versions, size_text(one.size)]
-            for one in shown[:_SHOWN]
-        ]
+    shown = (one for one in collected.outcomes if one.kind != "waiting")
+    rows = [
+        [one.namespace, one.rel, one.kind, one.detail, one.versions, size_text(one.size)]
+        for one in islice(shown, _SHOWN)
+    ]
+    if rows:
         columns = ["namespace", "path", "what", "why", "versions", "size"]
         lines.append(table(columns, rows, right=("versions", "size")))
-    if len(shown) > _SHOWN:
-        lines.append(f"... and {len(shown) - _SHOWN} more; --findings keeps all of them.")
+    if more := sum(1 for _ in shown):
+        lines.append(f"... and {more} more; --findings keeps all of them.")
+    sums = collected.sums()
     for kind, words in _WORDS.items():
-        versions = collected.versions(kind)
+        versions, size = sums[kind]
         if versions or kind == ("due" if collected.dry_run else "swept"):
-            size = size_text(collected.size(kind))
-            lines.append(f"{words} {counted(versions, 'version')}, {size}.")
+            lines.append(f"{words} {counted(versions, 'version')}, {size_text(size)}.")
     if collected.finished:
         left = counted(collected.finished, "object")
         lines.append(f"Deleted {left} that an interrupted collection had left.")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import dry_run_option
+from swampstore.cli.options import dry_run_option, engine_option
 from swampstore.cli.pipeline import Bulk, spark_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, fields, size_text
@@ -16,6 +17,7 @@ from swampstore.clock import system_clock
 
 if TYPE_CHECKING:
     from swampstore.pipeline.report import Reported
+    from swampstore.pipeline.settings import Engine
 
 
 @command(
@@ -38,24 +40,35 @@ if TYPE_CHECKING:
     help="Also write every table that the page is made of, as Parquet, below this directory.",
 )
 @dry_run_option
+@engine_option
 @spark_options
 @pass_session
-def report(session: Session, *, bulk: Bulk, output: str, tables: str | None) -> None:
+def report(
+    session: Session, *, bulk: Bulk, output: str, tables: str | None, engine: Engine | None
+) -> None:
     """Write a page about what is stored: who uses how much, growth, duplicates, garbage.
 
     The page is a single file that needs nothing but a browser. Nothing in the datastore is
     changed.
     """
+    from swampstore.pipeline.evidence.local_engine import is_little
     from swampstore.pipeline.report import report as report_places
 
-    places = bulk.places(session)
-    with bulk.spark(session) as spark, progress_shown() as progress:
+    places, settings = bulk.places(session), bulk.settings(session)
+    chosen = bulk.engine_of(engine, settings)
+    tables_dir = None if bulk.dry_run else tables
+    needs_spark = tables_dir is not None and chosen != "local"
+    with ExitStack() as stack:
+        spark = None
+        if needs_spark or not is_little(places, chosen, settings, "report"):
+            spark = stack.enter_context(bulk.spark(session))
+        progress = stack.enter_context(progress_shown())
         reported = report_places(
             spark,
             places,
             now=system_clock(),
             output=None if bulk.dry_run else output,
-            tables_dir=None if bulk.dry_run else tables,
+            tables_dir=tables_dir,
             progress=progress,
         )
     session.show(reported.to_json(), lambda: _text(reported))

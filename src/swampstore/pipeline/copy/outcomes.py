@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import sqlite3
+import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ class Refusals:
     def __init__(self) -> None:
         # A database without a name is in memory until it gets too large for that.
         self._database = sqlite3.connect("", isolation_level=None)
+        weakref.finalize(self, self._database.close)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(
             "CREATE TABLE refused (rel TEXT PRIMARY KEY, kind TEXT, refused BLOB) WITHOUT ROWID"

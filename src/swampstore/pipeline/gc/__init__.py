@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -31,6 +32,7 @@ from swampstore.pipeline.gc.marks import (
 from swampstore.pipeline.gc.sweep import Due, Sweeper, batches, finish_pending_deletes
 from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.spool import Spool
 from swampstore.retention import DataGc
 
 if TYPE_CHECKING:
@@ -83,26 +85,27 @@ class Collected:
 
     dry_run: bool
     places: int
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: Collection[Outcome] = ()
     unmarked: int = 0
     finished: int = 0
     failed: int = 0
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
-    def versions(self, kind: Kind) -> int:
-        """Return how many versions met this fate."""
-        return sum(one.versions for one in self.outcomes if one.kind == kind)
-
-    def size(self, kind: Kind) -> int:
-        """Return the bytes of content that met this fate."""
-        return sum(one.size for one in self.outcomes if one.kind == kind)
+    def sums(self) -> dict[Kind, tuple[int, int]]:
+        """Return how many versions, of how many bytes, met each fate."""
+        versions: Counter[Kind] = Counter()
+        sizes: Counter[Kind] = Counter()
+        for one in self.outcomes:
+            versions[one.kind] += one.versions
+            sizes[one.kind] += one.size
+        return {kind: (versions[kind], sizes[kind]) for kind in KINDS}
 
     def to_json(self) -> dict[str, Any]:
         """Return the result document; `warnings` is a member only if there are any."""
         document: dict[str, Any] = {"dryRun": self.dry_run, "places": self.places}
-        for kind in KINDS:
-            document[kind] = {"versions": self.versions(kind), "bytes": self.size(kind)}
+        for kind, (versions, size) in self.sums().items():
+            document[kind] = {"versions": versions, "bytes": size}
         document |= {
             "unmarked": self.unmarked,
             "finished": self.finished,
@@ -143,7 +146,7 @@ def gc(
     else:
         found, warnings = plan_places(spark, places, min(moments), progress)
     collections = [
-        Collection(place, found.get((place.identity, place.namespace), []), moment, grace)
+        PlaceCollection(place, found.get((place.identity, place.namespace), ()), moment, grace)
         for place, moment in zip(places, moments, strict=True)
     ]
     for one in collections:
@@ -153,7 +156,7 @@ def gc(
     return Collected(
         dry_run=dry_run,
         places=len(places),
-        outcomes=tuple(outcome for one in collections for outcome in one.outcomes),
+        outcomes=Spool(outcome for one in collections for outcome in one.outcomes),
         unmarked=sum(one.unmarked for one in collections),
         finished=sum(one.finished for one in collections),
         failed=sum(one.failed for one in collections),
@@ -171,7 +174,9 @@ def _check(places: Sequence[Place]) -> None:
 
 
 @contextlib.contextmanager
-def _outlived_by_others(one: Collection, collections: Sequence[Collection]) -> Iterator[None]:
+def _outlived_by_others(
+    one: PlaceCollection, collections: Sequence[PlaceCollection]
+) -> Iterator[None]:
     try:
         yield
     except SwampstoreError as error:
@@ -189,14 +194,14 @@ def _clock(place: Place) -> datetime:
 # One place ---------------------------------------------------------------------------------------
 
 
-class Collection:
+class PlaceCollection:
     """The collection of one place, whose candidates are known."""
 
     def __init__(
-        self, place: Place, candidates: Sequence[Candidate], now: datetime, grace: timedelta
+        self, place: Place, candidates: Collection[Candidate], now: datetime, grace: timedelta
     ) -> None:
         self.place = place
-        self.outcomes: list[Outcome] = []
+        self.outcomes: Spool[Outcome] = Spool()
         self.warnings: list[str] = []
         self.unmarked = 0
         self.finished = 0
@@ -219,7 +224,7 @@ class Collection:
             self.warnings += failures
             before = read_marks(writer.store, writer.names)
             marks = marks_of(self._candidates, before.marks, self._now)
-            due = list(self._mark(before, marks))
+            due = Spool(self._mark(before, marks))
             written = write_marks(writer.store, writer.names, marks, before)
             swept = self._sweep(writer, due, progress)
             left = {place: mark for place, mark in marks.items() if place not in swept}
@@ -240,19 +245,20 @@ class Collection:
                 yield Due(one, ripe)
 
     def _sweep(
-        self, writer: IndexWriter, due: Sequence[Due], progress: Progress
+        self, writer: IndexWriter, due: Collection[Due], progress: Progress
     ) -> set[tuple[str, int]]:
         """Remove what is due; return what of it was."""
         sweeper = Sweeper(writer, self._now, self._grace)
         swept: set[tuple[str, int]] = set()
-        parts = list(batches(due))
-        for done, batch in enumerate(parts, 1):
+        done = 0
+        for batch in batches(due):
             for one in sweeper.sweep(batch):
                 candidate, verdict = one.due.candidate, one.verdict
                 self._record(candidate, verdict.goes, "swept")
                 self._record(candidate, verdict.stays, "kept", verdict.stays)
                 swept.update((candidate.ref.rel, version) for version in verdict.goes)
-            progress(Step("sweep", done, len(parts), 0, 0, "tasks"))
+            done += len(batch)
+            progress(Step("sweep", done, len(due), 0, 0, "names"))
         self.warnings += sweeper.failures
         return swept
 

@@ -22,6 +22,7 @@ from swampstore.pipeline.gc.planner import PLACE, planned, warnings
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import data_name, data_version
+from swampstore.pipeline.spool import Spool
 from swampstore.pipeline.tables import Tables
 from swampstore.retention.rules import Removal, VersionFacts
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _VERSIONS = "array_sort(collect_list(struct(version, unix_micros(created_at) AS at, size)))"
 _ENTRIES = "collect_list(struct(rel, sha256, commit_seq, last_modified))"
 _FINGERPRINTS = "store string, namespace string, name_rel string, unit bigint, fingerprint string"
+# So many entries, and what of them is garbage, are a page.
+_PAGE = 50_000
 _SAID = ("rel", "sha256", "commit_seq", "last_modified", "problem")
 
 
@@ -53,7 +56,7 @@ class Candidate(NamedTuple):
         return DataRef(ModelRef(self.removal.model_type, self.removal.model_id), self.removal.name)
 
 
-Candidates = dict[tuple[str, str], list[Candidate]]
+Candidates = dict[tuple[str, str], Spool[Candidate]]
 """Candidates by store and namespace."""
 
 
@@ -99,8 +102,10 @@ def plan_places(
             planned(tables.artifacts(), records, now) as plan,
         ):
             doubts = plan.doubts.collect()
-            damaged = index.where("problem IS NOT NULL").groupBy(*PLACE).count().collect()
-            found = candidates_of(plan.removals, index)
+            damage = F.count("problem").alias("damaged")
+            told_of = index.groupBy(*PLACE).agg(F.count("*").alias("entries"), damage).collect()
+            pages = sum(row.entries for row in told_of) // _PAGE + 1
+            found = candidates_of(plan.removals, index, pages)
     finally:
         index.unpersist()
     told = []
@@ -111,23 +116,28 @@ def plan_places(
             for warning in warnings(row for row in doubts if (row.store, row.namespace) == here)
         ]
         told += [
-            f"{place}: {row['count']} entries or documents of the index cannot be understood"
-            for row in damaged
-            if (row.store, row.namespace) == here
+            f"{place}: {row.damaged} entries or documents of the index cannot be understood"
+            for row in told_of
+            if row.damaged and (row.store, row.namespace) == here
         ]
     return found, told
 
 
-def candidates_of(removals: DataFrame, index: DataFrame) -> Candidates:
-    """Return what goes by a plan, with what the index says about it; see `_candidates`."""
+def candidates_of(removals: DataFrame, index: DataFrame, pages: int = 1) -> Candidates:
+    """Return what goes by a plan, with what the index says about it; see `_candidates`.
+
+    They come page by page, and are in a file if they are many.
+    """
     found: Candidates = {}
-    for row in _candidates(removals, index).collect():
-        found.setdefault((row.store, row.namespace), []).append(_candidate_of(row))
+    name = ("store", "namespace", "name_rel")
+    ordered = _candidates(removals, index).repartitionByRange(pages, *name)
+    for row in ordered.sortWithinPartitions(*name).toLocalIterator():
+        found.setdefault((row.store, row.namespace), Spool()).append(_candidate_of(row))
     return found
 
 
 def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
-    """Return one row for each name of which something goes, ordered by place and address.
+    """Return one row for each name of which something goes.
 
     `removals` are those of a plan, `index` is the table of index entries.
     """
@@ -150,7 +160,7 @@ def _candidates(removals: DataFrame, index: DataFrame) -> DataFrame:
         .groupBy(*name)
         .agg(F.expr("map_from_entries(collect_list(struct(unit, fingerprint)))").alias("units"))
     )
-    return names.join(marked, name).orderBy(*name)
+    return names.join(marked, name)
 
 
 def _entries(index: DataFrame) -> DataFrame:

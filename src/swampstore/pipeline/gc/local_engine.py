@@ -18,12 +18,13 @@ from swampstore.pipeline.gc.planner import NAME, SAID, decisions
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
+from swampstore.pipeline.spool import Spool
 from swampstore.retention.rules import Doubts, Removal, VersionFacts
 
 _COLUMNS = ("store", *Row._fields)
 
 
-class _Decision(NamedTuple):
+class Decision(NamedTuple):
     """A version that goes, or with `cause` a reason why that cannot be told of some names."""
 
     store: str
@@ -47,7 +48,7 @@ def plan_here(places: Sequence[Place], now: datetime) -> tuple[Candidates, list[
     for place in places:
         candidates, warnings = _planned(place, now)
         if candidates:
-            found[place.identity, place.namespace] = candidates
+            found[place.identity, place.namespace] = Spool(candidates)
         told += [f"{place}: {warning}" for warning in warnings]
     return found, told
 
@@ -63,20 +64,22 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
             entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
     damaged = sum(row[-1] is not None for row in said)
     # A record whose entry is damaged is one too: what belongs to its run stays.
-    records = {
-        row[4] for row in said if row[4] is not None and row[4].startswith(f"{WORKFLOW_RUNS}/")
-    }
-    known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
-    decided = [_Decision(*row) for row in decisions(known, now)]
+    going = decided(rows, {row[4] for row in said if row[4] is not None}, now)
     doubts = Doubts("data name")
-    for one in decided:
+    for one in going:
         if one.cause is not None:
             doubts.add(one.cause, one.example, one.names)
     warnings = list(doubts.warnings())
     if damaged:
         warnings.append(f"{damaged} entries or documents of the index cannot be understood")
-    going = [one for one in decided if one.cause is None]
-    return list(_candidates(going, entries)), warnings
+    return list(_candidates([one for one in going if one.cause is None], entries)), warnings
+
+
+def decided(rows: Iterable[tuple[Any, ...]], paths: Iterable[str], now: datetime) -> list[Decision]:
+    """Return what is decided about rows of the table of artifacts, if these paths are stored."""
+    records = {rel for rel in paths if rel.startswith(f"{WORKFLOW_RUNS}/")}
+    known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
+    return [Decision(*row) for row in decisions(known, now)]
 
 
 def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple[Any, ...]]:
@@ -91,7 +94,7 @@ def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple
         yield (*said, created, True if record in records else None)
 
 
-def _candidates(going: Sequence[_Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:
+def _candidates(going: Sequence[Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:
     """Yield what goes of each name, with what the index says of it."""
     by_name: dict[str, list[tuple[str, int]]] = {}
     wanted = {_ref(one).rel for one in going}
@@ -119,5 +122,5 @@ def _candidates(going: Sequence[_Decision], entries: dict[str, Entry]) -> Iterat
         yield Candidate(removal, {unit: fingerprint(some) for unit, some in units.items()})
 
 
-def _ref(one: _Decision) -> DataRef:
+def _ref(one: Decision) -> DataRef:
     return DataRef(ModelRef(one.model_type, one.model_id), one.name)

@@ -19,6 +19,7 @@ from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed, run_figures
+from swampstore.pipeline.report.local_engine import summary_here
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
 from swampstore.pipeline.running import spark_errors, watched
@@ -50,7 +51,7 @@ class Reported:
 
 
 def report(
-    spark: SparkSession,
+    spark: SparkSession | None,
     places: Sequence[Place],
     *,
     now: datetime,
@@ -61,13 +62,35 @@ def report(
     """Write a page about everything in these places, as of `now`, to the file `output`.
 
     Without a file there is only the summary. The artifacts are read once. `tables_dir` becomes a
-    directory with each table as Parquet.
+    directory with each table as Parquet. Without Spark this process sums up, which is faster where
+    little is stored; then there are no tables.
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
     started = time.monotonic()
     path = None if output is None else _file_to_write(output)
     tables_dir = tables_dir and os.path.abspath(tables_dir)
+    if spark is None:
+        if tables_dir is not None:
+            raise ValidationError(
+                "the tables of a report are written by Spark", hint="Leave out --engine local."
+            )
+        summary = summary_here(places, now)
+    else:
+        summary = _summary(spark, places, now, tables_dir, progress)
+    if path is not None:
+        with disk_errors(path):
+            replace_file(path, page(summary).encode(), durable=False)
+    return Reported(path, tables_dir, summary, time.monotonic() - started)
+
+
+def _summary(
+    spark: SparkSession,
+    places: Sequence[Place],
+    now: datetime,
+    tables_dir: str | None,
+    progress: Progress,
+) -> Summary:
     sources = [Source(place.identity, place.namespace) for place in places]
     with spark_errors(), _figures(spark, places, now, progress) as figures:
         reader = SummaryReader(
@@ -80,10 +103,7 @@ def report(
         for number, (name, table) in enumerate(tables.items(), 1):
             write_table(table, f"{tables_dir}/{name}")
             progress(Step("writing tables", number, len(tables), 0, 0, "tables"))
-    if path is not None:
-        with disk_errors(path):
-            replace_file(path, page(summary).encode(), durable=False)
-    return Reported(path, tables_dir, summary, time.monotonic() - started)
+    return summary
 
 
 def _file_to_write(output: str) -> str:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
@@ -38,7 +38,8 @@ from swampstore.pipeline.report.summary import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
-Heads = dict[str, list["Row"]]
+Heads = dict[str, list[Any]]
+"""The first rows of `usage`, by dimension."""
 
 PLACE = ("store", "namespace")
 MODEL = (*PLACE, "type_normalized", "model_id")
@@ -60,10 +61,10 @@ GARBAGE_DIMENSIONS = {"rule": ("rule",), "collectable": ("rule", *PLACE, "type_n
 OLD_VERSIONS = "old-versions"
 USE = ("names", "versions", "bytes", "latest_bytes")
 
-_HEAD = 100
+HEAD = 100
 _LISTED = 1000
-_EXAMPLES = 5
-_METHODS = 12
+EXAMPLES = 5
+METHODS = 12
 # Days are days in UTC, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(floor(unix_seconds(created_at) / 86400) AS int))"
 _COLUMNS = (
@@ -174,7 +175,7 @@ class Figures:
         example = sf.struct(*NAME, "model_name", "version")
         numbered = self._versions.where("checksum != '' AND size > 0").select(
             *("checksum", "size", is_other_name.alias("is_other_name")),
-            sf.when(sf.row_number().over(in_order) <= _EXAMPLES, example).alias("example"),
+            sf.when(sf.row_number().over(in_order) <= EXAMPLES, example).alias("example"),
         )
         return (
             numbered.groupBy("checksum")
@@ -215,7 +216,7 @@ def _part(dimension: str, key: tuple[str, ...]) -> Column:
     return sf.struct(sf.lit(dimension).alias("dimension"), texts.alias("key"))
 
 
-class _Sums(NamedTuple):
+class Sums(NamedTuple):
     """All rows of a dimension together; `keys` is how many they are."""
 
     names: int = 0
@@ -255,8 +256,8 @@ class SummaryReader:
             owners=_usages(heads["owner"]),
             workflows=_usages(heads["workflow"]),
             lifecycles=_usages(heads["lifecycle"]),
-            largest=self._versions(self._figures.largest),
-            oldest=self._versions(self._figures.oldest),
+            largest=self._largest(),
+            oldest=self._oldest(),
             duplicates=self._duplicates(),
             rules=_freed(heads["rule"]),
             freed=_freed(heads["collectable"]),
@@ -272,19 +273,14 @@ class SummaryReader:
         """Return the rows with the most bytes of each dimension; what is alike is in order."""
         order = Window.partitionBy("dimension").orderBy(sf.col("bytes").desc(), "key")
         usage = self._figures.usage.where("dimension != 'day'")
-        ranked = usage.withColumn("rank", sf.row_number().over(order)).where(f"rank <= {_HEAD}")
+        ranked = usage.withColumn("rank", sf.row_number().over(order)).where(f"rank <= {HEAD}")
         heads: Heads = defaultdict(list)
         for row in sorted(self._collect(ranked), key=lambda row: row["rank"]):
             heads[row.dimension].append(row)
         return heads
 
     def _totals(self, heads: Heads, additions: Sequence[Addition], now: datetime) -> Totals:
-        counts = self._figures.usage.groupBy("dimension").agg(*_sums(*USE), sf.count("*"))
-        copies = self._figures.duplicates.groupBy(sf.lit("copy")).agg(
-            *_sums("names", "copies", "wasted_bytes", "bytes"), sf.count("*")
-        )
-        found = {name: _Sums(*rest) for name, *rest in self._collect(counts.union(copies))}
-        sums = defaultdict(_Sums, found)
+        sums = defaultdict(Sums, self._sums())
         deleted = [_use(row) for row in heads["lifecycle"] if row.key[0] != ACTIVE]
         today = now.astimezone(UTC).date()
         return Totals(
@@ -307,6 +303,14 @@ class SummaryReader:
             future_versions=sum(row.versions for row in additions if row.day and row.day > today),
         )
 
+    def _sums(self) -> dict[str, Sums]:
+        """Return all rows of each dimension together; `copy` is that of duplicates."""
+        counts = self._figures.usage.groupBy("dimension").agg(*_sums(*USE), sf.count("*"))
+        copies = self._figures.duplicates.groupBy(sf.lit("copy")).agg(
+            *_sums("names", "copies", "wasted_bytes", "bytes"), sf.count("*")
+        )
+        return {name: Sums(*rest) for name, *rest in self._collect(counts.union(copies))}
+
     def _additions(self, namespaces: Sequence[Usage]) -> list[Addition]:
         """Return what each of the largest namespaces got on each day, and all others together."""
         largest = ["\0".join(row.key) for row in namespaces[:COLOURED]]
@@ -317,15 +321,21 @@ class SummaryReader:
             Addition(source and Source(*source), *rest) for source, *rest in self._collect(added)
         ]
 
+    def _largest(self) -> list[StoredVersion]:
+        return self._versions(self._figures.largest)
+
+    def _oldest(self) -> list[StoredVersion]:
+        return self._versions(self._figures.oldest)
+
     def _versions(self, frame: DataFrame) -> list[StoredVersion]:
         # Spark would hand out times in the time zone of this process, and without saying so.
         moments = frame.withColumn("created_at", sf.unix_micros("created_at"))
-        rows = self._collect(moments.limit(_HEAD).select(*StoredVersion._fields))
+        rows = self._collect(moments.limit(HEAD).select(*StoredVersion._fields))
         return [StoredVersion._make((*row[:-1], _moment(row[-1]))) for row in rows]
 
     def _duplicates(self) -> list[Duplicate]:
         order = (sf.col("wasted_bytes").desc(), "checksum")
-        head = self._figures.duplicates.orderBy(*order).limit(_HEAD).select(*Duplicate._fields)
+        head = self._figures.duplicates.orderBy(*order).limit(HEAD).select(*Duplicate._fields)
         return [
             Duplicate._make((*row[:-1], tuple(Copy(**one.asDict()) for one in row.examples)))
             for row in self._collect(head)
@@ -341,7 +351,7 @@ def _freed(rows: Sequence[Row]) -> list[Usage]:
 
 
 def _use(row: Row) -> tuple[int, ...]:
-    return tuple(row[name] for name in USE)
+    return tuple(getattr(row, name) for name in USE)
 
 
 def _model(row: Row) -> str:
@@ -387,7 +397,7 @@ def run_figures(
             )
             .toDF(*MethodRuns._fields)
             .orderBy(sf.col("mean_ms").desc(), *key)
-            .limit(_METHODS)
+            .limit(METHODS)
         )
         counted = [
             RunDay((EPOCH + timedelta(days=number)).date(), *counts)
