@@ -136,9 +136,9 @@ def ranges(place: Place, store: Store, count: int) -> list[Range]:
 
     Costs one request per folder that is looked into.
     """
-    deep, _ = _cut(place, store, 8 * count, ("",))
+    deep, _ = _cut(place, store, _FOLDERS_PER_PIECE * count, ("",), Weights({}))
     every = max(1, -(-len(deep) // max(1, count)))
-    starts = ["", *sorted(deep)[every::every]]
+    starts = ["", *sorted(one.prefix for one in deep)[every::every]]
     return [*map(Range, starts, [*starts[1:], None])]
 
 
