@@ -18,7 +18,7 @@ from swampstore import Repo
 from swampstore.artifacts.metadata import Owner
 from swampstore.cli.pipeline import Bulk
 from swampstore.clock import to_iso
-from swampstore.errors import SwampstoreError
+from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.results import Step
 from swampstore.layout import ModelRef
 from swampstore.pipeline import places_of, schemas
@@ -442,8 +442,6 @@ def test_the_command_says_what_there_is_and_where_the_report_is(
     assert document["totals"]["freedBytes"] == 256
     usage = {"names": 2, "versions": 3, "bytes": 4096, "latestBytes": 1024}
     assert document["types"] == [{"type": "dns", **usage}]
-    refused = ana("pipeline", "report", "--tables", "t", "--engine", "local")
-    assert "the tables of a report are written by Spark" in refused.err
     dry = ana("pipeline", "report", "--tables", "t", "--dry-run", "--json").json
     assert (dry["dryRun"], dry["report"], dry["tables"]) == (True, None, None)
     assert dry["totals"] == document["totals"]
@@ -458,6 +456,11 @@ def test_without_a_file_there_is_only_the_summary(
     reported = report(spark, places_of(repo), now=NOW, output=None, progress=silent)
     assert (reported.output, reported.summary.totals.versions) == (None, 6)
     assert sorted(tmp_path.rglob("*.html")) == before
+
+
+def test_tables_are_not_written_without_spark(repo: Repo) -> None:
+    with pytest.raises(ValidationError, match="tables of a report are written by Spark"):
+        report(None, places_of(repo), now=NOW, output=None, tables_dir="t", progress=silent)
 
 
 def test_runs_are_counted_by_day_and_by_method(

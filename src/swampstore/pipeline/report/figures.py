@@ -164,7 +164,7 @@ class Figures:
         """The latest versions that were written first, without those of deleted names."""
         found = self._versions.where("is_latest AND created_at IS NOT NULL")
         found = found.where(sf.col("lifecycle") == ACTIVE)
-        return found.select(*_LISTED_COLUMNS).orderBy("created_at", *NAME).limit(_LISTED)
+        return found.select(*_LISTED_COLUMNS).orderBy("created_at", *NAME, "version").limit(_LISTED)
 
     @cached_property
     def duplicates(self) -> DataFrame:
