@@ -92,6 +92,7 @@ VARIANTS = (
     Variant("commit", ("FENCE_ONLY_IF_THERE",), LOST),
     Variant("commit", ("NO_VERIFY",), LOST),
     Variant("commit", ("VERIFY_BEFORE_READ",), LOST),
+    Variant("commit", ("BELIEVE_OLD_PROOF",), LOST),
     Variant("commit", ("FORGET_STEAL",), LOST),
     Variant("commit", ("DELETE_UNFENCED",), LOST),
     Variant("commit", ("RELEASE_UNSURE",), LOST),

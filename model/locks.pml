@@ -115,9 +115,10 @@ inline complete(key) {
     :: atomic { stole -> index_known = index_known | bit(me) }
        atomic {
            if
-           :: index_known & bit(me) && can_be_fenced -> index_known = bit(me)
+           :: index_known & bit(me) && can_be_fenced -> index_known = 0
            :: else
            fi;
+           index_known = index_known & ~bit(me); /* what we had read of it is older */
            hold(key)
        }
     :: atomic { stole -> stole = false; give_up(key); goto out }
