@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +328,24 @@ class TestWaitingForTheDisk:
         expected = ["intend", "record"] * 40 + ["everything", "intend", "everything", "record"]
         assert [one for one in events if "/data" not in one and "/" not in one] == expected
         assert not [one for one in events if "/data/" in one]
+
+    def test_the_intent_of_each_name_of_a_group_has_the_versions_of_that_name_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # All of them in each would be a square of the number of names.
+        intents: list[Mapping[str, str]] = []
+        real = Catalog.intend
+        monkeypatch.setattr(
+            Catalog, "intend", lambda self, actions: (intents.append(actions), real(self, actions))
+        )
+        with init_repo(tmp_path / "repo") as repo, repo.artifacts.deferring() as group:
+            for name in "ab":
+                group.save(repo.ref(MODEL, name), b"x", Draft())
+        commit = {path: json.loads(action) for path, action in intents[-1].items()}
+        assert commit == {
+            path: {"op": "commit", "versions": {path: [1]}}
+            for path in (repo.ref(MODEL, name).rel for name in "ab")
+        }
 
 
 class Spy:

@@ -202,17 +202,24 @@ class Mutations:
 
     @contextlib.contextmanager
     def changing_many(
-        self, refs: Sequence[DataRef], op: str, *, durable: bool = True, **details: Any
+        self,
+        refs: Sequence[DataRef],
+        op: str,
+        *,
+        durable: bool = True,
+        versions: Mapping[str, Sequence[int]] | None = None,
+        **details: Any,
     ) -> Iterator[list[Change]]:
         """Lock and announce several names together.
 
         Without `durable` only the intent is, and the caller has the tree make the rest so.
+        The intent of each name has its own `versions`, by its path, and those of no other.
         """
         rels = [ref.rel for ref in refs]
         for rel in rels:
             # An intent that nobody could ever carry out must not be written down.
             self.tree.check_inside(rel)
-        with self._intending(rels, op, details), contextlib.ExitStack() as stack:
+        with self._intending(rels, op, details, versions), contextlib.ExitStack() as stack:
             yield [stack.enter_context(self.tree.changing(rel, durable=durable)) for rel in rels]
 
     @contextlib.contextmanager
@@ -228,11 +235,15 @@ class Mutations:
 
     @contextlib.contextmanager
     def _intending(
-        self, rels: Sequence[str], op: str, details: Mapping[str, Any]
+        self,
+        rels: Sequence[str],
+        op: str,
+        details: Mapping[str, Any],
+        versions: Mapping[str, Sequence[int]] | None = None,
     ) -> Iterator[None]:
         with self._held_and_healed(rels):
-            action = json.dumps({"op": op, **details})
-            self.ledger.intend(dict.fromkeys(rels, action))
+            own = {rel: {"versions": {rel: versions[rel]}} if versions else {} for rel in rels}
+            self.ledger.intend({rel: json.dumps({"op": op, **details, **own[rel]}) for rel in rels})
             try:
                 yield
             except BaseException:
