@@ -69,15 +69,18 @@ _HOMES = {
     "report": "runs.reports",
     "run": "runs.method_run",
 }
+_MODULES = ("errors", "pipeline", "testing")
 
 if not TYPE_CHECKING:  # a type checker that saw this would believe in any name at all
 
     def __getattr__(name: str) -> object:
         # Nothing is imported before it is used: a command must not pay for what it leaves alone.
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
     def __dir__() -> list[str]:
-        # Completion knows what was not imported yet.
-        return sorted({*globals(), *__all__})
+        # Completion knows what was not imported yet, and only what is public.
+        return sorted({*__all__, *_MODULES})
