@@ -25,7 +25,7 @@ def _named(title: str, *, first_row: str = "") -> set[str]:
 
 def test_every_member_of_the_sidecar_is_described() -> None:
     fingerprint = {"remoteIndexETag"}
-    ours = {sidecar._OVERFLOW, sidecar._CHAIN}
+    ours = {sidecar._OVERFLOW, sidecar._WRITTEN, sidecar._CHAIN}
     assert _named("The sidecar") == {"version", *fingerprint, *sidecar._ORDER, *ours}
 
 

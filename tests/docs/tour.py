@@ -27,6 +27,7 @@ WIDTHS = (80, COLUMNS)
 _KEPT = ROOT / "tests/docs/screens"
 _VARIES = (
     (re.compile(r"\b[0-9a-f]{64}\b"), "<hash>"),
+    (re.compile(r"/tmp/d\w*…\S*"), "<home, cut short>"),
     (re.compile(r"\b\d{8}T\d{9}Z(-[0-9a-f]*)?(…|\b)"), "<backup>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]*…"), "<id>"),
     (re.compile(r"\b((?=[0-9a-f]*[a-f])(?=[a-f]*\d)[0-9a-f]{8}|\d{8})\b(?!-)"), "<short id>"),

@@ -28,7 +28,12 @@ import swampstore
 from swampstore.clock import from_iso
 from swampstore.errors import MoveInterruptedError, SwampstoreError
 from swampstore.index import changes as merging
-from swampstore.index.errors import IncompleteSyncError, IndexMovedError, SyncTimeoutError
+from swampstore.index.errors import (
+    IncompleteSyncError,
+    IndexMovedError,
+    MadeAnewError,
+    SyncTimeoutError,
+)
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.results import Step, no_progress
@@ -155,6 +160,7 @@ OUTPUT = Output("id", ModelRef("t", "m"), "run", "failed", "2026-05-14T20:19:51.
 SPECIAL: dict[type[SwampstoreError], SwampstoreError] = {
     InstallError: InstallError({"a": "why"}, []),
     IncompleteSyncError: IncompleteSyncError("push", {"a": "why"}),
+    MadeAnewError: MadeAnewError(),
     IndexMovedError: IndexMovedError("moved", frozenset({"a"}), hint="again"),
     PathsMovedError: PathsMovedError("moved", {"a"}, {"b"}, hint="again"),
     MoveInterruptedError: MoveInterruptedError("moved", ["a"], "b", hint="again"),

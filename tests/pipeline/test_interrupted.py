@@ -25,11 +25,13 @@ def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
         lambda request: request.kind == "GET" and request.key.endswith("/2/raw"), Hang(), None
     )
     conf = '{"spark.driver.memory": "700m"}'
+    # The first JVM of a cache is a child of ours; the second has a shell around it, and tells why.
+    first = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = ["pipeline", "verify", "--engine", "spark", "--master", "local[2]"]
     process = subprocess.Popen(
         [sys.executable, "-m", "swampstore.cli", *command],
         cwd=ana.repo_dir,
-        env=os.environ | ana.environ | {"SWAMPSTORE_SPARK_CONF": conf},
+        env=os.environ | ana.environ | first | {"SWAMPSTORE_SPARK_CONF": conf},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

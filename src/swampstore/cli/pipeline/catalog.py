@@ -96,10 +96,10 @@ def catalog(
         if output is not None:
             exported = _exported(session, bulk, engine, keep, output, form)
             if bulk.findings is not None:
-                from swampstore.pipeline.export.left_out import left_out
+                from swampstore.pipeline.export.lacking import lacking_versions
 
                 spark = stack.enter_context(bulk.spark(session))
-                lacking = left_out(spark, bulk.places(session))
+                lacking = lacking_versions(spark, bulk.places(session))
                 found += (row.asDict() for row in lacking.collect())
         # Within the same session, if one was started.
         rebuilt = _rebuilt(session, bulk, engine, found) if is_local else None

@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import distribution
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import swampstore
 from swampstore.config import Config
@@ -168,9 +168,14 @@ def _stop_meanwhile(spark: SparkSession) -> None:
     """Stop a session without waiting for long; its JVM ends with this process at the latest."""
 
     def quietly() -> None:
-        # Whatever goes wrong in tasks that lose their session is not worth telling.
+        # Whatever goes wrong in tasks that lose their session is not worth telling. Some threads
+        # print it past every log.
         with contextlib.suppress(Exception):
             spark.sparkContext.setLogLevel("OFF")
+            java: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
+            nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
+            java.java.lang.System.setErr(nowhere)
+        with contextlib.suppress(Exception):
             stop(spark)
 
     thread = threading.Thread(target=quietly, name="stop", daemon=True)

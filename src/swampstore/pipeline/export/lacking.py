@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from swampstore.pipeline.places import Place
 
 
-def left_out(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
+def lacking_versions(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     """Return the versions that have metadata and no row, as findings."""
     name = sql.concat_ws("/", sql.lit("data"), "type_normalized", "model_id", "data_name")
     artifacts = Tables(spark, places).artifacts()
