@@ -335,9 +335,12 @@ class TestWaitingForTheDisk:
         # All of them in each would be a square of the number of names.
         intents: list[Mapping[str, str]] = []
         real = Catalog.intend
-        monkeypatch.setattr(
-            Catalog, "intend", lambda self, actions: (intents.append(actions), real(self, actions))
-        )
+
+        def noted(catalog: Catalog, actions: Mapping[str, str]) -> None:
+            intents.append(actions)
+            real(catalog, actions)
+
+        monkeypatch.setattr(Catalog, "intend", noted)
         with init_repo(tmp_path / "repo") as repo, repo.artifacts.deferring() as group:
             for name in "ab":
                 group.save(repo.ref(MODEL, name), b"x", Draft())
