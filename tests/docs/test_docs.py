@@ -103,6 +103,13 @@ def test_the_tour_looks_as_kept_in_a_terminal_of_80_columns_and_no_row_is_broken
     _looks_as_kept(page, 80, tour.taken(page, 80))
 
 
+def test_a_row_that_a_terminal_would_break_is_found_and_a_sentence_may_be_broken() -> None:
+    rows = ["model           name   size", f"aws/ec2/i-0abc  state  {'9' * 60}"]
+    said = Step("ls", [*rows, "A sentence of any length. " * 9], 1)
+    assert tour.too_wide([said], 80) == [rows[1]]
+    assert not tour.too_wide([said], 100)
+
+
 def test_the_tour_keeps_nothing_of_pages_that_are_gone() -> None:
     kept = {tour.kept_at(page, columns) for page in _TOUR for columns in tour.WIDTHS}
     assert kept == {*(ROOT / "tests/docs/screens").rglob("*.txt")}
