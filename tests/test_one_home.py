@@ -15,6 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "swampstore"
 RULES = {
     "where the records of runs are": (r"\"(?:workflow-runs|outputs)/|\"workflow-run-", "layout.py"),
     "what moments are counted from": (r"datetime\(1970", "clock.py"),
+    "which word was meant": (r"get_close_matches", "notices.py"),
     "what the base knows, as an entry": (
         r"Entry\((\w+)\.size, \1\.modified, \1\.sha256\)",
         "index/format.py",

@@ -57,14 +57,19 @@ def nearest(word: str, known: Iterable[str], count: int = 3) -> list[str]:
     return [by_folded[one] for one in get_close_matches(word.casefold(), by_folded, count, 0.6)]
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a question to end a sentence with, the space before it included, or nothing.
+def did_you_mean(word: str, known: Iterable[str], count: int = 3) -> str:
+    """Return a question that offers the known words which are spelled alike, or nothing.
 
     >>> did_you_mean("sise", ["name", "size"])
-    " Did you mean 'size'?"
+    "Did you mean 'size'?"
     """
-    found = nearest(word, known)
-    return f" Did you mean {' or '.join(map(repr, found))}?" if found else ""
+    found = nearest(word, known, count)
+    return f"Did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def sentences(*texts: str) -> str:
+    """Return the texts that are not empty, with a space between them."""
+    return " ".join(text for text in texts if text)
 
 
 def notice(message: str, *details: object) -> None:

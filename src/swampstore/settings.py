@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from swampstore.datastore_address import FLAT_S3_MEMBERS, wrong_setting
 from swampstore.errors import ConfigError
 from swampstore.layout import MARKER
-from swampstore.notices import nearest
+from swampstore.notices import did_you_mean, sentences
 
 _OWN = "x-"  # keys that begin so are anybody's own
 
@@ -103,12 +103,13 @@ def _members(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str
 
 
 def _unknown(path: str, known: list[str]) -> ConfigError:
-    found = nearest(path, known, 1)
     names = ", ".join(name.rpartition(".")[2] for name in known)
-    question = f"Did you mean {found[0]}? " if found else ""
     return ConfigError(
         f"{MARKER} has the key {path}, which is unknown",
-        hint=f"{question}Known here: {names}. Keys of your own begin with {_OWN}.",
+        hint=sentences(
+            did_you_mean(path, known, 1),
+            f"Known here: {names}. Keys of your own begin with {_OWN}.",
+        ),
     )
 
 

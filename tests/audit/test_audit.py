@@ -170,7 +170,7 @@ def test_events_are_found_by_a_predicate(cli: CommandLine) -> None:
     assert found('method == "scan"', "--model", MODEL) == [f"run {MODEL} scan"]
     wrong = cli("audit", "list", 'mehtod == "scan"')
     assert wrong.status == 1
-    assert "Did you mean method?" in wrong.err
+    assert "Did you mean 'method'?" in wrong.err
 
 
 # Programs ---------------------------------------------------------------------------------------

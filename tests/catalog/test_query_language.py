@@ -43,7 +43,7 @@ def refusal(predicate: str) -> QueryError:
 def test_an_unknown_field_lists_the_fields_there_are_and_guesses() -> None:
     error = refusal('modelNmae == "vm"')
     assert all(name in error.message for name in FIELDS)
-    assert "Did you mean modelName?" in (error.hint or "")
+    assert "Did you mean 'modelName'?" in (error.hint or "")
     assert error.message.endswith('  modelNmae == "vm"\n  ^')
 
 
@@ -78,8 +78,8 @@ def test_a_comprehension_variable_is_no_field_and_hides_one() -> None:
 def test_hints_fit_the_mistake() -> None:
     assert 'tags["a-b"]' in (refusal('tags.a-b == "x"').hint or "")
     assert '{"title": ...}' in (refusal("{title: name} == {}").hint or "")
-    assert "Did you mean startsWith?" in (refusal('name.startswith("a")').hint or "")
-    assert "Did you mean size?" in (refusal("siz(name) == 1").hint or "")
+    assert "Did you mean 'startsWith'?" in (refusal('name.startswith("a")').hint or "")
+    assert "Did you mean 'size'?" in (refusal("siz(name) == 1").hint or "")
 
 
 # Types
@@ -389,7 +389,7 @@ def test_an_order_names_fields_and_ends_with_the_order_of_entry(order: str, sql:
 @pytest.mark.parametrize(
     ("order", "hint"),
     [
-        ("nmae", "Did you mean name?"),
+        ("nmae", "Did you mean 'name'?"),
         ("attributes", "Sortable fields: checksum"),
         ("tags", "Sortable fields"),
         ("tags.env", "Sortable fields"),

@@ -30,7 +30,7 @@ WRONG = [
     (["datastore", "setup", "/some/path"], "is a path", "setup filesystem:/some/path`"),
     (["datastore", "setup", "s3"], "bucket is missing", "setup s3://BUCKET/PREFIX`"),
     (["data", "query", ""], "the predicate is empty", "swampstore data query true"),
-    (["data", "query", "sise > 1"], "Unknown field sise", "Did you mean size?"),
+    (["data", "query", "sise > 1"], "Unknown field sise", "Did you mean 'size'?"),
     (["data", "query", 'createdAt > "yesterday"'], "which is no time", "search --since 1d"),
     (
         ["data", "put", "../../x", "y", "--json-value", "1"],

@@ -101,7 +101,7 @@ def test_a_name_near_to_the_one_asked_for_is_offered(repo: Repo) -> None:
     assert Definitions(repo).find("disc-usage") is None
     with pytest.raises(ModelNotFoundError) as error:
         Definitions(repo).require("disc-usage")
-    assert error.value.hint == "Did you mean disk-usage?"
+    assert error.value.hint == "Did you mean 'disk-usage'?"
 
 
 def test_a_name_of_two_models_is_an_error_that_lists_them(repo: Repo) -> None:

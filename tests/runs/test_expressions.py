@@ -128,8 +128,8 @@ assert cel.evaluate("1 + 1") == 2  # whoever wants all of it can have it
 @pytest.mark.parametrize(
     ("text", "words", "hint"),
     [
-        ("${{ inputs.hots }}", "inputs has no member 'hots'", "Did you mean host?"),
-        ("${{ inputz.host }}", "nothing called inputz", "Did you mean inputs?"),
+        ("${{ inputs.hots }}", "inputs has no member 'hots'", "Did you mean 'host'?"),
+        ("${{ inputz.host }}", "nothing called inputz", "Did you mean 'inputs'?"),
         ("${{ inputs.host.x }}", 'inputs.host is "web", which has no members', None),
         ("${{ env.NONE }}", "env has no member 'NONE'", "Set the variable NONE."),
         ("${{ inputs.n + }}", "The expression ends too early", None),
@@ -142,8 +142,8 @@ assert cel.evaluate("1 + 1") == 2  # whoever wants all of it can have it
         ("${{ data.lates('a', 'b') }}", "there is no data.lates", "data.latest"),
         ("${{ data.latest('a') }}", "does not take 1 arguments", "data.latest(MODEL, NAME)"),
         ("${{ data.latest(1, 2) }}", "1 must be text", None),
-        ("${{ data.query('nam == 1') }}", "Unknown field nam", "Did you mean name?"),
-        ("${{ size(data.query('nam == 1')) }}", "Unknown field nam", "Did you mean name?"),
+        ("${{ data.query('nam == 1') }}", "Unknown field nam", "Did you mean 'name'?"),
+        ("${{ size(data.query('nam == 1')) }}", "Unknown field nam", "Did you mean 'name'?"),
         ("${{ size(vault.get('a', 'b')) }}", "not known before the run", None),
         ("${{ b'x' }}", "nothing to go on with", None),
         ("${{ {1: 2} }}", "keys that are not text", None),

@@ -134,7 +134,7 @@ def test_an_error_names_the_file_and_the_field(values: dict[str, Any], message: 
 def test_an_unknown_input_is_refused_with_the_name_that_was_meant() -> None:
     with pytest.raises(InputError) as error:
         check_inputs(SCHEMA, {"host": "a", "cuont": 1}, "m.yaml")
-    assert error.value.hint == "Did you mean count?"
+    assert error.value.hint == "Did you mean 'count'?"
     with pytest.raises(InputError):
         check_inputs({"type": "object"}, {"a": 1}, "m.yaml")
     assert check_inputs({"additionalProperties": True}, {"a": 1}, "m.yaml") == {"a": 1}

@@ -16,7 +16,7 @@ from swampstore import yaml_dialect
 from swampstore.errors import MetadataError, SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import LARGEST_VERSION
-from swampstore.notices import did_you_mean
+from swampstore.notices import did_you_mean, sentences
 from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy
 
 _TEXT_TYPES = frozenset({"application/json", "application/yaml", "application/x-yaml"})
@@ -215,7 +215,7 @@ class Draft:
         for key in sorted(self.without):
             if key not in kept:
                 raise ValidationError(
-                    f"there is no tag {key!r} to be removed.{did_you_mean(key, kept)}",
+                    sentences(f"there is no tag {key!r} to be removed.", did_you_mean(key, kept)),
                     hint=f"Tags: {', '.join(kept)}." if kept else "It has no tags of its own.",
                 )
             del kept[key]

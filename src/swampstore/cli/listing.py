@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from swampstore.notices import did_you_mean, escaped, escaped_lines
+from swampstore.notices import did_you_mean, escaped, escaped_lines, sentences
 
 FORMATS = ("table", "tsv", "csv", "json", "jsonl")
 _PAGE = 200
@@ -180,8 +180,11 @@ def _chosen(listing: Listing, options: RowOptions) -> list[Column]:
         else:
             names = list(dict.fromkeys([*known, *listing.members]))
             raise click.UsageError(
-                f"--fields names {name!r}, which is no field here."
-                f"{did_you_mean(name, names)} Fields: {', '.join(names)}."
+                sentences(
+                    f"--fields names {name!r}, which is no field here.",
+                    did_you_mean(name, names),
+                    f"Fields: {', '.join(names)}.",
+                )
             )
     return chosen
 

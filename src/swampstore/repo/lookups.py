@@ -20,7 +20,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import EVERYWHERE, DataRef, ModelRef, check_segment, split_namespace
-from swampstore.notices import did_you_mean
+from swampstore.notices import did_you_mean, sentences
 from swampstore.repo.open import OpenDatastore
 
 if TYPE_CHECKING:
@@ -177,15 +177,12 @@ class Repo(OpenDatastore):
                 hint="Give the address, TYPE/ID, of the one you mean.",
             )
         known = self.catalog.known_model_names(_LISTED + 1)
-        meant = _meant(name, self.catalog.known_model_names(_ALIKE))
-        hint = (
-            f"{meant}Known names: {_listing(known)}."
-            if known
-            else "No model has data with a name yet."
+        hint = sentences(
+            did_you_mean(name, self.catalog.known_model_names(_ALIKE)),
+            f"Known names: {_listing(known)}." if known else "No model has data with a name yet.",
+            "Or give the address as TYPE/ID.",
         )
-        raise ModelNotFoundError(
-            f"no model is named {name!r}", hint=f"{hint} Or give the address as TYPE/ID."
-        )
+        raise ModelNotFoundError(f"no model is named {name!r}", hint=hint)
 
     # Other namespaces ------------------------------------------------------------------------
 
@@ -479,19 +476,14 @@ class Repo(OpenDatastore):
         names = self.catalog.names(ref.model)
         return NotFoundError(
             f"{ref.model} has no data named {ref.name!r}",
-            hint=f"{_meant(ref.name, names)}Names: {_listing(names)}.",
+            hint=sentences(did_you_mean(ref.name, names), f"Names: {_listing(names)}."),
         )
 
     def _no_model(self, model: ModelRef) -> ModelNotFoundError:
         known = [str(found) for found in self.catalog.models(_LISTED + 1, like=model.type)]
-        meant = _meant(str(model), known)
-        hint = f"{meant}Models with data: {_listing(known)}." if known else "No model has data yet."
+        listed = f"Models with data: {_listing(known)}." if known else "No model has data yet."
+        hint = sentences(did_you_mean(str(model), known), listed)
         return ModelNotFoundError(f"the model {model} has no data", hint=hint)
-
-
-def _meant(word: str, known: list[str]) -> str:
-    question = did_you_mean(word, known).strip()
-    return f"{question} " if question else ""
 
 
 def _listing(names: list[str]) -> str:

@@ -23,6 +23,7 @@ from swampstore.errors import (
 )
 from swampstore.files import read_file
 from swampstore.layout import ModelRef, normalise_type
+from swampstore.notices import did_you_mean
 from swampstore.repo.definition_files import (
     AUTO_DEFINITIONS,
     EVALUATED_DEFINITIONS,
@@ -318,10 +319,8 @@ def _answers_to(definition: Definition, model: str) -> bool:
 
 
 def _what_there_is(model: str, names: list[str], broken: int) -> str:
-    from difflib import get_close_matches
-
-    if close := get_close_matches(model, names, n=3):
-        hint = f"Did you mean {' or '.join(close)}?"
+    if question := did_you_mean(model, names):
+        hint = question
     elif names:
         more = ", ..." if len(names) > _LISTED else ""
         hint = f"Defined are: {', '.join(names[:_LISTED])}{more}."

@@ -17,7 +17,7 @@ from swampstore.catalog.query.evaluate import (
     LibraryRenderer,
     library,
 )
-from swampstore.catalog.query.fields import TYPE_NAMES, free_names, suggestion
+from swampstore.catalog.query.fields import TYPE_NAMES, free_names
 from swampstore.catalog.query.syntax import OPTIONAL
 from swampstore.catalog.query.tree import (
     Call,
@@ -41,6 +41,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.layout import ModelRef, check_segment
+from swampstore.notices import did_you_mean, sentences
 from swampstore.runs.definitions import Definitions
 from swampstore.runs.writing import vary_value
 from swampstore.vaults.references import escape_saved
@@ -78,7 +79,9 @@ class Evaluation:
                     f"There is nothing called {ident.name} (there is: {', '.join(sorted(known))})",
                     source,
                     ident.at,
-                    hint=suggestion(ident.name, known) + "Text is written in quotes.",
+                    hint=sentences(
+                        did_you_mean(ident.name, known, 1), "Text is written in quotes."
+                    ),
                 )
 
     def value(self, expr: Expr, source: str) -> Any:
@@ -273,7 +276,7 @@ def _member(value: Any, key: Any, source: str, at: int) -> Any:
     if isinstance(value, Mapping):
         if key in value:
             return value[key]
-        near = suggestion(str(key), [str(one) for one in value])
+        near = did_you_mean(str(key), map(str, value), 1)
         raise complaint(
             f"There is no member {key!r}",
             source,

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from swampstore.errors import QueryError, SwampstoreError, ValidationError
-from swampstore.notices import notice
+from swampstore.notices import did_you_mean, notice
 from swampstore.redaction import Redactor, is_secret
 from swampstore.runs.errors import ExpressionError
 from swampstore.vaults.references import EXPRESSION, Reference, is_literal, parse_reference
@@ -302,10 +302,8 @@ def _follow(scope: Scope, root: str, names: list[str]) -> Any:
 
 
 def _near(root: str, name: str, known: Mapping[str, Any]) -> str:
-    from difflib import get_close_matches
-
-    if close := get_close_matches(name, [*known], n=1):
-        return f"Did you mean {close[0]}?"
+    if question := did_you_mean(name, known, 1):
+        return question
     if root == "env":
         return f"Set the variable {name}."
     return f"There is: {', '.join(known)}." if known else "There is nothing in it."

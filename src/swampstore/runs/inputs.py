@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from swampstore.notices import did_you_mean
 from swampstore.runs.errors import InputError, InputSchemaError
 
 _Schema = Mapping[str, Any]
@@ -208,10 +209,8 @@ def _refuse_unknown(schema: _Schema, values: Mapping[str, Any], what: str) -> No
 
 
 def _near(name: str, declared: list[str]) -> str:
-    from difflib import get_close_matches
-
-    if close := get_close_matches(name, declared, n=1):
-        return f"Did you mean {close[0]}?"
+    if question := did_you_mean(name, declared, 1):
+        return question
     return f"Its inputs are: {', '.join(declared[:_LISTED])}." if declared else "It takes none."
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swampstore.errors import ConfigError, ValidationError
-from swampstore.notices import did_you_mean, shell_word
+from swampstore.notices import did_you_mean, sentences, shell_word
 from swampstore.redaction import is_secret, without_credentials
 from swampstore.stores.protocol import Store, trim_prefix
 from swampstore.stores.retry import RetryingStore
@@ -277,6 +277,8 @@ def _store_type(name: str) -> type[StoreConfig]:
             " sync with a directory that is mounted there.",
         )
     raise ConfigError(
-        f"there is no kind of store called {name!r}.{did_you_mean(name, known.split(', '))}",
+        sentences(
+            f"there is no kind of store called {name!r}.", did_you_mean(name, known.split(", "))
+        ),
         hint=f"Installed are: {known or 'none'}. Install the package that brings {name!r}.",
     )

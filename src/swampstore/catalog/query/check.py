@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from swampstore.catalog.query.fields import ensure_known, known_fields, suggestion
+from swampstore.catalog.query.fields import ensure_known, known_fields
 from swampstore.catalog.query.tree import (
     Binary,
     Call,
@@ -29,6 +29,7 @@ from swampstore.catalog.query.tree import (
     render,
 )
 from swampstore.errors import QueryError
+from swampstore.notices import did_you_mean, sentences
 
 FUNCTIONS: dict[str, Kind | None] = {
     "bool": "bool",
@@ -153,7 +154,9 @@ class _Checker:
             raise self._complaint(
                 f"Unknown function {expr.function}",
                 expr,
-                f"{suggestion(expr.function, known)}Functions: {', '.join(sorted(known))}.",
+                sentences(
+                    did_you_mean(expr.function, known, 1), f"Functions: {', '.join(sorted(known))}."
+                ),
             )
         if len(expr.arguments) != 1:
             raise self._complaint(
@@ -194,7 +197,7 @@ class _Checker:
         raise self._complaint(
             f"Unknown method {expr.method} with {len(kinds) - 1} arguments",
             expr,
-            f"{suggestion(expr.method, known)}Methods: {', '.join(sorted(known))}.",
+            sentences(did_you_mean(expr.method, known, 1), f"Methods: {', '.join(sorted(known))}."),
         )
 
     def _comprehension(self, expr: Comprehension, bound: _Names) -> Kind:

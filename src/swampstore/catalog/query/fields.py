@@ -20,6 +20,7 @@ from swampstore.catalog.query.tree import (
     children,
     complaint,
 )
+from swampstore.notices import did_you_mean, sentences
 
 
 class Field(NamedTuple):
@@ -109,15 +110,6 @@ def ensure_known(expr: Expr, source: str) -> None:
             raise _unknown(ident, source, is_key=_is_key(ident, expr))
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return a question that offers the most similar known word, or nothing."""
-    from difflib import get_close_matches
-
-    by_lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"Did you mean {by_lower[close[0]]}? " if close else ""
-
-
 def free_names(expr: Expr) -> list[Ident]:
     """Return the names `expr` mentions, variables of comprehensions left out."""
     return _free(expr, _NO_NAMES)
@@ -145,6 +137,8 @@ def _unknown(ident: Ident, source: str, *, is_key: bool) -> Exception:
     elif source[: ident.at].rstrip().endswith("-"):
         advice = 'A name with a dash is written in brackets: tags["a-b"].'
     else:
-        advice = suggestion(ident.name, known_fields()) + "Text is written in quotes."
+        advice = sentences(
+            did_you_mean(ident.name, known_fields(), 1), "Text is written in quotes."
+        )
     problem = f"Unknown field {ident.name} (available: {field_list()})"
     return complaint(problem, source, ident.at, hint=advice)

@@ -8,10 +8,11 @@ from typing import Any
 
 from swampstore.catalog.query.check import check_expression
 from swampstore.catalog.query.evaluate import EVALUATION_ERRORS, Record, evaluator
-from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, field_list, roots, suggestion
+from swampstore.catalog.query.fields import CONTENT_FIELDS, FIELDS, field_list, roots
 from swampstore.catalog.query.syntax import parse
 from swampstore.catalog.query.tree import Expr, Ident, Index, ListOf, Literal, MapOf, Member
 from swampstore.errors import QueryError
+from swampstore.notices import did_you_mean, sentences
 
 _SORTABLE = {
     name: field.column
@@ -40,7 +41,9 @@ def _order_key(part: str, order: str) -> str:
         problem = f"cannot sort by {field}" if field else "a field is missing"
         raise QueryError(
             f"In the order {order!r} {problem}",
-            hint=f"{suggestion(field, _SORTABLE)}Sortable fields: {field_list(_SORTABLE)}.",
+            hint=sentences(
+                did_you_mean(field, _SORTABLE, 1), f"Sortable fields: {field_list(_SORTABLE)}."
+            ),
         )
     if direction not in _DIRECTIONS:
         raise QueryError(

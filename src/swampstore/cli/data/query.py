@@ -20,7 +20,7 @@ from swampstore.cli.session import Found, Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import split_namespace
-from swampstore.notices import did_you_mean
+from swampstore.notices import did_you_mean, sentences
 from swampstore.repo.querying import fetch_content, read_ahead, run_query, stream_query
 
 if TYPE_CHECKING:
@@ -186,8 +186,11 @@ def note_unknown_attributes(session: Session, predicate: str, known: set[str]) -
     asked = {one[1] or one[2] for one in _ATTRIBUTE.finditer(predicate)}
     for name in sorted(asked - known) if known else ():
         session.note(
-            f"No artifact that was looked into has an attribute {name!r}."
-            f"{did_you_mean(name, known)} Attributes: {', '.join(sorted(known)[:12])}."
+            sentences(
+                f"No artifact that was looked into has an attribute {name!r}.",
+                did_you_mean(name, known),
+                f"Attributes: {', '.join(sorted(known)[:12])}.",
+            )
         )
 
 

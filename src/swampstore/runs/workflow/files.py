@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from swampstore import yaml_dialect
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors, read_file
+from swampstore.notices import did_you_mean
 from swampstore.repo.definition_files import DefinitionFile, definition_paths, workflow_directory
 from swampstore.runs.errors import WorkflowNotFoundError
 from swampstore.runs.workflow.definition import Workflow, read_workflow
 from swampstore.runs.workflow.plan import check_plan
-from swampstore.runs.workflow.reading import listed, near
+from swampstore.runs.workflow.reading import listed
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
@@ -91,7 +92,7 @@ class Workflows:
             if wanted in (stem, stem.removeprefix("workflow-")):
                 raise one.error
         names = [one.name for one in found]
-        hint = near(wanted, names) or (
+        hint = did_you_mean(wanted, names, 1) or (
             f"There are: {listed(names)}." if names else "There is none in `workflows/` yet."
         )
         raise WorkflowNotFoundError(f"there is no workflow {wanted!r}", hint=hint)

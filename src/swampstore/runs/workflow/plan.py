@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from swampstore.notices import did_you_mean
 from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import Condition
 from swampstore.runs.workflow.definition import Job, Step, Workflow, has_expression
-from swampstore.runs.workflow.reading import near
 
 # How many steps run at once where nobody says it.
 DEFAULT_CONCURRENCY = 10
@@ -32,7 +32,7 @@ def levels(members: Sequence[Member], what: str) -> list[list[Member]]:
             if name not in by_name:
                 raise WorkflowError(
                     f"the {what} {member.name!r} depends on {name!r}, which does not exist",
-                    hint=near(name, by_name) or f"Give the name of another {what}.",
+                    hint=did_you_mean(name, by_name, 1) or f"Give the name of another {what}.",
                 )
     waiting = {member.name: set(member.depends_on) for member in members}
     found: list[list[Member]] = []

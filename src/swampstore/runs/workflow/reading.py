@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from swampstore.errors import SwampstoreError
+from swampstore.notices import did_you_mean, nearest
 from swampstore.runs.errors import WorkflowError
 
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.ASCII)
@@ -43,7 +43,7 @@ class Members:
         """Take a member that must be there."""
         value = self.get(key)
         if value is None:
-            near = difflib.get_close_matches(key, self._rest, n=1)
+            near = nearest(key, self._rest, 1)
             hint = f"It has {near[0]!r}; is {key!r} meant?" if near else f"Add {key!r}."
             raise self.wrong(f"has no {key!r}", hint)
         return value
@@ -101,7 +101,8 @@ class Members:
         if value in words:
             return str(value)
         raise self.wrong(
-            f"has {_shown(value)} as {key!r}", _meant(str(value), words) or f"Use {listed(words)}."
+            f"has {_shown(value)} as {key!r}",
+            did_you_mean(str(value), words, 1) or f"Use {listed(words)}.",
         )
 
     def items(self, key: str) -> list[Any]:
@@ -140,19 +141,8 @@ class Members:
         for key in self._rest:
             raise self.wrong(
                 f"has {key!r}, which means nothing here",
-                _meant(key, self._asked) or f"Known here: {listed(sorted(self._asked))}.",
+                did_you_mean(key, self._asked, 1) or f"Known here: {listed(sorted(self._asked))}.",
             )
-
-
-def _meant(word: str, known: Iterable[str]) -> str | None:
-    by_lower = {one.lower(): one for one in known}
-    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return f"Did you mean {by_lower[close[0]]!r}?" if close else None
-
-
-def near(word: str, known: Iterable[str]) -> str | None:
-    """Return a hint at what is spelled alike, None if nothing is."""
-    return _meant(word, known)
 
 
 def listed(words: Iterable[str], most: int = 12) -> str:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from swampstore.clock import to_iso
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files.hold import Hold, taking_over
+from swampstore.notices import did_you_mean
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
 from swampstore.runs.workflow.definition import Workflow
 from swampstore.runs.workflow.plan import dependent_jobs, dependents
-from swampstore.runs.workflow.reading import listed, near
+from swampstore.runs.workflow.reading import listed
 from swampstore.runs.workflow.record import (
     CANCEL_REASON,
     CANCELLED,
@@ -173,7 +174,7 @@ def _reset_from(record: RunRecord, workflow: Workflow, wanted: str) -> None:
         names = [f"{job.name}/{step.name}" for job, step in record.steps()]
         raise NotResumableError(
             f"{wanted!r} is a step of several jobs" if found else f"there is no step {wanted!r}",
-            hint=near(wanted, names) or f"Give it as JOB/STEP: {listed(names)}.",
+            hint=did_you_mean(wanted, names, 1) or f"Give it as JOB/STEP: {listed(names)}.",
         )
     (job_name,) = jobs
     job = record.job(job_name)
