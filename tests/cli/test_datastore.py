@@ -224,7 +224,7 @@ def test_a_store_that_cannot_be_trusted_is_refused(
 
 def test_a_store_that_does_not_answer_is_refused(ana: Machine, bucket: Path) -> None:
     error = ana("datastore", "setup", f"file://{bucket}/missing", "--json").error
-    assert error["code"] == "store_missing"
+    assert error["code"] == "store_not_mounted"
     assert settings(ana) is None
 
 

@@ -249,7 +249,7 @@ def test_a_bucket_that_is_not_there_is_an_ordinary_error(ana: Machine, bucket: P
     ana.put(MODEL, "state", "one")
     bucket.rename(bucket.with_name("unmounted"))
     outcome = ana("sync", "--json")
-    assert (outcome.status, outcome.error["code"]) == (1, "store_missing")
+    assert (outcome.status, outcome.error["code"]) == (1, "store_not_mounted")
     assert ana.get(MODEL, "state") == "one"
 
 

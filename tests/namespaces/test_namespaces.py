@@ -23,7 +23,7 @@ from swampstore.namespaces import list_namespaces
 from swampstore.namespaces.manifests import Manifest, Registry, check_new_namespace
 from swampstore.relocate.namespace import set_namespace, unset_namespace
 from swampstore.relocate.setup import set_up_datastore
-from swampstore.stores.errors import PreconditionFailedError, StoreMissingError
+from swampstore.stores.errors import PreconditionFailedError, StoreNotMountedError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import ObjectInfo, Written, folders
 from swampstore.stores.wrapper import CountingStore
@@ -323,7 +323,7 @@ def test_a_directory_that_is_not_mounted_has_no_list(tmp_path: Path) -> None:
     place = shared_directory(tmp_path)
     ana = place.member("ana")
     (tmp_path / "share").rmdir()
-    with ana.open() as repo, pytest.raises(StoreMissingError):
+    with ana.open() as repo, pytest.raises(StoreNotMountedError):
         list_namespaces(repo)
     assert not (tmp_path / "share").exists()
 

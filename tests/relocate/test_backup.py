@@ -15,7 +15,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.relocate.backup import create_backup, open_place, verify_backups
 from swampstore.relocate.backup.place import BackupPlace
-from swampstore.stores.errors import StoreError, StoreMissingError
+from swampstore.stores.errors import StoreError, StoreNotMountedError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from tests.support.backing_up import MODEL, OTHER, backed_up, fill, held, put, restored
 from tests.support.command_line import CommandLine, run_process
@@ -136,7 +136,7 @@ def test_two_repositories_can_share_a_place(repo: Repo, place: Path, tmp_path: P
 def test_a_place_that_is_not_there_or_is_the_datastore_is_refused(
     repo: Repo, tmp_path: Path
 ) -> None:
-    with pytest.raises(StoreMissingError):
+    with pytest.raises(StoreNotMountedError):
         open_place(str(tmp_path / "not-mounted"))
     inside = Path(repo.config.base, "data/backups")
     inside.mkdir(parents=True)

@@ -34,7 +34,7 @@ from swampstore.relocate import setup as setting_up
 from swampstore.relocate.setup import SetupReport, set_up_datastore
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
-from swampstore.stores.errors import CorruptObjectError, StoreMissingError
+from swampstore.stores.errors import CorruptObjectError, StoreNotMountedError
 from swampstore.stores.probe import ProbeReport
 from swampstore.sync import staged_cache
 from swampstore.sync.staged_cache import StagedCache
@@ -445,7 +445,7 @@ def test_a_remote_that_is_out_of_reach_can_only_be_left_without_its_data(
     bucket = Path(old.target.removeprefix("file://"))
     bucket.rename(bucket.with_name("unmounted"))
     settings = ana.settings
-    with pytest.raises(StoreMissingError) as told:
+    with pytest.raises(StoreNotMountedError) as told:
         ana.move(new)
     assert "--skip-migration" in (told.value.hint or "")
     assert ana.settings == settings

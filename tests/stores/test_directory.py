@@ -18,7 +18,7 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
-    StoreMissingError,
+    StoreNotMountedError,
     StorePermissionError,
 )
 from swampstore.stores.protocol import ObjectInfo, contents
@@ -325,7 +325,7 @@ def test_a_listing_is_ordered_by_key(store: DirectoryStore) -> None:
 
 
 def test_a_directory_that_is_missing_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(StoreMissingError, match="not a directory") as told:
+    with pytest.raises(StoreNotMountedError, match="not a directory") as told:
         open_store(f"file://{tmp_path}/nowhere")
     assert "Mount" in (told.value.hint or "")
     assert not (tmp_path / "nowhere").exists()

@@ -199,7 +199,7 @@ class Registry:
 def open_registry(repo: OpenRepo) -> Iterator[Registry]:
     """Give access to the manifests of a repository's datastore.
 
-    Raises StoreMissingError for a directory that is not there.
+    Raises StoreNotMountedError for a directory that is not there.
     """
     if repo.config.remote is not None:
         yield Registry(repo.connection.store, repo.config.base)

@@ -22,9 +22,10 @@ from swampstore.index.path_map import Names
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
 from swampstore.namespaces.manifests import Registry
 from swampstore.stores.config import StoreConfig, store_config
-from swampstore.stores.directory import DirectoryConfig
+from swampstore.stores.directory import DirectoryConfig, DirectoryStore
 from swampstore.stores.protocol import Store, level
 from swampstore.stores.retry import RetryingStore
+from swampstore.sync.opening import open_remote
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
@@ -105,6 +106,10 @@ def _target(
 def _repository_place(config: Config, environ: Mapping[str, str]) -> Place:
     if config.remote is not None:
         settings = store_config(config.remote.target, config.remote.config, environ=environ)
+        store, _ = open_remote(config, settings)
+        with store:
+            if isinstance(store, DirectoryStore):
+                store.reach()  # what is not mounted must not be taken for an empty remote
         return _store_place(settings, config.repo_dir)
     return _directory_place(config.base, config.repo_dir)
 

@@ -107,10 +107,12 @@ class ControlArea:
 def open_control_area(config: Config) -> ControlArea:
     """Open the control area of a remote, with connections of its own: any thread may use it."""
     from swampstore.stores.config import store_config
+    from swampstore.sync.opening import open_remote
 
     remote = config.remote
     assert remote is not None
-    return ControlArea(store_config(remote.target, remote.config).open(), config.namespace)
+    store, _ = open_remote(config, store_config(remote.target, remote.config))
+    return ControlArea(store, config.namespace)
 
 
 def _decode(data: bytes, now: datetime) -> Run:

@@ -17,6 +17,9 @@ same directory, because the lock files are there.
 
 A writer that is killed leaves its temporary file beside the object. Whoever lists that part of
 the store later removes it, once nothing was written to it for an hour by the file system's clock.
+
+A share that is not mounted is a directory that is missing, or one that holds nothing. Both count
+as out of reach, the second one for whoever knows that there was something.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import errno
 import fcntl
 import os
 import secrets
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,12 +40,13 @@ from urllib.parse import unquote
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors, write_all
 from swampstore.layout import is_temp
+from swampstore.notices import shell_word
 from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
 from swampstore.stores.config import Fields, Limits, split_url
 from swampstore.stores.errors import (
     StoreError,
-    StoreMissingError,
+    StoreNotMountedError,
     StorePermissionError,
     StoreUnreachableError,
     UnsupportedOperationError,
@@ -66,7 +71,12 @@ from swampstore.stores.protocol import (
 
 LOCKS = ".swampstore-locks"
 _STRIPES = 64
-_TRANSIENT = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN})
+_TRANSIENT = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENOTCONN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ENODEV),
+    }
+)
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # File systems keep times to a nanosecond, to 10 ms or (FAT) to two seconds.
@@ -74,6 +84,7 @@ _TICKS_NS = (0, 10_000_000, 2_000_000_000)
 _BELOW_A_MILLISECOND = 1_000_000
 # No writer pauses that long between two pieces of an object.
 _ABANDONED_AFTER = timedelta(hours=1)
+_HINT = "Mount it, or create it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +123,72 @@ class DirectoryConfig:
         )
 
     def open(self) -> Store:
-        """Return the store; raise StoreMissingError if the directory is not there."""
-        return DirectoryStore(self.path)
+        """Return the store; raise StoreNotMountedError if the directory is not there."""
+        store = DirectoryStore(self.path)
+        store.reach()
+        return store
+
+    def open_later(self, is_known: Callable[[], bool]) -> Store:
+        """Return the store; each request raises StoreNotMountedError if it is not mounted.
+
+        `is_known` says whether there has been something in it.
+        """
+        return DirectoryStore(self.path, is_known=is_known)
 
 
 class DirectoryStore:
-    """A directory as a store. It is never created: a mount that is missing must not go unseen."""
+    """A directory as a store. It is never created: a mount that is missing must not go unseen.
+
+    It is opened by the first request, or by `reach`.
+    """
 
     capabilities = Capabilities(conditional_delete=True, own_conditions=True)
 
-    def __init__(self, path: str, *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        durable: bool = True,
+        is_known: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.identity = f"file://{os.path.realpath(path)}"
+        self._path = path
         self._durable = durable
+        self._is_known = is_known
+        self._fd: int | None = None
+        self._opening = threading.Lock()
+
+    def reach(self) -> None:
+        """Raise StoreNotMountedError if there is no directory, or not the one that was known."""
+        self._root  # noqa: B018 - opening it is what is asked for
+
+    @property
+    def _root(self) -> int:
+        """A descriptor of the directory."""
+        with self._opening:
+            if self._fd is None:
+                self._fd = self._opened()
+            elif self._fd >= 0 and os.fstat(self._fd).st_nlink == 0:
+                raise StoreNotMountedError(f"{self._path} was removed", hint=_HINT)
+            return self._fd
+
+    def _opened(self) -> int:
         try:
-            self._root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):
-            raise StoreMissingError(
-                f"{path} is not a directory", hint="Mount it, or create it."
-            ) from None
+            raise StoreNotMountedError(f"{self._path} is not a directory", hint=_HINT) from None
+        except OSError as error:
+            if error.errno not in _TRANSIENT:
+                raise
+            raise StoreNotMountedError(f"{self._path}: {error.strerror}", hint=_HINT) from error
+        if _is_bare(fd) and self._is_known():
+            os.close(fd)
+            raise StoreNotMountedError(
+                f"{self._path} holds nothing any more, so nothing seems to be mounted there",
+                hint="Mount it. If it was emptied on purpose:"
+                f" mkdir {shell_word(f'{self._path}/{LOCKS}')}",
+            )
+        return fd
 
     def get(self, key: str) -> Fetched:
         """See Store.get."""
@@ -291,9 +350,10 @@ class DirectoryStore:
 
     def close(self) -> None:
         """See Store.close."""
-        if self._root >= 0:
-            os.close(self._root)
-            self._root = -1
+        with self._opening:
+            if self._fd is not None and self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Self:
         return self
@@ -364,6 +424,16 @@ class DirectoryStore:
                         hint="Check the mount, then try again; nothing was lost.",
                     ) from error
                 raise
+
+
+def _is_bare(fd: int) -> bool:
+    """Whether a directory holds nothing of a store: at most files, and what `mkfs` leaves there."""
+    try:
+        os.stat(LOCKS, dir_fd=fd)
+    except FileNotFoundError:
+        inner, _ = tree.children(fd, "")
+        return not set(inner) - {"lost+found"}
+    return False
 
 
 def _writable(key: str) -> str:

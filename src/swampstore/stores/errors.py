@@ -36,9 +36,15 @@ class StorePermissionError(StoreError, PermissionError):
 
 
 class StoreMissingError(StoreError, NotFoundError):
-    """The bucket, container or directory itself does not exist."""
+    """The bucket or container itself does not exist."""
 
     code = "store_missing"
+
+
+class StoreNotMountedError(StoreUnreachableError):
+    """The directory is not there, or empty: a share that is not mounted just now."""
+
+    code = "store_not_mounted"
 
 
 class ObjectNotFoundError(StoreError, NotFoundError):

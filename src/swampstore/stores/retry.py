@@ -27,6 +27,7 @@ from swampstore.stores.errors import (
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
+    StoreNotMountedError,
     StoreUnreachableError,
 )
 from swampstore.stores.protocol import ObjectInfo, Store, Written, sha256_of, size_of
@@ -159,6 +160,8 @@ class RetryingStore(StoreWrapper):
         for _ in self._attempts():
             try:
                 return self._answered(send, is_harmless=is_harmless)
+            except StoreNotMountedError:
+                raise  # nobody mounts it within a second
             except StoreUnreachableError as error:
                 failure = error
         assert failure is not None
@@ -199,6 +202,8 @@ class RetryingStore(StoreWrapper):
         for _ in self._attempts():
             try:
                 return self._answered(write, is_harmless=is_harmless)
+            except StoreNotMountedError:
+                raise
             except (StoreUnreachableError, PreconditionFailedError) as error:
                 failure = error
             found, is_ours = self._read_back(key, body, failure)

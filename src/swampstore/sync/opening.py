@@ -23,12 +23,13 @@ from swampstore.files import Tree, disk_errors, open_shared
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
+from swampstore.index.state import ORIGIN
 from swampstore.index.workers import AttentiveStore
 from swampstore.layout import DataRef
 from swampstore.locks.inspection import Deletions, ProvenStore
 from swampstore.locks.manager import LockManager
 from swampstore.stores import Store
-from swampstore.stores.config import store_config
+from swampstore.stores.config import StoreConfig, open_later, store_config
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.access_times import Uses
@@ -179,15 +180,14 @@ class Connection:
 def connect(repo: OpenRepo) -> Connection:
     """Open the remote of a repository; nothing is sent yet.
 
-    Raises ConfigError for settings that the store cannot use, StoreMissingError for a directory
-    that is not there.
+    Raises ConfigError for settings that the store cannot use.
     """
     config, remote = repo.config, repo.config.remote
     assert remote is not None
     settings = store_config(remote.target, remote.config)
-    counting = CountingStore(settings.open())
+    opened, base = open_remote(config, settings)
+    counting = CountingStore(opened)
     store = RetryingStore(counting)
-    base = Base(config.base, f"{store.identity}#{config.namespace}")
     names = Names(config.base, config.namespace, config.routing)
     deletions = Deletions(store, base.fact, lambda facts: base.apply(facts=facts))
     locks = LockManager(
@@ -213,6 +213,13 @@ def connect(repo: OpenRepo) -> Connection:
     locks.on_steal = service.fence
     locks.before_global = service.holding_cache
     return Connection(service, locks, store, counting, base, names)
+
+
+def open_remote(config: Config, settings: StoreConfig) -> tuple[Store, Base]:
+    """Return the store of a repository's remote, and what its cache knows of it."""
+    store = open_later(settings, lambda: not base.is_empty() or base.fact(ORIGIN) is not None)
+    base = Base(config.base, f"{store.identity}#{config.namespace}")
+    return store, base
 
 
 @contextlib.contextmanager

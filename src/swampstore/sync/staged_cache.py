@@ -21,7 +21,7 @@ from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, open_shared, read_file
 from swampstore.index.base_view import owner_of
 from swampstore.layout import EXCHANGE, SIDECAR, is_internal
-from swampstore.stores.config import store_config
+from swampstore.stores.config import open_later, store_config
 from swampstore.sync.sidecar import decode
 
 _LOCK = "swampstore.setup-lock"
@@ -184,7 +184,8 @@ def _exchange(staged: str, cache: str) -> str | None:
 def _owner_of_remote(config: Config) -> str:
     """Return what the base of a cache calls its remote and namespace."""
     assert config.remote is not None
-    with store_config(config.remote.target, config.remote.config).open() as store:
+    settings = store_config(config.remote.target, config.remote.config)
+    with open_later(settings, lambda: False) as store:
         return f"{store.identity}#{config.namespace}"
 
 

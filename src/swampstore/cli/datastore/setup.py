@@ -156,12 +156,16 @@ def _settings(config: Config) -> dict[str, Any]:
 
 
 def _remote_state(repo: Repo, *, check: bool) -> dict[str, Any]:
-    from swampstore.stores.errors import StoreError
+    from swampstore.stores.directory import DirectoryStore
+    from swampstore.stores.errors import StoreNotMountedError
 
+    state = _sync_state(repo.sync.status())
+    store = repo.connection.counting.inner
     try:
-        state = _sync_state(repo.sync.status())
-    except StoreError as error:  # a directory that is not mounted is no reason to say nothing
-        return {"check": {"healthy": False, "message": error.message, "proofs": []}}
+        if isinstance(store, DirectoryStore):
+            store.reach()
+    except StoreNotMountedError as error:
+        return state | {"check": {"healthy": False, "message": error.message, "proofs": []}}
     if check:
         from swampstore.stores.probe import examine, probe
 

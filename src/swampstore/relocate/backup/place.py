@@ -222,7 +222,7 @@ class Uploads:
 def open_place(where: str, *, environ: Mapping[str, str] | None = None) -> BackupPlace:
     """Open the place that a directory, or the URL of a store, names.
 
-    Raises StoreMissingError if it is not there: a disk that is not mounted must not go unseen.
+    Raises StoreNotMountedError if it is not there: a disk that is not mounted must not go unseen.
     """
     url = where if is_url(where) else f"file://{_quoted(os.path.abspath(where))}"
     return BackupPlace(store_config(url, environ=environ).open())
