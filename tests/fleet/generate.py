@@ -158,6 +158,8 @@ class Theme(NamedTuple):
     seconds: tuple[float, ...] = (0.1, 1.0, 5.0, 20.0, 45.0)
     sizes: tuple[int, ...] = (10,)
     hydration: tuple[str, ...] = ("full", "lazy")
+    # What befalls which kind of requests, instead of anything that befalls any of them.
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 _SAVING = {"op": "save", "model": MODELS[0], "name": NAMES[0], "size": 10}
@@ -225,7 +227,7 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
                 one.pop(flag, None)
         if op == "session" and is_plain:
             step.args = {"work": [_SAVING], "all": False}
-        if theme.faults and chance.random() < roughness:
+        if (theme.faults or theme.pairs) and chance.random() < roughness:
             step.faults = _aimed(chance, op, theme)
         step.overlaps = chance.random() < overlap
         if steps and any(one.kind in _PAUSES for one in steps[-1].faults):
@@ -248,7 +250,10 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
 def _aimed(chance: random.Random, op: str, theme: Theme) -> list[Fault]:
     """Return what befalls one of the first requests of a kind, or a change of the disk."""
     _, requests, changes = OPS[op]
-    kind, aim = chance.choice(theme.faults), chance.choice(theme.aims)
+    if theme.pairs:
+        kind, aim = chance.choice(theme.pairs)
+    else:
+        kind, aim = chance.choice(theme.faults), chance.choice(theme.aims)
     if aim == DISK:
         return [Fault(DISK, chance.randrange(changes), kind, 1.0)] if changes else []
     if not requests:

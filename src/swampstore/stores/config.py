@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -242,19 +242,6 @@ def store_config(
     if url:
         return _store_type(url[1].lower()).from_url(target, environ)
     return _store_type(ALIASES.get(target, target)).from_mapping(config or {}, environ)
-
-
-def open_later(settings: StoreConfig, is_known: Callable[[], bool]) -> Store:
-    """Return the store of a repository that works on while nobody answers.
-
-    A share that is not mounted is found out by the first request. `is_known` says whether the
-    repository has seen data there.
-    """
-    from swampstore.stores.directory import DirectoryConfig
-
-    if isinstance(settings, DirectoryConfig):
-        return settings.open_later(is_known)
-    return settings.open()
 
 
 def open_store(

@@ -43,7 +43,7 @@ from swampstore.layout import is_temp
 from swampstore.notices import shell_word
 from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
-from swampstore.stores.config import Fields, Limits, split_url
+from swampstore.stores.config import Fields, Limits, StoreConfig, split_url
 from swampstore.stores.errors import (
     StoreError,
     StoreNotMountedError,
@@ -127,13 +127,6 @@ class DirectoryConfig:
         store = DirectoryStore(self.path)
         store.reach()
         return store
-
-    def open_later(self, is_known: Callable[[], bool]) -> Store:
-        """Return the store; each request raises StoreNotMountedError if it is not mounted.
-
-        `is_known` says whether there has been something in it.
-        """
-        return DirectoryStore(self.path, is_known=is_known)
 
 
 class DirectoryStore:
@@ -424,6 +417,17 @@ class DirectoryStore:
                         hint="Check the mount, then try again; nothing was lost.",
                     ) from error
                 raise
+
+
+def open_later(settings: StoreConfig, is_known: Callable[[], bool]) -> Store:
+    """Return the store of a repository, which works on while nobody answers.
+
+    That a share is not mounted is told by each request. `is_known` says whether the repository has
+    seen data there.
+    """
+    if isinstance(settings, DirectoryConfig):
+        return DirectoryStore(settings.path, is_known=is_known)
+    return settings.open()
 
 
 def _is_bare(fd: int) -> bool:

@@ -29,7 +29,8 @@ from swampstore.layout import DataRef
 from swampstore.locks.inspection import Deletions, ProvenStore
 from swampstore.locks.manager import LockManager
 from swampstore.stores import Store
-from swampstore.stores.config import StoreConfig, open_later, store_config
+from swampstore.stores.config import StoreConfig, store_config
+from swampstore.stores.directory import open_later
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore
 from swampstore.sync.access_times import Uses

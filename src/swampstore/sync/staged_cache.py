@@ -21,7 +21,8 @@ from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, open_shared, read_file
 from swampstore.index.base_view import owner_of
 from swampstore.layout import EXCHANGE, SIDECAR, is_internal
-from swampstore.stores.config import open_later, store_config
+from swampstore.stores.config import store_config
+from swampstore.stores.directory import open_later
 from swampstore.sync.sidecar import decode
 
 _LOCK = "swampstore.setup-lock"
