@@ -425,16 +425,40 @@ class HeldAnswer:
         return answer
 
 
-@pytest.mark.parametrize("key", [KEY, GLOBAL, MONOLITH_KEY])
+@dataclass(frozen=True)
+class HeldRequest:
+    """Let the store do what it was asked when told to, not before."""
+
+    is_done: threading.Event
+    may_go_on: threading.Event
+
+    def spoil(self, forward: Callable[[], Answer], over: threading.Event) -> Answer:
+        del over
+        self.is_done.set()
+        assert self.may_go_on.wait(30)
+        return forward()
+
+
+@pytest.mark.parametrize("held", [HeldAnswer, HeldRequest])
+@pytest.mark.parametrize(
+    ("key", "is_proven"), [(KEY, False), (KEY, True), (GLOBAL, False), (MONOLITH_KEY, False)]
+)
 def test_a_signal_before_the_answer_to_the_write_of_a_lock_or_of_the_index_leaves_no_lock(
-    key: str, ana: Machine, s3_remote: ProxiedRemote, tmp_path: Path
+    key: str,
+    is_proven: bool,
+    held: type[HeldAnswer | HeldRequest],
+    ana: Machine,
+    s3_remote: ProxiedRemote,
+    tmp_path: Path,
 ) -> None:
     ana.use_remote("s3", s3_remote.config)
+    if is_proven:  # then the lock is the first thing that the store is asked for
+        assert ana("datastore", "status", "--check").status == 0
 
     def is_acquisition(request: Request) -> bool:
         return request.kind == "PUT" and request.key == key
 
-    answer = HeldAnswer(threading.Event(), threading.Event())
+    answer = held(threading.Event(), threading.Event())
     s3_remote.proxy.fail(is_acquisition, answer, times=1)
     source = tmp_path / "content"
     source.write_bytes(b"one")
@@ -443,6 +467,8 @@ def test_a_signal_before_the_answer_to_the_write_of_a_lock_or_of_the_index_leave
         assert answer.is_done.wait(30)
         process.send_signal(signal.SIGTERM)
         eventually(lambda: not _is_pending(process.pid, signal.SIGTERM))
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(1)  # whoever does not wait for the answer would be gone
         answer.may_go_on.set()
         process.communicate(timeout=30)
     assert process.returncode == 143

@@ -300,6 +300,8 @@ class StoreLock:
             except SwampstoreError as error:
                 if self.is_held:
                     notice("the lock %s stays until it is stale: %s", self.key, error.message)
+                elif self._record is not None:
+                    _ABANDONED.add(self._record.nonce)
             self._record = self._token = None
 
     def _remove(self) -> None:

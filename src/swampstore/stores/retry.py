@@ -99,13 +99,16 @@ class RetryingStore(StoreWrapper):
     def _is_silent(self) -> bool:
         return not self._is_reached and time.monotonic() < self._silent_until
 
-    def _answered(self, send: Callable[[], T], *, is_harmless: bool = False) -> T:
+    def _answered(
+        self, send: Callable[[], T], *, is_harmless: bool = False, writes: bool = False
+    ) -> T:
         """Make a request, and note whether somebody answered."""
         endpoint = "" if self._is_reached else self.capabilities.endpoint
         try:
             if self._is_silent():
                 raise self._unreachable(endpoint)
-            answer = self._heard(send, endpoint) if endpoint and is_harmless else send()
+            is_doubted = endpoint and is_harmless
+            answer = self._heard(send, endpoint, writes=writes) if is_doubted else send()
         except StoreUnreachableError:
             raise
         except StoreError:
@@ -114,8 +117,12 @@ class RetryingStore(StoreWrapper):
         self._is_reached = True
         return answer
 
-    def _heard(self, send: Callable[[], T], endpoint: str) -> T:
-        """Make a request of somebody who never answered yet; wait for no one who is not there."""
+    def _heard(self, send: Callable[[], T], endpoint: str, *, writes: bool) -> T:
+        """Make a request of somebody who never answered yet; wait for no one who is not there.
+
+        Whoever is interrupted waits for the end of one that writes all the same: what it has
+        written must be there for those who then tidy up.
+        """
         done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
         def ask() -> None:
@@ -124,19 +131,31 @@ class RetryingStore(StoreWrapper):
             except BaseException as error:  # noqa: BLE001 - raised where the answer is waited for
                 done.put((None, error))
 
-        threading.Thread(target=ask, name="first request", daemon=True).start()
+        asking = threading.Thread(target=ask, name="first request", daemon=True)
+        asking.start()
         try:
-            answer, error = done.get(timeout=_DOUBT)
+            answer, error = self._awaited(done, endpoint)
+        except StoreUnreachableError:
+            raise
+        except BaseException:
+            if writes:
+                asking.join()
+            raise
+        if error is not None:
+            raise error
+        return answer  # type: ignore[return-value]  # without an error there is an answer
+
+    def _awaited(self, done: queue.SimpleQueue[T], endpoint: str) -> T:
+        """Return what comes; raise StoreUnreachableError if nobody takes a connection either."""
+        try:
+            return done.get(timeout=_DOUBT)
         except queue.Empty:
             from swampstore.stores.signed_requests import is_silent
 
             if is_silent(endpoint, _CONNECT) and done.empty():
                 self._silent_until = time.monotonic() + _SILENT_FOR
                 raise self._unreachable(endpoint) from None
-            answer, error = done.get()
-        if error is not None:
-            raise error
-        return answer  # type: ignore[return-value]  # without an error there is an answer
+            return done.get()
 
     def _unreachable(self, endpoint: str) -> StoreUnreachableError:
         return StoreUnreachableError(
@@ -159,7 +178,7 @@ class RetryingStore(StoreWrapper):
         is_harmless = request.operation in _HARMLESS and request.sent <= _SMALL
         for _ in self._attempts():
             try:
-                return self._answered(send, is_harmless=is_harmless)
+                return self._answered(send, is_harmless=is_harmless, writes=request.writes)
             except StoreNotMountedError:
                 raise  # nobody mounts it within a second
             except StoreUnreachableError as error:
@@ -201,7 +220,7 @@ class RetryingStore(StoreWrapper):
         is_harmless = expected is None and isinstance(body, bytes)
         for _ in self._attempts():
             try:
-                return self._answered(write, is_harmless=is_harmless)
+                return self._answered(write, is_harmless=is_harmless, writes=True)
             except StoreNotMountedError:
                 raise
             except (StoreUnreachableError, PreconditionFailedError) as error:
