@@ -21,6 +21,7 @@ from swampstore.sync.journal import JOURNAL
 from tests.fleet.checks import named_in
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Oracle
+from tests.fleet.steps import picked
 from tests.fleet.world import REPO_ID, Violation
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
             found.append(path.parent)
     if not found:
         return False
-    chosen = found[int(args.get("pick", 0.0) * len(found))]
+    chosen = picked(found, args)
     fleet.world.tell(f"--- damage {machine.name}: {chosen} is removed")
     id_ = decode((chosen / METADATA).read_bytes(), str(chosen)).id
     if id_ in fleet.oracle.versions:  # else nobody was told that it is there
@@ -129,7 +130,7 @@ def _on_remote(
         found = keys(fleet)
         if not found:
             return False
-        chosen = found if everything else [found[int(args["pick"] * len(found))]]
+        chosen = found if everything else [picked(found, args)]
         fleet.world.tell(f"--- damage remote: {chosen}")
         if not chosen[0].startswith("data/"):
             _lose_index(fleet)

@@ -286,16 +286,22 @@ class Oracle:
     def without_ghosts(self, machine: int, found: list[Found]) -> list[Found]:
         """Leave out metadata whose content was deleted elsewhere while its machine knew nothing.
 
-        It stays there and is told of, but never shared again.
+        It stays there and is told of, but never shared again. Until somebody gives it up as that
+        says, it is the latest there if it is the highest; what is looked at is the rest.
         """
         for one in found:
             known = self.versions.get(one.id)
             is_unsure = known is not None and known.state is not State.THERE
             if one.content is None and is_unsure and (self.is_index_lost or machine in self.forgot):
                 self.ghosts.add((machine, one.id))
-        return [
-            one for one in found if one.content is not None or (machine, one.id) not in self.ghosts
-        ]
+        ghosts = [one for one in found if one.content is None and (machine, one.id) in self.ghosts]
+        left = [one for one in found if one not in ghosts]
+        for ghost in (one for one in ghosts if one.is_latest):
+            below = [one for one in left if (one.model, one.name) == (ghost.model, ghost.name)]
+            if below:
+                highest = max(below, key=lambda one: one.version)
+                left[left.index(highest)] = highest._replace(is_latest=True)
+        return left
 
     # What must hold ----------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Container
-from typing import Any, Protocol
+from collections.abc import Callable, Container, Sequence
+from typing import Any, Protocol, TypeVar
 
 from swampstore.artifacts.metadata import Draft
 from swampstore.doctor import examine
@@ -20,6 +20,7 @@ from tests.fleet.machine import Machine
 from tests.fleet.oracle import MODELS, WORK, Found, Session, look_at
 from tests.fleet.places import Places
 
+One = TypeVar("One")
 Args = dict[str, Any]
 KEEP = 4
 
@@ -120,11 +121,16 @@ def group(tell: Tell, args: Args) -> None:
         tell.oracle.saved(*one, tell.machine.number)
 
 
+def picked(found: Sequence[One], args: Args) -> One:
+    """Return one of several, by a share of their number."""
+    return found[min(int(args.get("pick", 0.0) * len(found)), len(found) - 1)]
+
+
 def delete_one(tell: Tell, args: Args) -> None:
     found = tell.versions(args["model"], args["name"])
     if not found:
         return
-    chosen = found[min(int(args["pick"] * len(found)), len(found) - 1)]
+    chosen = picked(found, args)
     tell.oracle.deleting([chosen.id], tell.machine.number)
     tell.repo.artifacts.delete(args["model"], args["name"], version=chosen.version)
     tell.oracle.deleted([chosen.id], tell.machine.number)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.index.base import Base
+from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
 from tests.support.broken_store import Killed
 from tests.support.old_client import OldPeer
@@ -128,3 +129,17 @@ def test_who_is_killed_between_noticing_and_starting_over_still_knows(
         with pytest.raises(Killed):
             here.pull()
     assert_all_have(everything, here, there)
+
+
+def test_a_certain_pull_sees_what_was_committed_after_this_process_last_looked(
+    pair: tuple[Machine, Machine],
+) -> None:
+    """Whoever leaves a remote for good takes everything of it along."""
+    here, there = pair
+    # Then a look that finds nothing new asks for the monolith of version 1 as well.
+    there.base.apply(facts={FOREIGN_WRITER: "1"})
+    there.pull()
+    save(here, version(4))
+    here.push()
+    there.service.pull(certain=True)
+    assert there.files() == here.files()

@@ -201,7 +201,8 @@ class Watch:
         return answer.is_unchanged if snapshot.etag else answer.fetched is None
 
     def _ask(self, etag: str | None) -> _Answer:
-        self._confirmed = None
+        # A monolith that was seen before this question may be replaced by now, like the rest.
+        self._confirmed = self._monolith = None
         if etag is None:
             return _Answer(self._documents.meta())
         try:
