@@ -90,6 +90,11 @@ def is_temp(name: str) -> bool:
     return name[:1] == "." and _TEMP.fullmatch(name) is not None
 
 
+def is_version(name: str) -> bool:
+    """Whether a directory name stands for a version."""
+    return _VERSION.fullmatch(name) is not None
+
+
 def parse_version(name: str) -> int | None:
     """Return the version that a directory name stands for, None if it is no version."""
     return int(name) if _VERSION.fullmatch(name) else None

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swampstore.layout import LATEST, MAX_SEGMENT_BYTES, METADATA, RAW, WORKFLOW_RUNS, parse_version
+from swampstore.layout import (
+    LATEST,
+    MAX_SEGMENT_BYTES,
+    METADATA,
+    RAW,
+    WORKFLOW_RUNS,
+    is_version,
+    parse_version,
+)
 
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
 _DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
@@ -12,6 +20,10 @@ _CATALOG_EXPORT = ".catalog-export.json"
 # Small, and of no model: the line about a step is to arrive with what the step has written, and so
 # is the definition of a model that has no file in git.
 _WITH_ANY_PUSH = ("audit/", "auto-definitions/", f"{WORKFLOW_RUNS}/", "workflows-evaluated/")
+_METADATA = f"/{METADATA}"
+_LATEST = f"/{LATEST}"
+# So many slashes at least are in the path of a file of a version: data/TYPE/ID/NAME/VERSION/FILE.
+_IN_VERSION = 5
 CONFLICTS = "files/conflicts"
 # Leaves enough of what stores take (1024 bytes) for a namespace and a prefix.
 _LONGEST_COPY = 800
@@ -26,7 +38,7 @@ class VersionFile(NamedTuple):
 
 def version_file(rel: str) -> VersionFile | None:
     """Return which version a file belongs to, None if it is no file of a version."""
-    if not rel.startswith("data/") or rel.count("/") < 5:
+    if not rel.startswith("data/") or rel.count("/") < _IN_VERSION:
         return None
     name_rel, _, last = rel.rpartition("/")[0].rpartition("/")
     version = parse_version(last)
@@ -35,7 +47,7 @@ def version_file(rel: str) -> VersionFile | None:
 
 def is_metadata(rel: str) -> bool:
     """Whether a path is the metadata of a version."""
-    return rel.endswith(f"/{METADATA}") and version_file(rel) is not None
+    return rel.endswith(_METADATA) and version_file(rel) is not None
 
 
 def metadata_beside(rel: str) -> str:
@@ -45,7 +57,7 @@ def metadata_beside(rel: str) -> str:
 
 def is_marker(rel: str) -> bool:
     """Whether a path is the marker of a data name's latest version."""
-    return rel.startswith("data/") and rel.endswith(f"/{LATEST}") and rel.count("/") >= 4
+    return rel.startswith("data/") and rel.endswith(_LATEST) and rel.count("/") >= 4
 
 
 def is_lazy(rel: str) -> bool:
@@ -67,9 +79,14 @@ def is_derived(rel: str) -> bool:
 
 def unit_of(rel: str) -> str:
     """Return what becomes visible together with a path: its data name, or the file alone."""
-    if found := version_file(rel):
-        return found.name_rel
-    return rel.rpartition("/")[0] if is_marker(rel) else rel
+    if not rel.startswith("data/"):
+        return rel
+    above = rel.rpartition("/")[0]
+    if rel.count("/") >= _IN_VERSION:
+        name_rel, _, last = above.rpartition("/")
+        if is_version(last):
+            return name_rel
+    return above if is_marker(rel) else rel
 
 
 def conflict_copy(rel: str, sha256: str) -> str:

@@ -462,12 +462,11 @@ def _fill(fd: int, body: bytes | BinaryIO) -> None:
 def _handed(info: ObjectInfo, found: tree.Found) -> Handed:
     """Return an object of a walk with its content, if that can be read."""
     try:
-        fd = tree.open_in(found.directory, found.path.rpartition("/")[2])
+        fd, status = tree.open_in(found.directory, found.path.rpartition("/")[2])
     except OSError:
         return Handed(info, is_wanted=True)
     try:
         # What is read is what the ETag says, whatever was put there since.
-        status = os.fstat(fd)
         if _token_of(status) != info.token:
             info = _info(found.path, status)
         return Handed(info, is_wanted=True, data=_read_all(fd, status.st_size))

@@ -52,18 +52,22 @@ def open_file(root: int, path: str) -> int:
     """Return a descriptor of a regular file; raise FileNotFoundError if there is none."""
     try:
         with parent(root, path) as (directory, name):
-            return open_in(directory, name)
+            return open_in(directory, name)[0]
     except OSError as error:
         if error.errno in _NOT_A_FILE:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
         raise
 
 
-def open_in(directory: int, name: str) -> int:
-    """Return a descriptor of a regular file in a directory; raise OSError if there is none."""
+def open_in(directory: int, name: str) -> tuple[int, os.stat_result]:
+    """Return a descriptor of a regular file in a directory, and what the file is now.
+
+    Raises OSError if there is none.
+    """
     fd = os.open(name, _FILE, dir_fd=directory)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode):
+        return fd, status
     os.close(fd)
     raise FileNotFoundError(errno.ENOENT, "not a file", name)
 
@@ -170,10 +174,11 @@ def children(root: int, path: str) -> tuple[list[str], list[Found]]:
     files: list[Found] = []
     above = f"{path}/" if path else ""
     try:
-        for sort_key, name in sorted(_names(directory)):
+        for found in sorted(_names(directory)):
+            name = found.removesuffix("/")
             if is_temp(name):
                 continue
-            if sort_key.endswith("/"):
+            if name != found:
                 inner.append(name)
                 continue
             with contextlib.suppress(FileNotFoundError):
@@ -187,22 +192,25 @@ def children(root: int, path: str) -> tuple[list[str], list[Found]]:
 def _walk(
     directory: int, above: str, prefix: str, hidden: str, temps: list[str]
 ) -> Iterator[Found]:
+    hidden_paths = hidden, f"{hidden}/"
     # Not recursive: what is found deep down would be handed up through every level.
     entered = [(directory, above, _sorted_names(directory))]
     try:
         while entered:
             directory, above, names = entered[-1]
-            for sort_key, name in names:
+            for name in names:
                 path = above + name
-                if is_temp(name):
-                    temps.append(path)
+                is_directory = name[-1] == "/"
+                if name[0] == "." and is_temp(name.removesuffix("/")):
+                    temps.append(path.removesuffix("/"))
                     continue
-                if path == hidden or not (path + "/").startswith(prefix[: len(path) + 1]):
+                if path in hidden_paths or not path.startswith(prefix[: len(path)]):
                     continue
                 try:
-                    if sort_key[-1] == "/":
-                        inner = os.open(name, _DIRECTORY, dir_fd=directory)
-                        entered.append((inner, f"{path}/", _sorted_names(inner)))
+                    if is_directory:
+                        # A slash at the end would make a link that is there now be followed.
+                        inner = os.open(name[:-1], _DIRECTORY, dir_fd=directory)
+                        entered.append((inner, path, _sorted_names(inner)))
                         break
                     if path.startswith(prefix):
                         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -216,19 +224,20 @@ def _walk(
             os.close(descriptor)
 
 
-def _sorted_names(directory: int) -> Iterator[tuple[str, str]]:
+def _sorted_names(directory: int) -> Iterator[str]:
     """Yield what is in a directory in order; it is read when the first one is asked for."""
     yield from sorted(_names(directory))
 
 
-def _names(directory: int) -> Iterator[tuple[str, str]]:
-    """Yield what is in a directory; a directory sorts as if its name ended in a slash."""
+def _names(directory: int) -> list[str]:
+    """Return what is in a directory; the name of a directory ends in a slash, and sorts so."""
     with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                yield f"{entry.name}/", entry.name
-            elif entry.is_file(follow_symlinks=False):
-                yield entry.name, entry.name
+        return [
+            entry.name if is_file else f"{entry.name}/"
+            for entry in entries
+            if (is_file := entry.is_file(follow_symlinks=False))
+            or entry.is_dir(follow_symlinks=False)
+        ]
 
 
 def _descend(root: int, segments: list[str], *, create: bool, durable: bool = True) -> int:

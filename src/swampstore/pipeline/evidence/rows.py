@@ -19,7 +19,7 @@ from swampstore.index.path_map import is_safe
 from swampstore.index.removals import Notes
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST
-from swampstore.layout import is_internal
+from swampstore.layout import is_internal, is_plain
 from swampstore.pipeline.source.objects import Content
 from swampstore.stores.protocol import ObjectInfo
 
@@ -224,13 +224,13 @@ class TrustRules(NamedTuple):
     since: datetime
     notes: Notes = Notes()
 
-    def truth(self, claims: Iterable[Claim]) -> Iterator[Claim]:
-        """Yield the entries of the documents that count.
+    def truth(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Return the entries of the documents that count.
 
         Among them are shards that `_meta.json` does not tell of.
         """
-        version = self.version or FIRST
-        return (one for one in claims if version.counts(one.partition))
+        counts = (self.version or FIRST).counts
+        return [one for one in claims if counts(one.partition)]
 
     def assumes(self, home: str) -> bool:
         """Whether an object of a partition belongs to the place, though no entry may tell."""
@@ -269,11 +269,12 @@ def believed(path: Path, trust: TrustRules) -> Entry | None:
 
     If it belongs to a document which nobody can read, the entry is made up from the listing.
     """
-    claims = list(trust.truth(path.claims))
-    if len(claims) > 1:
-        claims.sort(key=lambda one: one.partition or "")
+    claims = trust.truth(path.claims)
     home = partition_of(path.rel)
     if claims and why_forbidden(path.rel) is None:
+        if len(claims) == 1 and claims[0].partition in (None, home):
+            return Entry(claims[0])  # as it nearly always is
+        claims.sort(key=lambda one: one.partition or "")
         strays = tuple(one.partition for one in claims if one.partition not in (None, home))
         best = next((one for one in claims if one.partition in (None, home)), claims[0])
         return Entry(best, strays)
@@ -286,6 +287,8 @@ def believed(path: Path, trust: TrustRules) -> Entry | None:
 
 def why_forbidden(rel: str) -> str | None:
     """Return why no index may name a path, None if one may."""
+    if is_plain(rel):
+        return None
     if is_internal(rel):
         return "it names bookkeeping"
     return None if is_safe(rel) else "it leads out of the cache"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from swampstore.artifacts.latest import parse_marker
 from swampstore.artifacts.metadata import decode
+from swampstore.artifacts.metadata_glance import glance
 from swampstore.clock import from_micros
 from swampstore.errors import SwampstoreError
 from swampstore.index.partitions import partition_of
@@ -140,7 +141,7 @@ def content_of(rel: str, data: bytes) -> Content:
 
 def _described(sha256: str, data: bytes, rel: str) -> Content:
     try:
-        found = decode(data, rel)
+        found = glance(data) or decode(data, rel)
     except SwampstoreError as error:
         return Content(sha256, len(data), error=error.message)
     if max(abs(found.version), abs(found.size or 0)) > _LARGEST:

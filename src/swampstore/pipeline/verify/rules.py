@@ -193,7 +193,8 @@ def examined(
     if is_name:
         files = _in_context(unit, files)
     for file in files:
-        found += of_file(file)
+        if file.kind is not None or file.strays:
+            found += of_file(file)
     if is_name:
         found += of_name(unit, files)
     return files, found
@@ -227,12 +228,13 @@ def _is_of_push(latest: File, versions: Mapping[int, Mapping[str, File]]) -> boo
     return latest.is_young and any(file.kind == kinds.IN_FLIGHT for file in files)
 
 
-def of_forbidden(path: Path, trust: TrustRules) -> Iterator[Problem]:
-    """Yield entries that no index may have."""
+def of_forbidden(path: Path, trust: TrustRules) -> list[Problem]:
+    """Return what is wrong with entries that no index may have."""
     why = why_forbidden(path.rel)
-    if why is not None:
-        for _ in trust.truth(path.claims):
-            yield Problem(kinds.FORBIDDEN_ENTRY, path.rel, why, is_there=False)
+    if why is None:
+        return []
+    problem = Problem(kinds.FORBIDDEN_ENTRY, path.rel, why, is_there=False)
+    return [problem for _ in trust.truth(path.claims)]
 
 
 def of_file(file: File) -> Iterator[Problem]:
