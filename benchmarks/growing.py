@@ -24,7 +24,7 @@ from sync_memory import make_up
 FILES = (1_000, 10_000, 100_000, 1_000_000)
 ANSWER = 0.03
 MOST_REQUESTS = 16
-MOST_IN_A_ROW = 9
+MOST_IN_A_ROW = 8
 _FILES_OF_A_MODEL = 20
 _NAMES = 6
 _TIMES = 3

@@ -313,7 +313,7 @@ def _patch_swampstore() -> None:
     from swampstore.sync import uploads
 
     _replace(workers.in_parallel, _one_by_one)
-    _patch(lock.Beside, __init__=_right_away)
+    _patch(lock.Beside, __init__=_begin_beside, wait=_end_beside)
     _replace(clocks.system_clock, clock)
     _replace(lock.Heartbeat, Heart)
     _patch(manager, holder_variable=lambda environ: process.HolderVariable(_environ(environ)))
@@ -345,10 +345,22 @@ def _patch_swampstore() -> None:
     )
 
 
-def _right_away(beside: Any, work: Callable[[], Any]) -> None:
-    """Do what is done beside something else before that, in the thread of the machine."""
+def _begin_beside(beside: Any, work: Callable[[], Any]) -> None:
+    """Do what is done beside something else before or after that, in the thread of the machine.
+
+    Every other machine does it before.
+    """
     beside._work, beside._results, beside._error, beside._thread = work, [], None, None
-    beside._run()
+    actor = current()
+    beside.is_to_do = actor is not None and actor.number % 2 == 1
+    if not beside.is_to_do:
+        beside._run()
+
+
+def _end_beside(beside: Any) -> None:
+    if beside.is_to_do:
+        beside.is_to_do = False
+        beside._run()
 
 
 def _patch(owner: object, **members: object) -> None:

@@ -297,10 +297,10 @@ def test_a_refused_commit_leaves_the_entries_that_it_was_to_remove(place: Place)
         if len(asked) > 1:
             raise LockLostError("somebody else has the lock", hint="Try again.")
 
-    a.service._commit_lock = lambda: contextlib.nullcontext(guard)
+    a.service._commit_lock = lambda _: contextlib.nullcontext(guard)
     with pytest.raises(LockLostError):
         a.service.commit_push(prepared)
-    a.service._commit_lock = lambda: contextlib.nullcontext(lambda _since: None)
+    a.service._commit_lock = lambda _: contextlib.nullcontext(lambda _since: None)
     assert len(asked) == 2
     assert remote_index(a.store).entries.keys() == before.keys()
     fresh.pull()

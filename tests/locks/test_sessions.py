@@ -375,6 +375,49 @@ def test_a_commit_holds_the_global_lock_as_long_as_it_lasts(store: MovableStore)
     assert keys_of(store) == []
 
 
+def test_what_is_done_while_the_lock_is_taken_has_ended_when_the_commit_begins(
+    store: MovableStore,
+) -> None:
+    locks = manager(store)
+    done: list[str] = []
+    with locks.committing(lambda: done.append("outside")):
+        assert record_of(store, GLOBAL) is not None
+        with locks.committing(lambda: done.append("inside")):
+            assert done == ["outside", "inside"]
+
+
+def test_a_commit_that_has_to_wait_for_its_lock_works_first(store: MovableStore) -> None:
+    put_foreign(store, GLOBAL)
+    with manager(store).committing(lambda: store.delete(GLOBAL)) as verify:
+        verify()
+    assert keys_of(store) == []
+
+
+def test_a_stale_lock_is_taken_over_when_what_is_done_meanwhile_has_ended(
+    store: MovableStore,
+) -> None:
+    put_foreign(store, GLOBAL)
+    store.pass_time(34)
+    locks, order = manager(store), list[str]()
+    locks.on_steal = lambda: order.append("fence")
+
+    def work() -> None:
+        time.sleep(0.2)
+        order.append("work")
+
+    with locks.committing(work):
+        assert order == ["work", "fence"]
+
+
+def test_nothing_stays_locked_if_what_is_done_meanwhile_fails(store: MovableStore) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    with pytest.raises(ValueError), manager(store).committing(fail):  # noqa: PT011 - ours
+        pytest.fail("the commit began")
+    assert keys_of(store) == []
+
+
 def test_a_commit_is_refused_to_whoever_has_lost_a_lock(store: MovableStore) -> None:
     locks = manager(store)
     with locks.models([ONE]):

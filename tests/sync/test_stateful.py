@@ -29,7 +29,7 @@ from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import StoreError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
-from swampstore.sync.push import PreparedPush
+from swampstore.sync.push_plan import PreparedPush
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
 from tests.support.broken_store import BrokenStore, Killed

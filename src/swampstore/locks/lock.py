@@ -93,16 +93,30 @@ class StoreLock:
         """
         if self.is_held:
             return
-        self._prepare()
-        # Where locks are deleted, there is hardly ever one; else a free one is what to expect.
-        if self._deletes and self._create():
-            return
+        if self._record is None:
+            self._prepare()
+            # Where locks are deleted, there is hardly ever one; else a free one is what to expect.
+            if self._deletes and self._create():
+                return
         patience = Patience(deadline)
         while not self._try_again(patience):
             if patience.is_over:
                 self._record = None
                 raise timed_out(self.key, self._obstacle, patience.waited)
             patience.pause()
+
+    def acquire_if_free(self) -> bool:
+        """Take the lock if nobody holds it: waits for nobody, and takes nothing over.
+
+        After False, `acquire` goes on from there.
+        """
+        self._prepare()
+        if self._deletes:
+            return self._create()
+        state = look(self._store, self.key, ttl=self._ttl)
+        if state is None:
+            return self._create()
+        return state.is_free and self._replace(state)
 
     def _try_again(self, patience: Patience) -> bool:
         state = look(self._store, self.key, ttl=self._ttl)

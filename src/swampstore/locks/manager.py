@@ -299,36 +299,42 @@ class LockManager:
             lock.release()
 
     @contextlib.contextmanager
-    def committing(self) -> Iterator[Callable[..., None]]:
+    def committing(self, meanwhile: Callable[[], None] = nothing) -> Iterator[Callable[..., None]]:
         """Hold the global lock while something is committed, inside or outside of a session.
 
-        Yields `verify`, to be called after the document to replace was read and before it is
-        replaced. Raises LockTimeoutError. If the block ends without knowing whether its last
-        request is still under way, no lock is given back: each has to be taken over, and whoever
-        does that sees to it that the request comes too late. If it is interrupted and the store
-        answers, we do that ourselves, and nobody has to wait.
+        `meanwhile` is done while the lock is taken; the block begins when both are done. Yields
+        `verify`, to be called after the document to replace was read and before it is replaced.
+        Raises LockTimeoutError. If the block ends without knowing whether its last request is
+        still under way, no lock is given back: each has to be taken over, and whoever does that
+        sees to it that the request comes too late. If it is interrupted and the store answers, we
+        do that ourselves, and nobody has to wait.
         """
         self._check_thread()
         if self._global in self._locks:
+            meanwhile()
             with self._giving_up_if_unsure():
                 yield self.verify
             return
         with self._session():
             try:
-                self._take_for_commit()
+                self._take_for_commit(meanwhile)
                 with self._giving_up_if_unsure():
                     yield self.verify
             finally:
                 self._drop_meanwhile(self._global)
 
-    def _take_for_commit(self) -> None:
+    def _take_for_commit(self, meanwhile: Callable[[], None]) -> None:
         """Take the global lock, and have the others proven by the time that it is ours."""
-        proof = Beside(partial(at_once, [lock.verify for lock in self._locks.values()]))
+        works: list[Callable[[], object]] = [lock.verify for lock in self._locks.values()]
+        lock = self._begin_to_take(self._global, COMMIT)
+        # Whoever has to wait, or to take it over, does that where an interruption is heard.
+        requests = Beside(partial(at_once, [*works, lock.acquire_if_free]))
         try:
-            self._take(self._global, time.monotonic() + self._timeout, purpose=COMMIT)
+            meanwhile()
         finally:
-            proof.wait()
-        proof.result()
+            requests.wait()
+        requests.result()
+        self._take_on(lock, time.monotonic() + self._timeout)
 
     @contextlib.contextmanager
     def _giving_up_if_unsure(self) -> Iterator[None]:
@@ -406,10 +412,19 @@ class LockManager:
                 self.store.delete(self._entry)
         self._entry = None
 
-    def _take(self, key: str, deadline: float, *, purpose: str = "") -> None:
+    def _take(self, key: str, deadline: float) -> None:
+        self._take_on(self._begin_to_take(key), deadline)
+
+    def _begin_to_take(self, key: str, purpose: str = "") -> StoreLock:
+        """Return a lock to be taken.
+
+        It is among the held ones at once: an interrupted attempt may leave a record to remove.
+        """
         self._end_drops()
-        # Among the held ones at once: an interrupted attempt may have left a record to remove.
         lock = self._locks[key] = self._new_lock(key, purpose=purpose)
+        return lock
+
+    def _take_on(self, lock: StoreLock, deadline: float) -> None:
         lock.acquire(deadline)
         # Who only borrows leaves the variable alone: children then borrow from the same process.
         if not lock.is_borrowed and not self._is_flagged:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors, replacing
@@ -23,13 +22,10 @@ from swampstore.index.state import View
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
-from swampstore.sync.push_plan import Plan, hashed
+from swampstore.sync.push_plan import Plan, PreparedPush, hashed
 from swampstore.sync.scan import Changed, Links, LocalScan, removed_rels
 from swampstore.sync.transfer import take_remote
 from swampstore.sync.uploads import Occupied
-
-if TYPE_CHECKING:
-    from swampstore.sync.push import PreparedPush
 
 
 class Conflicts:

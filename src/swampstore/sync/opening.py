@@ -224,7 +224,8 @@ def open_remote(config: Config, settings: StoreConfig) -> tuple[Store, Base]:
 
 
 @contextlib.contextmanager
-def _no_lock() -> Iterator[Callable[[float], None]]:
+def _no_lock(meanwhile: Callable[[], None]) -> Iterator[Callable[[float], None]]:
+    meanwhile()
     yield lambda _since: None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError
 from swampstore.files.signature import signature
@@ -25,9 +25,9 @@ from swampstore.index.errors import (
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
-from swampstore.index.removals import Note, Removal, removal_of
-from swampstore.index.results import Conflict, Progress, Pushed, Skipped, Step
-from swampstore.index.state import LEFT_OUT, View
+from swampstore.index.removals import Note, removal_of
+from swampstore.index.results import Progress, Pushed, Skipped, Step
+from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, RAW
 from swampstore.notices import notice
@@ -37,7 +37,7 @@ from swampstore.sync.conflicts import Conflicts
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import Deletions
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.push_plan import Plan, Planner, partitions_of
+from swampstore.sync.push_plan import Plan, Planner, PreparedPush, partitions_of
 from swampstore.sync.scan import (
     Changed,
     LocalScan,
@@ -50,57 +50,16 @@ from swampstore.sync.scan import (
     with_parents,
 )
 from swampstore.sync.start_over import remember_installed
-from swampstore.sync.transfer import Transport
+from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
 # How often others may get in between before we give up; each time is a lost race.
 _ROUNDS = 8
+# What is sent in one go: it takes no longer than the lock of the commit, which is taken meanwhile.
+_LITTLE_FILES = 16
+_LITTLE_BYTES = 64 << 10
 # Uploads between two notes of what is on the remote already.
 _NOTE_EVERY = 50
-
-
-@dataclass(slots=True)
-class PreparedPush:
-    """Everything of a push that needs no lock: the uploads are done, the index is untouched."""
-
-    snapshot: Snapshot
-    settled: list[str]
-    walked: bool
-    scope: Scope | None
-    view: View | None = None
-    plan: Plan = field(default_factory=Plan)
-    uploaded: dict[str, Uploaded] = field(default_factory=dict)
-    touched: list[Known] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    stuck: dict[str, str] = field(default_factory=dict)
-    deleted: dict[str, Known] = field(default_factory=dict)
-    # Whether that was a deletion is for the next push to find out.
-    vanished: set[str] = field(default_factory=set)
-    # Content of versions that another program is still writing.
-    begun: set[str] = field(default_factory=set)
-    # Content that is not what its metadata speaks of.
-    damaged: set[str] = field(default_factory=set)
-    skipped: list[Skipped] = field(default_factory=list)
-    told: list[Conflict] = field(default_factory=list)
-    first_look: Scan = field(default_factory=Scan)
-    # Notes of what was to be removed, by pushes that were stopped.
-    unfinished: set[str] = field(default_factory=set)
-    # Objects of this push that no index will name: their versions got other numbers.
-    abandoned: dict[str, Known] = field(default_factory=dict)
-
-    def abandon(self, rel: str) -> None:
-        """Forget an upload, and remember that it is to be removed if it was made by this push."""
-        sent = self.uploaded.pop(rel, None)
-        if sent is not None and not sent.is_met:
-            self.abandoned[rel] = sent.known
-
-    def left_behind(self, view: View) -> list[Removal]:
-        """Return the objects to be removed, as far as neither we nor the index need them."""
-        return [
-            removal_of(known)
-            for rel, known in self.abandoned.items()
-            if rel not in self.uploaded and view.raw(rel) is None
-        ]
 
 
 class Push:
@@ -127,8 +86,11 @@ class Push:
         self._deletions = Deletions(context, deadline)
         self._conflicts = Conflicts(context, self._local, scope)
 
-    def prepare(self) -> PreparedPush:
-        """Upload what changed; the index still says what it said."""
+    def prepare(self, *, leaving_little: bool = False) -> PreparedPush:
+        """Upload what changed; the index still says what it said.
+
+        With `leaving_little`, what is little is left to `upload_rest`.
+        """
         remember_installed(self._context)
         snapshot = self._context.tracker.snapshot()
         rels, settled = self._marked(snapshot)
@@ -140,8 +102,17 @@ class Push:
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         prepared.first_look = scan
         self._leave_unfinished(prepared, scan)
-        self._prepare(prepared, scan)
+        self._prepare(prepared, scan, leaving_little=leaving_little)
         return prepared
+
+    def upload_rest(self, prepared: PreparedPush) -> None:
+        """Upload what `prepare` has left, if it has; the lock of the commit need not be held yet.
+
+        What turns out to be in the way is settled by `commit`.
+        """
+        if prepared.is_waiting:
+            prepared.is_waiting = False
+            prepared.is_occupied = bool(self._upload(prepared))
 
     def _leave_unfinished(self, prepared: PreparedPush, scan: Scan) -> None:
         """Clear away what the dead began; what others write stays marked until it is finished.
@@ -226,7 +197,8 @@ class Push:
 
     # Deciding ------------------------------------------------------------------------------
 
-    def _prepare(self, prepared: PreparedPush, scan: Scan) -> None:
+    def _prepare(self, prepared: PreparedPush, scan: Scan, *, leaving_little: bool = False) -> None:
+        prepared.is_occupied = False
         changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
         prepared.deleted = deleted = {known.rel: known for known in scan.deleted}
         prepared.skipped = list(scan.skipped)
@@ -273,6 +245,9 @@ class Push:
             if plan.clashes or plan.copies:
                 self._conflicts.settle(plan, view, changed, prepared)
                 continue
+            prepared.is_waiting = leaving_little and self._is_little(plan)
+            if prepared.is_waiting:
+                return
             occupied = self._upload(prepared)
             if not occupied:
                 return
@@ -303,6 +278,14 @@ class Push:
                 yield Changed(known.rel, now, known, known.sha256)
 
     # Uploading -------------------------------------------------------------------------------
+
+    def _is_little(self, plan: Plan) -> bool:
+        """Whether everything is sent at once, and takes no longer than any small request."""
+        return (
+            self._transport is THREADS
+            and 0 < len(plan.uploads) <= min(_LITTLE_FILES, self._context.limits.push_concurrency)
+            and sum(plan.sizes.values()) <= _LITTLE_BYTES
+        )
 
     def _upload(self, prepared: PreparedPush) -> list[Occupied]:
         plan = prepared.plan
@@ -344,6 +327,8 @@ class Push:
 
     def _commit(self, prepared: PreparedPush) -> Pushed:
         context, plan = self._context, prepared.plan
+        if prepared.is_occupied:
+            raise index_moved("others have objects where ours should be", set(plan.uploads))
         failed = _failed_units(prepared)
         uploaded = [
             one

@@ -10,18 +10,20 @@ from swampstore.artifacts.latest import is_right, latest_of
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
-from swampstore.index.partitions import partition_of
+from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import is_derived, is_marker, is_metadata, unit_of, version_file
-from swampstore.index.results import Conflict
+from swampstore.index.removals import Removal, removal_of
+from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
 from swampstore.sync.complete import is_complete, is_content_here, why_withheld
 from swampstore.sync.context import SyncContext
+from swampstore.sync.dirty import Snapshot
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.scan import Changed
-from swampstore.sync.uploads import Upload
+from swampstore.sync.scan import Changed, Scan
+from swampstore.sync.uploads import Upload, Uploaded
 
 
 @dataclass(slots=True)
@@ -45,6 +47,54 @@ class Plan:
     reread: set[str] = field(default_factory=set)
     stuck: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PreparedPush:
+    """Everything of a push that needs no lock: the uploads are done, the index is untouched."""
+
+    snapshot: Snapshot
+    settled: list[str]
+    walked: bool
+    scope: Scope | None
+    view: View | None = None
+    plan: Plan = field(default_factory=Plan)
+    # Whether the uploads of the plan are left to the moment in which the lock is taken.
+    is_waiting: bool = False
+    # Whether one of those met an object that is not ours.
+    is_occupied: bool = False
+    uploaded: dict[str, Uploaded] = field(default_factory=dict)
+    touched: list[Known] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    stuck: dict[str, str] = field(default_factory=dict)
+    deleted: dict[str, Known] = field(default_factory=dict)
+    # Whether that was a deletion is for the next push to find out.
+    vanished: set[str] = field(default_factory=set)
+    # Content of versions that another program is still writing.
+    begun: set[str] = field(default_factory=set)
+    # Content that is not what its metadata speaks of.
+    damaged: set[str] = field(default_factory=set)
+    skipped: list[Skipped] = field(default_factory=list)
+    told: list[Conflict] = field(default_factory=list)
+    first_look: Scan = field(default_factory=Scan)
+    # Notes of what was to be removed, by pushes that were stopped.
+    unfinished: set[str] = field(default_factory=set)
+    # Objects of this push that no index will name: their versions got other numbers.
+    abandoned: dict[str, Known] = field(default_factory=dict)
+
+    def abandon(self, rel: str) -> None:
+        """Forget an upload, and remember that it is to be removed if it was made by this push."""
+        sent = self.uploaded.pop(rel, None)
+        if sent is not None and not sent.is_met:
+            self.abandoned[rel] = sent.known
+
+    def left_behind(self, view: View) -> list[Removal]:
+        """Return the objects to be removed, as far as neither we nor the index need them."""
+        return [
+            removal_of(known)
+            for rel, known in self.abandoned.items()
+            if rel not in self.uploaded and view.raw(rel) is None
+        ]
 
 
 class Planner:

@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,6 +31,7 @@ from swampstore.index.results import (
 from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
+from swampstore.locks.lock import nothing
 from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import remove_from_remote
@@ -38,8 +40,8 @@ from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.pull import Pull
 from swampstore.sync.pull_plan import PullPlanner
-from swampstore.sync.push import PreparedPush, Push
-from swampstore.sync.push_plan import Plan
+from swampstore.sync.push import Push
+from swampstore.sync.push_plan import Plan, PreparedPush
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport, take_remote
 from swampstore.sync.unmigrated import check_migrated
@@ -48,9 +50,10 @@ from swampstore.telemetry import traced
 if TYPE_CHECKING:
     from swampstore.sync.opening import CacheLock
 
-# For the time of a commit, keeps others from committing; yields what is called, right before the
-# write that counts, to make sure that this still holds.
-CommitLock = Callable[[], AbstractContextManager[Callable[[float], None]]]
+# For the time of a commit, keeps others from committing, and does something while it comes to
+# that; yields what is called, right before the write that counts, to make sure that this still
+# holds.
+CommitLock = Callable[[Callable[[], None]], AbstractContextManager[Callable[[float], None]]]
 
 
 class SyncService:
@@ -128,7 +131,7 @@ class SyncService:
             def work(*, recalling: bool) -> Pushed:
                 start_over_if_made_anew(self._context, recalling=recalling)
                 push = self._push(scope, full=full, progress=progress, transport=transport)
-                return self._commit(push, push.prepare())
+                return self._commit(push, push.prepare(leaving_little=True))
 
             try:
                 return work(recalling=not full)
@@ -177,7 +180,8 @@ class SyncService:
         if prepared.view is None:  # nothing that concerns others
             pushed = push.commit(prepared)
         else:
-            with self._commit_lock() as guard, self._context.index.guarded(guard):
+            upload = partial(push.upload_rest, prepared)
+            with self._commit_lock(upload) as guard, self._context.index.guarded(guard):
                 pushed = push.commit(prepared)
         self._bound.grew(pushed.bytes)
         self._note_verified()
@@ -311,7 +315,7 @@ class SyncService:
     def migrate_index(self) -> Migrated:
         """Make the remote's index the sharded one; on a sharded one, check and heal it."""
         self._context.tracker.peek()  # raises if a newer release works with this cache
-        with self._alone(), self._commit_lock() as guard, self._context.index.guarded(guard):
+        with self._alone(), self._commit_lock(nothing) as guard, self._context.index.guarded(guard):
             return self._context.index.migrate()
 
     def remove(self, tokens: Mapping[str, str | None]) -> None:
@@ -321,7 +325,7 @@ class SyncService:
         ours has left there) stay. Files in the cache stay. Raises IndexMovedError if others change
         the same paths meanwhile.
         """
-        with self._alone(), self._commit_lock() as guard, self._context.index.guarded(guard):
+        with self._alone(), self._commit_lock(nothing) as guard, self._context.index.guarded(guard):
             remove_from_remote(self._context, tokens, self._store.deadline)
 
     def fence(self) -> None:
