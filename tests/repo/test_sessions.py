@@ -355,8 +355,9 @@ def test_what_is_done_under_the_global_lock_does_not_grow_with_the_store(
     under = requests[mine[1] : mine[-1] + 1]
     # Releases are sent at once, so that one of another lock may arrive before the last one.
     work = [kind for kind, key in under if key not in (GLOBAL, LOCK) and kind != "DELETE"]
-    assert work == ["PUT"] * 3
-    assert len(under) <= 8
+    # Two shards and `_meta.json`; three small files may still be on their way.
+    assert work.count("PUT") == len(work) <= 3 + 3
+    assert sum(key.startswith("_index/") for _, key in under) == 3
 
 
 # From the shell ----------------------------------------------------------------------------------
