@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import sample
 from contestants import Machine
-from measuring import Line, Setting, say
+from measuring import Line, Setting, forget_peak, peak_rss, say
 from swampstore import Repo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.wrapper import CountingStore, Request
@@ -31,14 +31,19 @@ _TIMES = 3
 
 
 class Cost(NamedTuple):
-    """What one operation took; `seconds` with answers that take 30 ms."""
+    """What one operation took; `slowly` with answers that take 30 ms.
+
+    `memory` is by how much the program grew meanwhile.
+    """
 
     requests: int
     in_a_row: int
     sent: int
     received: int
     processor: float
+    memory: int
     seconds: float
+    slowly: float
 
 
 def measure(setting: Setting) -> Iterator[Line]:
@@ -75,8 +80,8 @@ def _of_size(directory: str, models: int) -> Iterator[Line]:
 def _line(what: str, cost: Cost, limit: float | None = None) -> Line:
     note = (
         f"{cost.in_a_row} in a row; {cost.sent / 1e3:,.1f} kB sent, {cost.received / 1e3:,.1f} kB"
-        f" received; {cost.processor * 1e3:.0f} ms of processor time;"
-        f" {cost.seconds:.2f} s at 30 ms each"
+        f" received; {cost.processor * 1e3:.0f} ms of processor time, {cost.memory / 1e6:.0f} MB;"
+        f" {cost.seconds:.2f} s, {cost.slowly:.2f} s at 30 ms each"
     )
     return Line(what, cost.requests, "requests", limit, note)
 
@@ -106,13 +111,17 @@ def _cost(
     before()
     operation()
     counting = repo.connection.counting
-    processor = []
+    processor, quick, memory = [], [], []
     for _ in range(_TIMES):
         before()
         counting.reset()
-        began = time.process_time()
+        forget_peak()
+        held = peak_rss()
+        began, at = time.process_time(), time.perf_counter()
         operation()
         processor.append(time.process_time() - began)
+        quick.append(time.perf_counter() - at)
+        memory.append(peak_rss() - held)
     tally = counting.tally()
     slow = []
     for _ in range(_TIMES):
@@ -124,7 +133,16 @@ def _cost(
     # On a busy machine, what is asked at once may be asked one after the other.
     in_a_row, took = min(slow)
     requests = sum(tally.requests.values())
-    return Cost(requests, in_a_row, tally.bytes_sent, tally.bytes_received, min(processor), took)
+    return Cost(
+        requests,
+        in_a_row,
+        tally.bytes_sent,
+        tally.bytes_received,
+        min(processor),
+        max(memory),
+        min(quick),
+        took,
+    )
 
 
 @contextmanager
