@@ -831,15 +831,15 @@ def test_migration_waits_for_commits_that_come_in_between(
     a, b = machine("a"), machine("b")
     a.commit({raw_rel("m"): "x"})
     commits = iter(["n", "o"])
-    put = a.store.put
+    put = a.store.put_if_match
 
-    def disturbed(key: str, body: bytes) -> Written:
-        written = put(key, body)
+    def disturbed(key: str, body: bytes, token: str) -> Written:
+        written = put(key, body, token)
         if (model := next(commits, None)) is not None:
             b.commit({raw_rel(model): "theirs"})
         return written
 
-    monkeypatch.setattr(a.store, "put", disturbed)
+    monkeypatch.setattr(a.store, "put_if_match", disturbed)
     assert not a.index.migrate().already
     assert foreign.hashes() == holding(m="x", n="theirs", o="theirs")
 
@@ -850,14 +850,14 @@ def test_migration_takes_along_what_a_monolith_only_client_commits_meanwhile(
     a = machine()
     a.commit({raw_rel("m"): "x"})
     commits = iter(["n"])
-    put = a.store.put
+    put = a.store.put_if_match
 
-    def disturbed(key: str, body: bytes) -> Written:
+    def disturbed(key: str, body: bytes, token: str) -> Written:
         if (model := next(commits, None)) is not None:
             foreign.commit_monolith_only(**{model: "theirs"})
-        return put(key, body)
+        return put(key, body, token)
 
-    monkeypatch.setattr(a.store, "put", disturbed)
+    monkeypatch.setattr(a.store, "put_if_match", disturbed)
     assert not a.index.migrate().already
     assert foreign.hashes() == holding(m="x", n="theirs")
 

@@ -68,7 +68,7 @@ class IndexCheck:
     ) -> IndexDocuments:
         """Read what has to be read; raise IndexDamagedError if the monolith is no use."""
         unread = [one for one, info in shards.items() if self._known.get(one) != info.etag]
-        self._documents.refuse_newer(dict.fromkeys(unread))
+        self._documents.replaceable(dict.fromkeys(unread))  # raises if one is of a newer release
         version = version_of(meta.version) if meta else self._version_without_meta(monolith)
         problem = None
         is_told = meta is not None and monolith is not None and meta.monolith == monolith.etag

@@ -6,7 +6,6 @@ that lead out of the cache are taken out, and what is written back no longer has
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -145,22 +144,24 @@ class Documents:
         except IndexDamagedError:
             return StoredDocument(None, info.etag, info.token)
 
-    def refuse_newer(self, etags: Mapping[str, str | None]) -> None:
-        """Raise NewerFormatError if a shard is not to be replaced: a newer release wrote it.
+    def replaceable(self, etags: Mapping[str, str | None]) -> dict[str, StoredDocument]:
+        """Return what shards are there, by partition, for whoever is going to replace them.
 
-        Costs a request for each; one that still has its given ETag is known, and not read again.
+        Raises NewerFormatError if one is not to be replaced: a newer release wrote it. Costs a
+        request for each; one that still has its given ETag is known, and not read again.
         """
-        self.all(self._refuse_newer, etags.items())
+        return {one: found for (one, _), found in self.all(self._found, etags.items()).items()}
 
-    def _refuse_newer(self, known: tuple[str, str | None]) -> None:
+    def _found(self, known: tuple[str, str | None]) -> StoredDocument:
         partition, etag = known
-        if not etag:
-            self.shard(partition)
-            return
-        with contextlib.suppress(ObjectNotFoundError, IndexDamagedError):
-            changed = self.store.get_if_changed(self._names.remote(shard_key(partition)), etag)
-            if changed is not None:
-                decode_shard(changed.data, partition)
+        if etag:
+            try:
+                info = self.store.head(self._names.remote(shard_key(partition)))
+            except ObjectNotFoundError:
+                return StoredDocument()
+            if info.etag == etag:
+                return StoredDocument(None, info.etag, info.token)
+        return self.shard(partition)
 
     def shards(self, partitions: Collection[str]) -> Iterator[tuple[str, StoredDocument]]:
         """Yield these shards, several at a time, in no order. Errors of the store are raised."""
@@ -202,17 +203,18 @@ class Documents:
         """Replace the shard that has this token (None: create it)."""
         return self._put(self._names.remote(shard_key(partition)), data, token)
 
-    def overwrite_shard(self, partition: str, data: bytes) -> Written:
-        """Write a shard, whatever is there."""
-        return self.store.put(self._names.remote(shard_key(partition)), data)
+    def delete_shard(self, partition: str, token: str | None) -> None:
+        """Remove the shard that has this token (None: there is nothing to remove).
 
-    def delete_shard(self, partition: str) -> None:
-        """Remove a shard, whatever is in it."""
-        self.store.delete(self._names.remote(shard_key(partition)))
-
-    def delete_shard_if(self, partition: str, token: str) -> None:
-        """Remove the shard that has this token; PreconditionFailedError if it is another one."""
-        self.store.delete_if_match(self._names.remote(shard_key(partition)), token)
+        Raises PreconditionFailedError if it is another one, where the store takes conditions.
+        """
+        if token is None:
+            return
+        key = self._names.remote(shard_key(partition))
+        if self.store.capabilities.conditional_delete:
+            self.store.delete_if_match(key, token)
+        else:
+            self.store.delete(key)
 
     def _put(self, key: str, data: bytes, token: str | None) -> Written:
         able = self.store.capabilities

@@ -88,10 +88,14 @@ class Document:
             extra[_ORIGIN] = msgspec.Raw(_encode(origin))
         return Document(self.entries, extra)
 
+    def written_as(self, write_id: str) -> Document:
+        """Return the shard as one write of a copy, which has no commit number to tell it by."""
+        return Document(self.entries, self.extra | {_WRITE: msgspec.Raw(_encode(write_id))})
+
     def written_by(self, commit_seq: int, removed: RawEntries | None = None) -> Document:
         """Return the shard as this commit writes it, after it took some entries out."""
-        extra = self.extra | {_COMMIT_SEQ: msgspec.Raw(b"%d" % commit_seq)}
-        extra.pop(_REMOVED, None)
+        extra = _without(self.extra, frozenset({_REMOVED, _WRITE}))
+        extra[_COMMIT_SEQ] = msgspec.Raw(b"%d" % commit_seq)
         if removed:
             extra[_REMOVED] = msgspec.Raw(_encode(removed))
         return Document(self.entries, extra)
@@ -159,7 +163,8 @@ class _OwnMembers(msgspec.Struct):
 
 _ENTRY_MEMBERS = frozenset({"key", "size", "lastModified", "localMtime", "sha256", "commitSeq"})
 _FROZEN = "frozen"
-_MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", "write", _FROZEN})
+_WRITE = "write"
+_MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", _WRITE, _FROZEN})
 _SHARD_MEMBERS = frozenset({"version", "entries"})
 _VERSION = msgspec.Raw(b"1")
 _TRUE = msgspec.Raw(b"true")
@@ -237,7 +242,7 @@ def encode_monolith(
     write from any other, for when the answer to it gets lost.
     """
     known = {"version": 1, "lastPulled": last_pulled, "entries": doc.entries}
-    own = {"write": write_id} | ({_FROZEN: True} if is_frozen else {})
+    own = {_WRITE: write_id} | ({_FROZEN: True} if is_frozen else {})
     return _encode(known | _without(doc.extra, _MONOLITH_MEMBERS) | own)
 
 
@@ -311,7 +316,7 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
         own |= _pack_etags(partitions, meta.shards)
     else:
         own["shards"] = meta.shards
-    own["write"] = write_id
+    own[_WRITE] = write_id
     return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
 
 

@@ -70,8 +70,8 @@ class Migration:
         groups = grouped(doc.entries)
         assert sum(map(len, groups.values())) == len(doc.entries)
         etags = self._write_shards(groups)
-        touched = self._touch_monolith(doc, found.token)
-        if touched is None:
+        touched = self._touch_monolith(doc, found.token) if etags is not None else None
+        if etags is None or touched is None:
             return None
         extra = snapshot.meta.extra if snapshot.meta else {}
         origin = self._watch.origin(snapshot.meta)
@@ -90,18 +90,28 @@ class Migration:
         self._remember(done, None if found.is_recovered else found.etag)
         return Migrated(2, len(groups), len(doc.entries), 1, already=False)
 
-    def _write_shards(self, groups: Mapping[str, RawEntries]) -> dict[str, str]:
-        # Leftovers that are not in use would come back to life as soon as somebody uses them.
-        listed = self._documents.listed_shards()
-        self._documents.refuse_newer(dict.fromkeys(listed))
-        leftovers = listed.keys() - groups.keys()
-        self._documents.all(self._documents.delete_shard, leftovers)
+    def _write_shards(self, groups: Mapping[str, RawEntries]) -> dict[str, str] | None:
+        """Write all shards; None if somebody else wrote one meanwhile.
+
+        None of them is like one of before: a request for such a one that arrives late finds
+        another than it was to replace.
+        """
+        there = self._documents.replaceable(dict.fromkeys(self._documents.listed_shards()))
+        tokens = {partition: found.token for partition, found in there.items()}
 
         def write(partition: str) -> str:
-            data = encode_shard(Document(groups[partition]))
-            return self._documents.overwrite_shard(partition, data).etag
+            data = encode_shard(Document(groups[partition]).written_as(new_write_id()))
+            return self._documents.put_shard(partition, data, tokens.get(partition)).etag
 
-        return self._documents.all(write, groups)
+        def remove(partition: str) -> None:
+            self._documents.delete_shard(partition, tokens[partition])
+
+        try:
+            # Leftovers that are not in use would come back to life as soon as somebody uses them.
+            self._documents.all(remove, tokens.keys() - groups.keys())
+            return self._documents.all(write, groups)
+        except PreconditionFailedError:
+            return None
 
     def _touch_monolith(
         self, doc: Document, token: str | None, *, is_frozen: bool = False

@@ -351,7 +351,7 @@ class RemoteIndex:
         if not parts and not (whole and whole.etag):
             self.fence()
             return
-        made = View(view.snapshot, monolith=whole, shards=parts)
+        made = View(view.snapshot, monolith=whole, shards=parts, copies=view.copies)
         nothing = Change({}, frozenset(), {})
         version = version_of(view.version)
         committed = version.commit(self._context, made, nothing, None, trust)

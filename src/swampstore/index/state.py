@@ -281,7 +281,8 @@ class View:
     """Entries of the partitions asked for; `RemoteIndex.commit` checks that they still hold.
 
     On version 1 that is the whole index, whatever was asked for: `shards` is empty then and
-    `monolith` the document. On version 2 it is those shards.
+    `monolith` the document; `copies` are the shards that a commit is going to replace. On version 2
+    it is those shards.
     """
 
     def __init__(
@@ -290,9 +291,11 @@ class View:
         *,
         monolith: StoredDocument | None = None,
         shards: Mapping[str, StoredDocument] | None = None,
+        copies: Mapping[str, StoredDocument] | None = None,
     ) -> None:
         self.snapshot = snapshot
         self.monolith = monolith
+        self.copies = dict(copies or {})
         self.shards = dict(shards or {})
 
     @property

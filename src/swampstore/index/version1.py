@@ -24,7 +24,7 @@ from swampstore.index.format import (
     merged,
 )
 from swampstore.index.migration import Migration
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key
 from swampstore.index.state import (
     FOREIGN_WRITER,
     MONOLITH_CHECKED,
@@ -42,7 +42,7 @@ from swampstore.index.state import (
     same,
 )
 from swampstore.index.version import IndexContext, IndexVersion, Rebuild
-from swampstore.index.version1_commit import MonolithCommit, after_monolith
+from swampstore.index.version1_commit import MonolithCommit, after_monolith, copies
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched
 
@@ -214,8 +214,8 @@ class Version1(IndexVersion):
         if snapshot.exists and snapshot.discovered is None:
             monolith = context.copy.monolith()
             if monolith.doc is not None:
-                _refuse_newer_copies(context, snapshot, partitions | additions)
-                return View(snapshot, monolith=monolith)
+                found = copies(context, snapshot, partitions | additions)
+                return View(snapshot, monolith=monolith, copies=found)
             snapshot = context.recovery.discover(snapshot)
         return View(snapshot, monolith=snapshot.discovered or StoredDocument(Document({})))
 
@@ -263,7 +263,7 @@ class Version1(IndexVersion):
         etags, written = work.write_shards(None)
         leftovers = sorted(work.shards.keys() - etags.keys())
         for partition in leftovers:
-            work.documents.delete_shard(partition)
+            _delete_shard(work.documents, partition)
         written += is_written + len(leftovers)
         meta = work.meta
         if not written and meta and meta.monolith == etag and {*meta.partitions} == etags.keys():
@@ -285,16 +285,11 @@ class Version1(IndexVersion):
         return written + 1
 
 
-def _refuse_newer_copies(
-    context: IndexContext, snapshot: MetaSnapshot, partitions: set[str]
-) -> None:
-    """Raise NewerFormatError if a newer release wrote a shard that a commit would replace."""
-    if snapshot.meta is None:
-        return  # whoever writes shards then reads all of them
-    known = context.base.shard_etags()
-    seen = {one: etag for one, etag in snapshot.meta.shards.items() if known.get(one) == etag}
-    there = partitions.intersection(snapshot.meta.partitions)
-    context.documents.refuse_newer({one: seen.get(one) for one in there})
+def _delete_shard(documents: Documents, partition: str) -> None:
+    try:
+        documents.delete_shard(partition, documents.shard_as_it_is(partition).token)
+    except PreconditionFailedError:
+        raise index_moved(f"somebody else wrote {shard_key(partition)}", ()) from None
 
 
 def _rewrite_monolith(context: IndexContext, meta: Meta | None, fetched: Fetched | None) -> bool:

@@ -36,7 +36,7 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
 )
-from swampstore.index.partitions import Scope
+from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.state import (
     GONE,
     MONOLITH_CHECKED,
@@ -87,6 +87,11 @@ class _Written:
     onto: MetaSnapshot
     origin: str | None
 
+    def changed(self, rels: Collection[str]) -> frozenset[str]:
+        """Return the partitions of those of these paths whose entries are not what they were."""
+        before, now = document(self.before).entries, self.doc.entries
+        return frozenset(partition_of(rel) for rel in rels if before.get(rel) != now.get(rel))
+
 
 @dataclass(frozen=True, slots=True)
 class _Shards:
@@ -104,6 +109,7 @@ class MonolithCommit:
         self, context: IndexContext, look_again: Callable[[Collection[str]], None]
     ) -> None:
         self._look_again = look_again
+        self._context = context
         self._documents = context.documents
         self._copy = context.copy
         self._watch = context.watch
@@ -112,27 +118,31 @@ class MonolithCommit:
 
     def commit(self, view: View, change: Change) -> MonolithCommitted:
         """Put the change into the monolith, and what follows from it into the shards."""
-        found = view.monolith
-        assert found is not None
-        if not change.rels and not found.is_dirty and not view.is_unfinished:
+        before = view.monolith
+        assert before is not None
+        if not change.rels and not before.is_dirty and not view.is_unfinished:
             return MonolithCommitted(
-                view.snapshot, view.snapshot, found.etag, found.etag, frozenset()
+                view.snapshot, view.snapshot, before.etag, before.etag, frozenset()
             )
         touched = frozenset(change.by_partition())
-        is_missing = found.is_guess and found.etag is None
+        is_missing = before.is_guess and before.etag is None
         seen = self._watch.begin_anew(view.snapshot) if is_missing else view.snapshot
-        mono = self._write_monolith(seen, found, change)
+        mono = self._write_monolith(seen, before, change)
+        changed = mono.changed(change.rels)
         onto, snapshot = mono.onto, None
+        found = view.copies if onto is seen else copies(self._context, onto, touched)
         for _ in attempts(change.rels):
             # What was seen may be as old as the uploads took long. If others migrated meanwhile,
             # the shards are theirs: writing them would take out what was committed since.
             if self._watch.is_same(onto):
-                snapshot = self._write_meta(onto, self._write_shards(onto, mono, touched), mono)
+                shards = self._write_shards(onto, mono, changed, found)
+                snapshot = self._write_meta(onto, shards, mono)
             if snapshot is None:
                 onto = self._watch.look_again()
                 if onto.version != 1:
                     raise index_moved("the remote was migrated to version 2", change.rels)
                 if self._is_latest(mono):
+                    found = copies(self._context, onto, touched)
                     continue
             return MonolithCommitted(snapshot, onto, mono.before.etag, mono.etag, touched)
         raise AssertionError  # attempts() ends with an error
@@ -185,59 +195,75 @@ class MonolithCommit:
     # Shards ------------------------------------------------------------------------------------
 
     def _write_shards(
-        self, onto: MetaSnapshot, mono: _Written, touched: Collection[str]
+        self,
+        onto: MetaSnapshot,
+        mono: _Written,
+        changed: Collection[str],
+        found: Mapping[str, StoredDocument],
     ) -> _Shards:
+        """Write the changed shards in the place of those that were found."""
         if onto.meta is None or not onto.agrees_with(mono.before.etag):
-            return self._restore_shards(onto, mono, touched)
-        slices = slices_of(mono.doc.entries, touched)
-        written, failed = self._write(slices)
+            return self._restore_shards(onto, mono)
+        slices = slices_of(mono.doc.entries, changed)
+        written, failed = self._write(slices, found)
         etags = {**onto.meta.shards, **written}
         partitions = dict.fromkeys((*onto.meta.partitions, *slices))
         return _shards_of((one for one in partitions if slices.get(one, True)), etags, failed)
 
-    def _restore_shards(
-        self, onto: MetaSnapshot, mono: _Written, touched: Collection[str]
-    ) -> _Shards:
-        """Write every shard that may not be the one of this monolith.
+    def _restore_shards(self, onto: MetaSnapshot, mono: _Written) -> _Shards:
+        """Write every shard that is not the one of this monolith.
 
         One that cannot be read now, or that a newer release wrote, stays as it is.
         """
         listed = {one: info.etag for one, info in self._documents.listed_shards().items()}
         groups = grouped(mono.doc.entries)
-        current = self._current_shards(groups, listed) - set(touched)
-        slices = {one: groups.get(one, {}) for one in {*groups, *listed} - current}
-        _, newer = self._documents.tried(self._documents.shard, slices.keys() & listed.keys())
-        written, failed = self._write({one: slices[one] for one in slices.keys() - newer.keys()})
-        etags = {**{one: listed[one] for one in current}, **written}
+        current = self._current_shards(groups, listed)
+        unsure = (groups.keys() | listed.keys()) - current.keys()
+        found, newer = self._documents.tried(self._documents.shard, unsure & listed.keys())
+        current |= {
+            one: shard.etag
+            for one, shard in found.items()
+            if shard.etag and one in groups and _holds(shard, groups[one])
+        }
+        outdated = unsure - current.keys() - newer.keys()
+        written, failed = self._write({one: groups.get(one, {}) for one in outdated}, found)
         known = onto.meta.partitions if onto.meta else ()
         partitions = dict.fromkeys((*known, *groups))
         is_short = failed or bool(newer)
-        return _shards_of((one for one in partitions if one in groups), etags, is_short)
+        chosen = (one for one in partitions if one in groups)
+        return _shards_of(chosen, {**current, **written}, is_short)
 
     def _current_shards(
         self, groups: Mapping[str, RawEntries], listed: Mapping[str, str]
-    ) -> set[str]:
-        """Return the partitions whose shard and entries are as when there was agreement."""
+    ) -> dict[str, str]:
+        """Return the ETags of shards that are, like their entries, as when there was agreement."""
         agreed = self._copy.last_agreed()
         if agreed is None:
-            return set()
+            return {}
         entries = grouped(agreed.entries)
         return {
-            partition
+            partition: etag
             for partition, etag in agreed.meta.shards.items()
             if partition in groups
             and listed.get(partition) == etag
             and entries.get(partition) == groups[partition]
         }
 
-    def _write(self, slices: Mapping[str, RawEntries]) -> tuple[dict[str, str], bool]:
-        """Write shards, remove those without entries; return ETags, and whether any failed."""
+    def _write(
+        self, slices: Mapping[str, RawEntries], found: Mapping[str, StoredDocument]
+    ) -> tuple[dict[str, str], bool]:
+        """Write shards, remove those without entries; return ETags, and whether any failed.
+
+        Each replaces the one that was found, and is like no other: a request that arrives once
+        more, perhaps when the shards have become the truth, replaces nothing.
+        """
 
         def write(partition: str) -> str | None:
+            token = found[partition].token if partition in found else None
             if slices[partition]:
-                data = encode_shard(Document(slices[partition]))
-                return self._documents.overwrite_shard(partition, data).etag
-            self._documents.delete_shard(partition)
+                data = encode_shard(Document(slices[partition]).written_as(new_write_id()))
+                return self._documents.put_shard(partition, data, token).etag
+            self._documents.delete_shard(partition, token)
             return None
 
         done, failed = self._documents.tried(write, slices)
@@ -269,6 +295,26 @@ class MonolithCommit:
         if found.is_guess and onto.meta is None:
             return new_write_id()  # nobody may take what is missing for deleted
         return self._watch.origin(onto.meta)
+
+
+def copies(
+    context: IndexContext, snapshot: MetaSnapshot, partitions: Collection[str]
+) -> dict[str, StoredDocument]:
+    """Return the shards of these partitions that a commit to version 1 would replace.
+
+    Raises NewerFormatError if a newer release wrote one of them.
+    """
+    if snapshot.meta is None:
+        return {}  # whoever writes shards then reads all of them
+    known = context.base.shard_etags()
+    seen = {one: etag for one, etag in snapshot.meta.shards.items() if known.get(one) == etag}
+    there = {*partitions}.intersection(snapshot.meta.partitions)
+    return context.documents.replaceable({one: seen.get(one) for one in there})
+
+
+def _holds(shard: StoredDocument, entries: RawEntries) -> bool:
+    """Whether a shard is what it would be written as."""
+    return shard.doc is not None and not shard.is_dirty and shard.doc.entries == entries
 
 
 def _shards_of(partitions: Iterable[str], etags: Mapping[str, str], failed: bool) -> _Shards:

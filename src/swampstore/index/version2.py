@@ -244,7 +244,7 @@ class Version2(IndexVersion):
         if work.documents.store.capabilities.conditional_delete:
             for partition, token in emptied.items():
                 with contextlib.suppress(StoreError):  # an empty shard does no harm
-                    work.documents.delete_shard_if(partition, token)
+                    work.documents.delete_shard(partition, token)
         return written + len(emptied) + 1
 
 

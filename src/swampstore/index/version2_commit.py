@@ -270,7 +270,7 @@ class ShardCommit:
         for partition, shard in shards.items():
             if not document(shard.found).entries and shard.found.token is not None:
                 with contextlib.suppress(StoreError):  # an empty shard does no harm
-                    self._documents.delete_shard_if(partition, shard.found.token)
+                    self._documents.delete_shard(partition, shard.found.token)
 
     # _meta.json --------------------------------------------------------------------------------
 

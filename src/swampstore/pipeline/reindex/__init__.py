@@ -20,7 +20,7 @@ import msgspec
 import pyarrow as pa
 
 from swampstore.clock import system_clock
-from swampstore.index.changes import attempts, index_moved
+from swampstore.index.changes import attempts, index_moved, new_write_id
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import (
@@ -136,9 +136,11 @@ def write_shard(
             return UNWRITTEN.etag, UNWRITTEN.token, True
         current = now.doc or Document({})
         document = current.holding(merged(current.entries, wanted))
-        data = encode_shard(document.written_by(commit_seq) if commit_seq else document)
+        as_written = (
+            document.written_by(commit_seq) if commit_seq else document.written_as(new_write_id())
+        )
         try:
-            written = documents.put_shard(partition, data, now.token)
+            written = documents.put_shard(partition, encode_shard(as_written), now.token)
         except PreconditionFailedError:
             continue  # perhaps a twin of this task, whose shard is as good
         return written.etag, written.token, True
@@ -342,15 +344,7 @@ class Unwritten(Documents):
         del partition, data, token
         return UNWRITTEN
 
-    def overwrite_shard(self, partition: str, data: bytes) -> Written:
-        """Do nothing."""
-        del partition, data
-        return UNWRITTEN
-
-    def delete_shard(self, partition: str) -> None:
-        """Do nothing."""
-
-    def delete_shard_if(self, partition: str, token: str) -> None:
+    def delete_shard(self, partition: str, token: str | None) -> None:
         """Do nothing."""
 
 
