@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swampstore.errors import NewerFormatError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
-from swampstore.index.removals import REMOVALS, read_notes
+from swampstore.index.path_map import Names
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.removals import REMOVALS, Removal, Remover, new_note, read_notes
+from swampstore.layout import Routing
 from swampstore.locks.record import LockLostError
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written
+from swampstore.sync.push import Push
 from tests.support.broken_store import BrokenStore, Killed
 from tests.support.sync_harness import Machine, assert_sound, remote_files, remote_index
 
@@ -140,10 +146,25 @@ def fail_to_remove(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 # An object is only deleted if it is the one that was meant
 
 
+@pytest.fixture(params=[True, False], ids=["", "nobody looks twice"])
+def _second_look(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether those look again at their uploads who are about to commit: nothing depends on it."""
+    if not request.param:
+        monkeypatch.setattr(RemoteIndex, "renew", lambda *_: None)
+        monkeypatch.setattr(Push, "_check", lambda *_: None)
+
+
+@pytest.mark.usefixtures("_second_look")
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("seconds", [0, 5])
+@pytest.mark.parametrize("again", [b"content", b"changed"])
 def test_what_was_saved_again_after_a_killed_deletion_stays(
-    new_place: NewPlace, monkeypatch: pytest.MonkeyPatch, *, repeats: bool, seconds: int
+    new_place: NewPlace,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    repeats: bool,
+    seconds: int,
+    again: bytes,
 ) -> None:
     place = new_place(repeats=repeats)
     a, b, fresh = place.machine("a"), place.machine("b"), place.machine("fresh")
@@ -152,12 +173,13 @@ def test_what_was_saved_again_after_a_killed_deletion_stays(
     delete_all(a)
     kill_after_objects(a, monkeypatch)
     place.now += timedelta(seconds=seconds)
-    write(b, FILES)
+    saved = FILES | {RAW: again}
+    write(b, saved)
     prepared = b.service.prepare_push()
     place.machine("a").sync()
     b.service.commit_push(prepared)
     fresh.pull()
-    assert {rel: fresh.files().get(rel) for rel in FILES} == FILES
+    assert {rel: fresh.files().get(rel) for rel in FILES} == saved
 
 
 def test_an_upload_of_a_killed_push_is_looked_at_again_before_the_commit(place: Place) -> None:
@@ -193,6 +215,34 @@ def test_an_upload_whose_path_came_and_went_meanwhile_is_looked_at_again(
     assert fresh.read("logs/x") == b"equal"
 
 
+@pytest.mark.parametrize("moment", ["before it", "after a look at an equal one"])
+def test_what_takes_the_place_of_an_object_that_is_being_removed_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    store = place.store()
+    store.put(RAW, b"old")
+    remover = Remover(store, Names("/nowhere", "", Routing()), 1)
+    sha256 = hashlib.sha256(b"old").hexdigest()
+    note = remover.note(new_note(), [Removal(RAW, 3, sha256)])
+    has_content = Remover._has_content
+
+    def look_and_be_late(*looking: Any) -> bool:
+        is_equal = has_content(*looking)
+        store.put(RAW, b"new")
+        return is_equal
+
+    if moment == "before it":
+        store.put(RAW, b"new")
+    else:
+        store.put(RAW, b"old")
+        monkeypatch.setattr(Remover, "_has_content", look_and_be_late)
+    with contextlib.closing(place.machine("a")) as machine:
+        removed = remover.carry_out(note, machine.service._context.index)
+    assert (removed.objects, removed.is_settled) == (0, True)
+    assert store.get(RAW).data == b"new"
+
+
+@pytest.mark.usefixtures("_second_look")
 def test_an_object_that_somebody_is_about_to_commit_survives_the_deletion_of_the_old_one(
     place: Place,
 ) -> None:

@@ -37,9 +37,8 @@ MODEL = "aws/ec2/i-1"
 REF = DataRef(ModelRef("aws/ec2", "i-1"), "state")
 HUGE = 99999999999999999999
 
-numbers = st.sampled_from(
-    [HUGE, -HUGE, 10**400, 2**63, 2**63 - 1, 2**53, 0, -1, 1, 1.5, 1e308, -0.0, True, False]
-)
+NUMBERS = [HUGE, -HUGE, 10**400, 2**63, 2**63 - 1, 2**53, 0, -1, 1, 1.5, 1e308, -0.0, True, False]
+numbers = st.sampled_from(NUMBERS)
 deep: Any = "x"
 for _ in range(200):
     deep = [deep]
@@ -206,6 +205,33 @@ def test_a_line_of_the_journal_is_a_record_or_damaged(parts: list[Any]) -> None:
     for document in (parts, parts[:1] and parts[0], ["journal", *parts]):
         journal._decode(journal._encode([document])[:-1])  # type: ignore[list-item]
         journal._version_of(journal._encode([document]))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("check", "document"),
+    [
+        (test_metadata_fits_into_the_catalog_or_is_invalid, METADATA),
+        (test_an_entry_is_in_range_or_damaged, ENTRY),
+        (test_a_sidecar_is_read_or_newer, SIDECAR),
+        (test_a_lock_is_a_record_or_none, LOCK),
+        (test_rows_of_others_fit_into_the_catalog_or_are_left_out, ROW),
+        (test_marks_of_garbage_are_read_or_all_new, MARK),
+    ],
+    ids=["metadata", "entry", "sidecar", "lock", "export", "mark"],
+)
+def test_no_number_of_a_format_is_too_much_for_those_who_read_it(
+    check: Any, document: dict[str, Any]
+) -> None:
+    for member in (name for name, value in document.items() if type(value) is int):
+        for number in NUMBERS:
+            check.hypothesis.inner_test(document | {member: number})
+
+
+@pytest.mark.parametrize("member", ["version", "commitSeq"])
+def test_no_number_of_meta_and_shards_is_too_much_for_those_who_read_it(member: str) -> None:
+    check: Any = test_documents_of_the_index_are_in_range_damaged_or_newer
+    for number in NUMBERS:
+        check.hypothesis.inner_test(META | {member: number}, SHARD | {member: number})
 
 
 # Numbers that people give ----------------------------------------------------------------------

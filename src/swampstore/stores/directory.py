@@ -174,7 +174,7 @@ class DirectoryStore:
             if error.errno not in _TRANSIENT:
                 raise
             raise StoreNotMountedError(f"{self._path}: {error.strerror}", hint=_HINT) from error
-        if _is_bare(fd) and self._is_known():
+        if tree.is_bare(fd, LOCKS) and self._is_known():
             os.close(fd)
             raise StoreNotMountedError(
                 f"{self._path} holds nothing any more, so nothing seems to be mounted there",
@@ -186,13 +186,13 @@ class DirectoryStore:
     def get(self, key: str) -> Fetched:
         """See Store.get."""
         with self._reading(key) as fd:
-            return Fetched(_info(key, os.fstat(fd)), b"".join(_chunks(fd)))
+            return Fetched(_info(key, os.fstat(fd)), b"".join(tree.chunks(fd)))
 
     def get_if_changed(self, key: str, etag: str) -> Fetched | None:
         """See Store.get_if_changed."""
         with self._reading(key) as fd:
             info = _info(key, os.fstat(fd))
-            return None if info.etag == etag else Fetched(info, b"".join(_chunks(fd)))
+            return None if info.etag == etag else Fetched(info, b"".join(tree.chunks(fd)))
 
     def download(
         self, key: str, fd: int, *, size: int | None = None, sha256: str | None = None
@@ -201,7 +201,7 @@ class DirectoryStore:
         with self._reading(key) as source:
             info = _info(key, os.fstat(source))
             what = f"{key} in {self.identity}"
-            receive(_chunks(source), fd, what=what, size=size, sha256=sha256)
+            receive(tree.chunks(source), fd, what=what, size=size, sha256=sha256)
             return info
 
     def head(self, key: str) -> ObjectInfo:
@@ -430,16 +430,6 @@ def open_later(settings: StoreConfig, is_known: Callable[[], bool]) -> Store:
     return settings.open()
 
 
-def _is_bare(fd: int) -> bool:
-    """Whether a directory holds nothing of a store: at most files, and what `mkfs` leaves there."""
-    try:
-        os.stat(LOCKS, dir_fd=fd)
-    except FileNotFoundError:
-        inner, _ = tree.children(fd, "")
-        return not set(inner) - {"lost+found"}
-    return False
-
-
 def _writable(key: str) -> str:
     """Return a checked key that is none of the names this store keeps for itself."""
     if check_key(key).partition("/")[0] == LOCKS or is_temp(os.path.basename(key)):
@@ -469,20 +459,9 @@ def _handed(info: ObjectInfo, found: tree.Found) -> Handed:
         # What is read is what the ETag says, whatever was put there since.
         if _token_of(status) != info.token:
             info = _info(found.path, status)
-        return Handed(info, is_wanted=True, data=_read_all(fd, status.st_size))
+        return Handed(info, is_wanted=True, data=tree.read_all(fd, status.st_size))
     finally:
         os.close(fd)
-
-
-def _read_all(fd: int, size: int) -> bytes:
-    """Return what a file holds; one that is as long as it was is read in one go."""
-    data = os.read(fd, size + 1)
-    return data if len(data) == size else data + b"".join(_chunks(fd))
-
-
-def _chunks(fd: int) -> Iterator[bytes]:
-    while chunk := os.read(fd, CHUNK):
-        yield chunk
 
 
 def _make_unique(fd: int, directory: int, name: str) -> str:

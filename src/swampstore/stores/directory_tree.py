@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from swampstore.files import temp_name
 from swampstore.layout import is_temp
+from swampstore.stores.protocol import CHUNK
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe in place of a file must not make us wait for its writer.
@@ -267,3 +268,25 @@ def _open_or_make(segment: str, directory: int, durable: bool) -> int:
                 os.mkdir(segment, dir_fd=directory)
                 if durable:
                     os.fsync(directory)
+
+
+def is_bare(fd: int, locks: str) -> bool:
+    """Whether a directory holds nothing of a store: at most files, and what `mkfs` leaves there."""
+    try:
+        os.stat(locks, dir_fd=fd)
+    except FileNotFoundError:
+        inner, _ = children(fd, "")
+        return not set(inner) - {"lost+found"}
+    return False
+
+
+def chunks(fd: int) -> Iterator[bytes]:
+    """Yield what is left of a file, piece by piece."""
+    while chunk := os.read(fd, CHUNK):
+        yield chunk
+
+
+def read_all(fd: int, size: int) -> bytes:
+    """Return what a file holds; one that is as long as it was is read in one go."""
+    data = os.read(fd, size + 1)
+    return data if len(data) == size else data + b"".join(chunks(fd))
