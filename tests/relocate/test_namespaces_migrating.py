@@ -65,6 +65,19 @@ def test_data_moves_into_the_namespace(place: Place) -> None:
         assert [one.name for one in repo.query('modelId == "i-1" && ns == "infra"')] == ["state"]
 
 
+def test_where_there_is_a_remote_it_is_told_that_others_may_move_what_stays_there(
+    place: Place,
+) -> None:
+    ana = place.member("ana")
+    ana.save("one")
+    ana.push()
+    namespaced(ana)
+    told = [one for one in migrated(ana).warnings if "other clients" in one]
+    assert [("move those objects" in one, "swampstore sync" in one) for one in told] == (
+        [(True, True)] if place.is_remote else []
+    )
+
+
 def test_a_preview_moves_nothing(place: Place) -> None:
     ana = place.member("ana")
     ana.save("one")
