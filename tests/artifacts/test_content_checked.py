@@ -10,6 +10,7 @@ import pytest
 from swampstore import Repo
 from swampstore.doctor import examine
 from swampstore.errors import ContentDamagedError
+from swampstore.marker import update_marker
 from tests.support.machines import Machine
 
 MODEL = "aws/ec2/i-1"
@@ -82,6 +83,21 @@ class TestReading:
             with artifact.open() as file:
                 assert file.read() == b"one\ntwo\n"
                 assert file.verified is False  # type: ignore[attr-defined]
+
+    def test_appended_content_is_compared_with_what_the_index_says_of_it(
+        self, ana: Machine
+    ) -> None:
+        text = ("--content-type", "text/plain")
+        assert ana("data", "put", MODEL, "log", "--streaming", *text, stdin=b"one\n").status == 0
+        assert ana("data", "put", MODEL, "log", "--append", stdin=b"two\n").status == 0
+        assert ana("data", "get", MODEL, "log", "--json").json["verified"] is True
+        with ana.open() as repo:
+            damaged = raw(repo, "log")
+        flip(damaged)
+        assert ana("data", "get", MODEL, "log", "--json").error["code"] == "content_damaged"
+        assert ana("doctor", "--deep").status == 1
+        assert ana("doctor", "--deep", "--repair").status == 0
+        assert damaged.read_bytes() == b"one\ntwo\n"
 
     def test_queries_do_not_look_into_damaged_content(
         self, repo: Repo, caplog: pytest.LogCaptureFixture
@@ -165,3 +181,26 @@ class TestPushing:
         assert ana("sync").status == 74
         assert bob("sync").status == 0
         assert bob.get(MODEL, "state") == "state 1"
+
+    @pytest.mark.parametrize("way_out", ["delete", "restore"])
+    def test_setup_leaves_everything_where_it_is_if_something_is_damaged(
+        self, ana: Machine, bucket: Path, way_out: str
+    ) -> None:
+        update_marker(str(ana.repo_dir), {"datastore": None})
+        for name in ("state", "other"):
+            assert ana("data", "put", MODEL, name, stdin=b"right").status == 0
+        with ana.open() as repo:
+            damaged = raw(repo, "state")
+        flip(damaged)
+        done = ana("datastore", "setup", f"file://{bucket}")
+        assert done.status == 1
+        assert f"data/{MODEL}/state/1" in done.err
+        assert not list(bucket.rglob("raw"))
+        assert ana.get(MODEL, "other") == "right"
+        if way_out == "restore":
+            damaged.write_bytes(b"right")
+        else:
+            assert ana("data", "delete", MODEL, "state", "--yes").status == 0
+        assert ana("datastore", "setup", f"file://{bucket}").status == 0
+        assert (bucket / f"data/{MODEL}/other/1/raw").read_bytes() == b"right"
+        assert (bucket / f"data/{MODEL}/state/1/raw").exists() == (way_out == "restore")

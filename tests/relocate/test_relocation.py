@@ -187,6 +187,18 @@ def test_a_file_of_others_that_is_not_on_the_remote_yet_is_not_replaced(
     assert (cache_dir / "outputs/aws/run.yaml").read_text() == "status: other\n"
 
 
+def test_a_file_that_grew_since_it_was_copied_is_copied_again(
+    source: Path, cache: Cache, cache_dir: Path
+) -> None:
+    (source / "audit").mkdir()
+    (source / "audit/commands.jsonl").write_text("one\n")
+    copy(source, cache)
+    with (source / "audit/commands.jsonl").open("a") as file:
+        file.write("two\n")
+    assert copy(source, cache).kept == []
+    assert (cache_dir / "audit/commands.jsonl").read_text() == "one\ntwo\n"
+
+
 def test_a_file_of_others_that_the_remote_has_is_left_to_the_next_push_to_settle(
     source: Path, cache: Cache, cache_dir: Path, base: Base
 ) -> None:

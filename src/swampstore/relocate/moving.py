@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from swampstore.artifacts.latest import latest_of, marker_content, wins
 from swampstore.artifacts.versions import marker_at
-from swampstore.errors import YamlError
+from swampstore.errors import ContentDamagedError, YamlError
 from swampstore.files import disk_errors, read_file, replace_file, replacing, temp_beside
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
@@ -26,8 +26,8 @@ from swampstore.index.path_map import Names
 from swampstore.index.results import Progress, Step
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import CLAIM, DEFERRED, METADATA, RAW, is_internal, is_temp, parse_version
-from swampstore.relocate.destinations import Destination, Moved
-from swampstore.sync.complete import is_content_here
+from swampstore.relocate.destinations import Cache, Destination, Moved
+from swampstore.sync.complete import check_saved, is_content_here
 from swampstore.sync.hashing import hash_file
 from swampstore.yaml_dialect import load_mapping
 
@@ -42,7 +42,7 @@ _REMEMBERED = 1024
 class Copied:
     """What a copy did; `kept` could not go where something else is, `unfinished` must not go.
 
-    Neither must versions that are `hollow`: their content is not here.
+    Neither must versions that are `hollow`, their content is not here, or `damaged`.
     """
 
     files: int = 0
@@ -53,6 +53,7 @@ class Copied:
     links: list[str] = field(default_factory=list)
     special: list[str] = field(default_factory=list)
     hollow: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
 
     def add(self, files: int, size: int, progress: Progress) -> None:
         """Count files that were copied."""
@@ -113,14 +114,17 @@ class Relocation:
                     self._copy_files(directory, copied, progress)
                 elif not directory.is_finished:
                     copied.unfinished.append(directory.rel)
-                elif self._has_content(directory.rel):
-                    self._copy_version(directory, copied, progress)
-                else:
+                elif not self._has_content(directory.rel):
                     copied.hollow.append(directory.rel)
+                elif self._is_damaged(directory.rel):
+                    copied.damaged.append(directory.rel)
+                else:
+                    self._copy_version(directory, copied, progress)
             if copied.files > before:
                 copied.directories.append(subdir)
         copied.unfinished.sort()  # directories come in whatever order the disk has them
         copied.hollow.sort()
+        copied.damaged.sort()
         if durable:
             os.sync()
         return copied
@@ -166,6 +170,18 @@ class Relocation:
     def _has_content(self, version_rel: str) -> bool:
         here = Names(self._source, "", self._to.names.routing)
         return is_content_here(here, version_rel)
+
+    def _is_damaged(self, version_rel: str) -> bool:
+        """Whether content that is still to go to a remote is not what was saved."""
+        if not isinstance(self._to, Cache) or os.path.lexists(self._to.names.local(version_rel)):
+            return False
+        raw, here = f"{version_rel}/{RAW}", Names(self._source, "", self._to.names.routing)
+        try:
+            sha256, found = hash_file(self._path(raw))
+            check_saved(here, raw, sha256, found.size)
+        except ContentDamagedError:
+            return True
+        return False
 
     def _may_move(self, rel: str) -> bool:
         return is_marker(rel) or signature(self._path(rel)) is not None
@@ -323,7 +339,7 @@ class Relocation:
         if _is_same(source, target):
             return
         is_update = version_file(rel) is not None and self._to.may_update(rel)
-        if not is_update and not self._to.release(rel):
+        if not is_update and not self._to.release(rel) and not _begins_with(source, target):
             copied.kept.append(rel)
             return
         with disk_errors(target):

@@ -19,6 +19,7 @@ from swampstore.datastore_address import Address
 from swampstore.errors import (
     AlreadyExistsError,
     ConfigError,
+    ContentDamagedError,
     DiskError,
     LockTimeoutError,
     SwampstoreError,
@@ -233,7 +234,7 @@ class Setup:
         self._begin("copy")
         for move in moves.values():
             copied = move.copy(self._progress, durable=self._there.config.durable)
-            _check_all_fit(copied)
+            _check_all_fit(copied, self._there.config.datastore_dir)
             self._report.files_copied += copied.files
             self._report.bytes_copied += copied.bytes
             self._report.directories += copied.directories
@@ -350,11 +351,16 @@ def _listing(rels: Sequence[str]) -> str:
     return f"{', '.join(rels[:3])}{more}"
 
 
-def _check_all_fit(copied: Copied) -> None:
+def _check_all_fit(copied: Copied, directory: str) -> None:
     if copied.kept:
         raise AlreadyExistsError(
-            f"something else is where these should go: {_listing(copied.kept)}",
+            f"something else is where these should go in {directory}: {_listing(copied.kept)}",
             hint="Move it away, or pass --skip-migration to leave the data where it is.",
+        )
+    if copied.damaged:
+        raise ContentDamagedError(
+            f"the content of these versions is not what was saved: {_listing(copied.damaged)}",
+            hint="Restore their content from a backup, or delete them, and run this again.",
         )
 
 
