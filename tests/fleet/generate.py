@@ -160,6 +160,8 @@ class Theme(NamedTuple):
     hydration: tuple[str, ...] = ("full", "lazy")
     # What befalls which kind of requests, instead of anything that befalls any of them.
     pairs: tuple[tuple[str, str], ...] = ()
+    # After how many steps all come to rest. Whoever is at rest has read everything.
+    rest: int = 8
 
 
 _SAVING = {"op": "save", "model": MODELS[0], "name": NAMES[0], "size": 10}
@@ -201,6 +203,23 @@ THEMES = (
         ("put data", "put data", "read data", "put index", "read index"),
         sizes=(10, LARGE, LARGE),
     ),
+    # Objects are lost, and content that is on the remote leaves the disk.
+    Theme({"save": 6, "push": 6, "evict": 5, "lose_object": 5, "sync": 1}),
+    # The index is lost before what was deleted is gone.
+    Theme(
+        {"save": 4, "delete_all": 4, "push": 8, "pull": 5, "lose_index": 4},
+        ("fail", "fail", "kill"),
+        ("delete data", "delete data", "delete note"),
+    ),
+    # Sessions that stand still right where they commit, and others that come and stand still, too.
+    Theme(
+        {"session": 1},
+        seconds=(20.0, 45.0, 45.0),
+        pairs=(
+            *(("stop", "put index"), ("stop", "read index"), ("slow", "put index")),
+            *(("slow", "read index"), ("slow", "put lock"), ("slow-after", "put lock")),
+        ),
+    ),
 )
 
 
@@ -234,7 +253,7 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
             step.machine = (steps[-1].machine + chance.randrange(1, machines)) % machines
             step.overlaps = chance.random() < 0.8
         steps.append(step)
-        if number % 8 == 7:
+        if number % theme.rest == theme.rest - 1:
             steps.append(Step(-1, SETTLE))
     return Script(
         seed=seed,

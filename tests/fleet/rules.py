@@ -257,6 +257,9 @@ THEMED: dict[str, tuple[int, int]] = {
     "a lost document is damage": (2, 0),
     "a lock is proved before the commit": (0, 4),
     "absence is deletion only with evidence": (3, 0),
+    "eviction proves": (6, 1),
+    "a deletion stays through a new index": (7, 51),
+    "who takes a lock over shuts its holder out": (8, 3),
 }
 
 

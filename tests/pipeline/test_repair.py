@@ -395,6 +395,22 @@ def test_a_store_that_does_not_keep_what_it_is_given_stops_the_repair(
     assert before <= site.contents()
 
 
+def test_nothing_is_touched_of_which_the_copy_in_quarantine_is_another_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotate(site.bucket, ROTATED["content of two versions"])
+    before = site.bucket.payload()
+
+    def forgetful(self: DirectoryStore, source: str, target: str) -> None:
+        self.put(target, self.get(source).data[:-1])
+
+    monkeypatch.setattr(DirectoryStore, "copy", forgetful)
+    mended = site.repair()
+    assert site.bucket.payload() == before
+    assert mended.done == {}
+    assert mended.left
+
+
 def test_what_is_left_of_a_deletion_stays_deleted_and_a_repair_removes_it(site: Site) -> None:
     gone = [rel("two", 3), rel("two", 3, "metadata.yaml")]
     named = rel("two", 2)  # the commit of its deletion did not happen

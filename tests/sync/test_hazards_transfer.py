@@ -665,9 +665,9 @@ def test_what_a_pull_that_was_killed_had_fetched_is_not_fetched_again(
             patch.setattr(PlainInstaller, "install", _die)
             with pytest.raises(Killed):
                 b.pull()
-        b.cost()
+        assert b.cost().requests["get"] > 20
         assert b.pull().files == 20
-        assert b.cost().requests.get("download", 0) == 0
+        assert b.cost().requests["get"] < 5  # the index
         assert b.files() == {f"files/{number}": b"content %d" % number for number in range(20)}
 
 
