@@ -2,6 +2,7 @@
 
     python -m tests.fleet [--steps N] [--seed SEED] [--jobs N]
     python -m tests.fleet --replay FILE     one script, with an account of every point
+                          --keep DIRECTORY  and what is then in its bucket, as files
     python -m tests.fleet --rules           each rule switched off: is that noticed?
 
 A run is a consequence of its seed and of the source. Without a seed a new one is taken.
@@ -17,14 +18,20 @@ import secrets
 import sys
 from pathlib import Path
 
+from tests.fleet.bucket import BUCKETS
 from tests.fleet.fleet import Script, run
 from tests.fleet.many import many, many_at_once, script_of
 
 _HASHING = "PYTHONHASHSEED"
 
 
-def _replay(path: Path) -> int:
+def _replay(path: Path, kept: Path | None) -> int:
     result = run(Script.from_json(path.read_text()), trace=True)
+    if kept is not None:
+        for key, found in BUCKETS["fleet"].objects.items():
+            file = kept / key
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(found.data)
     sys.stdout.write("\n".join([*result.trace, str(result.violation or "all is well"), ""]))
     return 1 if result.violation else 0
 
@@ -37,13 +44,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--replay", type=Path)
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--show", help="write the script of a seed")
     parser.add_argument("--patience", type=float, default=60, help="seconds, to shrink one script")
     parser.add_argument("--variants", default="", help="last letters of seeds")
     parser.add_argument("--rules", action="store_true")
     chosen = parser.parse_args()
     if chosen.replay:
-        return _replay(chosen.replay)
+        return _replay(chosen.replay, chosen.keep)
     if chosen.show:
         sys.stdout.write(script_of(chosen.show).to_json())
         return 0
