@@ -6,6 +6,7 @@ import gc
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ import pytest
 from swampstore.index.format import Document, decode_shard, encode_monolith
 from swampstore.index.partitions import MONOLITH_KEY, shard_key
 from swampstore.pipeline import spool
+from swampstore.pipeline.copy import copy
 from swampstore.pipeline.copy.comparison import Most, Totals, most_of, parts_of
 from swampstore.pipeline.copy.outcomes import Refusals, Refused, Wanted
+from swampstore.pipeline.errors import MonolithTooLargeError
 from swampstore.pipeline.evidence import gathering
 from swampstore.pipeline.evidence.gathering import (
     Claims,
@@ -28,8 +31,14 @@ from swampstore.pipeline.evidence.gathering import (
 )
 from swampstore.pipeline.evidence.local_engine import gathered_here
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, rows_in
+from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import listed
+from swampstore.pipeline.reindex.local_engine import reindex_little
+from swampstore.pipeline.report.local_engine import summary_here
+from swampstore.pipeline.settings import SparkSettings
+from swampstore.pipeline.snapshots.refresh import refresh
+from swampstore.pipeline.source import index as index_table
 from swampstore.pipeline.verify.local_engine import verify_here
 from swampstore.stores.errors import ObjectNotFoundError
 from tests.support.imaginary import ImaginaryConfig, register
@@ -97,6 +106,32 @@ def test_what_a_migration_left_of_the_monolith_is_not_evidence(imagine: Imagine)
     [of_monolith] = [one for one in found.sums[0] if one.document == MONOLITH_KEY]
     assert of_monolith.entries == len(shard.entries)
     assert verify_here([place]).ok
+
+
+_BULK: dict[str, Callable[[Place], object]] = {
+    "verify": lambda place: verify_here([place]),
+    "reindex": lambda place: reindex_little([place], "local", SparkSettings(), dry_run=True),
+    "gc": lambda place: plan_here([place], datetime.now(UTC)),
+    "report": lambda place: summary_here([place], datetime.now(UTC)),
+    "copy": lambda place: copy(None, [place], "memory://elsewhere", dry_run=True),
+    "refresh": lambda place: refresh([place], engine="local", dry_run=True),
+}
+
+
+@pytest.mark.parametrize("job", _BULK)
+def test_bulk_work_on_a_very_long_monolith_is_refused_with_the_command_that_helps(
+    imagine: Imagine, monkeypatch: pytest.MonkeyPatch, job: str
+) -> None:
+    one, many = imagine("2x3x4", format=1), imagine("2x3x4", format=2)
+    monkeypatch.setattr(index_table, "LARGEST_MONOLITH", 5_000)
+    with pytest.raises(MonolithTooLargeError, match="one document") as refused:
+        _BULK[job](one)
+    assert "swampstore datastore migrate-index" in (refused.value.hint or "")
+    with many.open() as store:
+        # What a migration left of it is no hindrance, however long it is.
+        frozen = encode_monolith(Document({}), "2026-01-01", "w" * 5_000, is_frozen=True)
+        store.put(MONOLITH_KEY, frozen)
+    _BULK[job](many)
 
 
 @pytest.mark.spark

@@ -77,6 +77,12 @@ class SnapshotBusyError(SwampstoreError, RuntimeError):
     code = "snapshot_busy"
 
 
+class MonolithTooLargeError(SwampstoreError, ValueError):
+    """Bulk work was asked for on an index that is one document, and a very long one."""
+
+    code = "monolith_too_large"
+
+
 class ExportFailedError(SwampstoreError, RuntimeError):
     """An exported table could not be written, and is what it was."""
 

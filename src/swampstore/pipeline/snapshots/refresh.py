@@ -40,6 +40,7 @@ from swampstore.pipeline.snapshots.manifest import (
     bucket_of,
 )
 from swampstore.pipeline.snapshots.told import Told, is_of, told
+from swampstore.pipeline.source.index import check_monolith
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.stores.wrapper import CountingStore
 
@@ -188,6 +189,8 @@ class Refresh:
                 hint="Name a bucket, or a directory as file:///path, that was pushed to. If its"
                 " index is damaged, run `swampstore pipeline reindex`.",
             )
+        if now.is_one:
+            check_monolith(self._place, store, now.size or 0)
         old = kept.manifest if kept.manifest and is_of(kept.manifest, now) else None
         files = manifests.files()
         plan = _Plan(now, old, files)
