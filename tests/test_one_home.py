@@ -15,6 +15,17 @@ SOURCE = Path(__file__).parent.parent / "src" / "swampstore"
 RULES = {
     "where the records of runs are": (r"\"(?:workflow-runs|outputs)/|\"workflow-run-", "layout.py"),
     "what moments are counted from": (r"datetime\(1970", "clock.py"),
+    "what a marker's hash is": (r"sha256\(marker_content", "artifacts/latest.py"),
+    "what a moment without a zone means": (r"(\w+) if \1\.tzinfo else", "clock.py"),
+    "what is said of an error in place of its message": (
+        r"\.code if isinstance\(\w+, SwampstoreError\)",
+        "errors.py",
+    ),
+    "what opening says where no file is": (r"errno\.ENOTDIR, errno\.ELOOP", "files/disk.py"),
+    "one process at a time": (r"fd = open_shared\(.*\n\s+try:\n.*LOCK_EX\)", "files/hold.py"),
+    "which start of the system this is": (r"boot_id\"", "files/hold.py"),
+    "how wide a terminal is": (r"get_terminal_size", "cli/rendering.py"),
+    "how a value appears in a name": (r"\(\"key\", \"name\", \"id\"\)", "runs/writing.py"),
     "which word was meant": (r"get_close_matches", "notices.py"),
     "what the base knows, as an entry": (
         r"Entry\((\w+)\.size, \1\.modified, \1\.sha256\)",

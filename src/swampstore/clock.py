@@ -24,7 +24,11 @@ def to_iso(moment: datetime) -> str:
 
 def from_iso(text: str) -> datetime:
     """Read a moment; raise ValueError if it is none. A missing zone means UTC."""
-    moment = datetime.fromisoformat(text)
+    return with_zone(datetime.fromisoformat(text))
+
+
+def with_zone(moment: datetime) -> datetime:
+    """Return a moment with its zone, which is UTC if nobody said it."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -223,3 +223,8 @@ class MissingExtraError(SwampstoreError, ImportError):
     """An optional dependency is needed for this and is not installed."""
 
     code = "extra_not_installed"
+
+
+def code_of(error: BaseException) -> str:
+    """Return what logs and counters say of an error: not its message, which may quote anything."""
+    return error.code if isinstance(error, SwampstoreError) else type(error).__name__

@@ -17,6 +17,7 @@ from functools import cache, wraps
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from swampstore.errors import code_of
 from swampstore.notices import notice
 
 P = ParamSpec("P")
@@ -107,8 +108,7 @@ class _Told(Span):
     ) -> None:
         labels = {"operation": self._name}
         if error is not None:
-            # Not its message, which may quote anything.
-            labels["error.type"] = getattr(error, "code", None) or type(error).__name__
+            labels["error.type"] = code_of(error)
             self._span.set_attribute("error.type", labels["error.type"])
             self._span.set_status(_instruments()["failed"])
         _instruments()["duration"].record(time.perf_counter() - self._started, labels)

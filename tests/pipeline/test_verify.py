@@ -14,6 +14,7 @@ import pytest
 from msgspec import structs
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.artifacts.latest import marker_sha256
 from swampstore.cli.pipeline import verify as cli
 from swampstore.errors import ValidationError
 from swampstore.index.partitions import META_KEY
@@ -33,7 +34,6 @@ from swampstore.pipeline.verify.mending import (
     Find,
     Mender,
     Wanted,
-    marker_hash,
 )
 from swampstore.pipeline.verify.rules import File
 from swampstore.stores import store_config
@@ -486,7 +486,7 @@ def _version(number: int, **raw: object) -> dict[str, File]:
 
 
 def _latest(number: int, **members: object) -> File:
-    digest = marker_hash(number)
+    digest = marker_sha256(number)
     known = {"size": 1, "there": 1, "hash": digest, "sha256": digest, "marker": number}
     return File(f"{NAME}/latest", **(known | members))  # type: ignore[arg-type]
 
@@ -551,7 +551,7 @@ def test_an_entry_that_contradicts_content_and_metadata_is_put_right() -> None:
 def test_a_version_of_a_push_that_stopped_is_adopted_with_its_marker() -> None:
     orphan = {"kind": kinds.ORPHAN, "is_named": False, "size": None, "sha256": None}
     second = {name: structs.replace(file, **orphan) for name, file in _version(2).items()}
-    latest = _latest(2, kind=kinds.CORRUPT, sha256=marker_hash(1))
+    latest = _latest(2, kind=kinds.CORRUPT, sha256=marker_sha256(1))
     actions = list(mend_name(NAME, {1: _version(1), 2: second}, latest, _nowhere))
     assert {(action.do, action.rel) for action in actions} == {
         ("adopt", f"{NAME}/2/raw"),

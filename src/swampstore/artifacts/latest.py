@@ -38,6 +38,13 @@ def marker_content(version: int) -> bytes:
     return b"%d" % version
 
 
+def marker_sha256(version: int) -> str:
+    """Return the SHA-256, in hex, of a marker that names a version."""
+    import hashlib  # who only reads data needs no hashes
+
+    return hashlib.sha256(marker_content(version)).hexdigest()
+
+
 def is_right(marker: int | None, newest: int, *, may_be_ahead: bool = False) -> bool:
     """Whether a marker names the newest committed version.
 

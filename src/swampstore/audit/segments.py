@@ -16,7 +16,6 @@ The name stays the same, so that a kill in between neither loses nor doubles a l
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import uuid
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError
-from swampstore.files import Tree, open_shared, read_file, replace_file, sync_dir, write_all
+from swampstore.files import Tree, alone, open_shared, read_file, replace_file, sync_dir, write_all
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
@@ -261,12 +260,8 @@ def _machine(config: Config) -> str:
 def _alone(config: Config) -> Iterator[None]:
     home = f"{config.local_dir}/{HOME}"
     os.makedirs(home, exist_ok=True)
-    fd = open_shared(f"{home}/{_LOCK}")
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+    with alone(f"{home}/{_LOCK}"):
         yield
-    finally:
-        os.close(fd)
 
 
 def _names_in(directory: str) -> list[str]:

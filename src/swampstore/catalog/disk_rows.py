@@ -7,15 +7,14 @@ on this machine is a commit to the catalog's file, before and after.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.metadata import Metadata
-from swampstore.catalog.schema import ACTIVE, Row
+from swampstore.catalog.schema import ACTIVE, Row, tags_json
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.files.signature import Signature, can_deceive, signature_of
@@ -63,7 +62,7 @@ def row_of(namespace: str, ref: DataRef, metadata: Metadata, *, deferred: bool) 
         size=metadata.size or 0,
         checksum=metadata.checksum or "",
         created_at=metadata.created_at,
-        tags=_tags_json(tags),
+        tags=tags_json(tags),
         owner_ref=owner.ref,
         workflow_id=owner.workflow_id,
         workflow_run_id=owner.workflow_run_id,
@@ -72,10 +71,6 @@ def row_of(namespace: str, ref: DataRef, metadata: Metadata, *, deferred: bool) 
         step_name=owner.step_name,
         source=owner.source,
     )
-
-
-def _tags_json(tags: Mapping[str, Any]) -> str:
-    return json.dumps(tags, ensure_ascii=False, separators=(",", ":"))
 
 
 class Problem(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.foreign import PublishedRows
-from swampstore.catalog.schema import ACTIVE, Row
+from swampstore.catalog.schema import ACTIVE, Row, tags_json
 from swampstore.clock import from_iso
 from swampstore.errors import ValidationError
 from swampstore.files import disk_errors, replacing
@@ -41,7 +41,6 @@ _CHUNK = 1 << 18
 # No metadata.yaml of reasonable size makes a larger row.
 _LONGEST_ELEMENT = 4 << 20
 _SPACE = re.compile(r"[ \t\n\r]*")
-_encode_tags = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def write_rows(rows: Iterable[Row], file: TextIO) -> int:
@@ -135,7 +134,7 @@ def _tags(value: object) -> str:
         raise ValidationError("the tags are no object", hint="Export the catalog again.")
     _check_texts(tags)
     _check_texts(tags.values())
-    return _encode_tags(tags)
+    return tags_json(tags)
 
 
 def elements(file: BinaryIO) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from swampstore.formats import LARGEST_NUMBER, NEWEST
@@ -66,6 +67,14 @@ _INTEGERS = {"version", "is_latest", "deferred", "streaming", "size"}
 def sql_limit(limit: int | None) -> int:
     """Return how many rows SQLite is to return at most, all of them if there is no limit."""
     return -1 if limit is None else min(limit, LARGEST_NUMBER)
+
+
+_encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def tags_json(tags: Mapping[str, Any]) -> str:
+    """Return tags as the column of a row has them."""
+    return _encoded(tags)
 
 
 def record_of(row: Row) -> dict[str, Any]:

@@ -22,8 +22,8 @@ from swampstore.errors import (
     LockTimeoutError,
     NewerFormatError,
     NotFoundError,
-    SwampstoreError,
     ValidationError,
+    code_of,
 )
 
 
@@ -163,7 +163,7 @@ def record_command(session: Session, status: int, error: BaseException | None) -
         models=models or None,
         options=_options(context) or None,
         exitCode=status,
-        error=None if error is None else _code(error),
+        error=None if error is None else code_of(error),
     )
 
 
@@ -200,7 +200,3 @@ def _options(context: click.Context) -> list[str]:
         and param.name
         and context.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
     )
-
-
-def _code(error: BaseException) -> str:
-    return error.code if isinstance(error, SwampstoreError) else type(error).__name__

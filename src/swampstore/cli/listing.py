@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from swampstore.cli.rendering import columns_of
 from swampstore.notices import did_you_mean, escaped, escaped_lines, sentences
 
 FORMATS = ("table", "tsv", "csv", "json", "jsonl")
@@ -142,15 +143,7 @@ def table(
 
 def terminal_width() -> int | None:
     """Return how many columns standard output has; None if it is no terminal."""
-    if not _is_terminal():
-        return None
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told) > 0:
-        return int(told)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or 80
-    except OSError:
-        return 80
+    return columns_of(sys.stdout) if _is_terminal() else None
 
 
 def may_style() -> bool:

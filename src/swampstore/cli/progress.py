@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from swampstore.cli.rendering import printable, size_text
+from swampstore.cli.rendering import columns_of, printable, size_text
 
 if TYPE_CHECKING:
     from swampstore.index.results import Progress, Step
@@ -189,13 +189,7 @@ class MovingLine:
 
 
 def _columns() -> int:
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told) > 1:
-        return int(told)
-    try:
-        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
-    except (OSError, ValueError):
-        return 80
+    return columns_of(sys.stderr)
 
 
 def step_text(step: Step, seconds: float) -> str:

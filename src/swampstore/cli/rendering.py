@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from typing import TextIO
 
+from swampstore.clock import from_iso, system_clock
 from swampstore.notices import escaped, escaped_lines
 
 _UNITS = ("KB", "MB", "GB")
@@ -32,6 +34,17 @@ def size_text(size: int) -> str:
     return f"{amount:.1f} {unit}"
 
 
+def columns_of(stream: TextIO | None) -> int:
+    """Return how many columns a stream shows, as far as somebody tells; else 80."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told) > 1:
+        return int(told)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80 if stream else 80
+    except (OSError, ValueError):
+        return 80
+
+
 def duration_text(milliseconds: int | None) -> str:
     """Return a duration as people read it; empty as long as there is none.
 
@@ -55,11 +68,9 @@ def age_text(moment: str) -> str:
     ('y', 'soon')
     """
     try:
-        then = datetime.fromisoformat(moment)
+        seconds = (system_clock() - from_iso(moment)).total_seconds()
     except ValueError:
         return moment
-    now = datetime.now(UTC)
-    seconds = (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
     for least, length, unit in _AGES:
         if seconds >= least:
             return f"{seconds // length:.0f}{unit}"

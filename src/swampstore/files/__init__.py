@@ -15,6 +15,7 @@ nothing of what is in a file.
 from __future__ import annotations
 
 from swampstore.files.disk import (
+    NO_FILE,
     disk_errors,
     is_out_of_space,
     make_shared,
@@ -32,15 +33,17 @@ from swampstore.files.disk import (
     try_writing,
     write_all,
 )
-from swampstore.files.hold import Hold, taking_over
+from swampstore.files.hold import Hold, alone, taking_over
 from swampstore.files.tree import Announce, Change, Reception, Tree
 
 __all__ = [
+    "NO_FILE",
     "Announce",
     "Change",
     "Hold",
     "Reception",
     "Tree",
+    "alone",
     "disk_errors",
     "is_out_of_space",
     "make_shared",

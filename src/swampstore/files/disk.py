@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.layout import is_temp
 
+# What opening is answered with where there is nothing, a link, a socket, or a path through a file.
+NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _PIECE = 1 << 14
 _MOVE_IT = "Move it away; `swampstore doctor` lists what does not belong."
 _REASONS = {

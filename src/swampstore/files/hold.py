@@ -14,7 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import Self
 
-from swampstore.files.disk import temp_beside
+from swampstore.files.disk import open_shared, temp_beside
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
@@ -151,10 +151,28 @@ def _is_free(fd: int, path: str) -> bool | None:
 @cache
 def running_system() -> str:
     """Return what tells this running system from every other one."""
+    if boot := boot_id():
+        return boot
+    import platform
+
+    return platform.node()
+
+
+def boot_id() -> str:
+    """Return what this start of the system is called; empty where it has no name."""
     try:
         with open(_BOOT_ID, encoding="ascii") as file:
             return file.read().strip()
     except OSError:  # only Linux has it
-        import platform
+        return ""
 
-        return platform.node()
+
+@contextlib.contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Let one process at a time into the block; others wait. `path` is a file only for that."""
+    fd = open_shared(path)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -8,16 +8,17 @@ one of a newer release, which may be in use by that release, is left alone: Newe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import ClassVar, TypeVar
 
 from swampstore.errors import DiskError, SwampstoreError
-from swampstore.files.disk import make_shared, open_shared
+from swampstore.files.disk import make_shared
+from swampstore.files.hold import alone
 from swampstore.formats import refuse_newer
 
 T = TypeVar("T")
@@ -142,15 +143,9 @@ class SqliteFile(ABC):
     def _set_aside(self, why: str) -> None:
         set_aside(self.path, f"{self.path}{self._beside}{why}")
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Let one process at a time create or replace the file."""
-        fd = open_shared(f"{self.path}{self._beside}lock")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        return alone(f"{self.path}{self._beside}lock")
 
     def _make(self) -> None:
         """Make the file, if it is not there: SQLite itself would keep the group out."""

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import MutableMapping
 
 from swampstore.clock import from_iso, system_clock, to_iso
+from swampstore.files.hold import boot_id
 from swampstore.locks.record import LockRecord
 
 VARIABLE = "SWAMP_LOCK_HOLDER_PID"
@@ -84,11 +85,10 @@ def _identity() -> str:
 def _place() -> str:
     """Return what tells the pids that we see from those of other machines and containers."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read().strip()
-        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+        space = os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return ""
+    return f"{boot}:{space}" if (boot := boot_id()) else ""
 
 
 def _exists(pid: int) -> bool:

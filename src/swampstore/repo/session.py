@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
-from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError
+from swampstore.errors import NewerFormatError, SwampstoreError, ValidationError, code_of
 from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 from swampstore.telemetry import span
@@ -244,10 +244,5 @@ def record_session(
         command=" ".join(["session", *named]),
         model=models[0] if models and len(named) == 1 else None,
         models=named if len(named) > 1 else None,
-        error=_kind_of(failure) if failure else None,
+        error=code_of(failure) if failure else None,
     )
-
-
-def _kind_of(error: BaseException) -> str:
-    """Return what the audit says about an error: not its message, which may quote anything."""
-    return error.code if isinstance(error, SwampstoreError) else type(error).__name__

@@ -11,20 +11,19 @@ fails because it could not be tracked. What runs elsewhere is in `control_area`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import DiskError, NotFoundError, SwampstoreError, ValidationError
-from swampstore.files import open_shared
+from swampstore.files import alone
 from swampstore.layout import RUN_TRACKER, ModelRef
 from swampstore.locks.process import actor_name, is_dead, new_record
 from swampstore.notices import notice
@@ -430,15 +429,9 @@ class Tracker:
                 area.remove([run.id for run in reaped])
         return reaped
 
-    @contextmanager
-    def _reaping(self) -> Iterator[None]:
+    def _reaping(self) -> AbstractContextManager[None]:
         """Let one process at a time leave records for the dead, so that each gets one."""
-        fd = open_shared(f"{self._file.path}-reaping")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        return alone(f"{self._file.path}-reaping")
 
     def sweep(self) -> None:
         """Forget what lost machines left on the remote a week ago; never raises."""

@@ -195,7 +195,7 @@ def vary_value(value: Any) -> str:
     if isinstance(value, Mapping):
         named = next((value[key] for key in ("key", "name", "id") if value.get(key)), None)
         value = named if isinstance(named, str | int) else _as_json(value)
-    elif isinstance(value, bool | list | tuple):
+    elif value is None or isinstance(value, bool | list | tuple):
         value = _as_json(value)
     return _UNSAFE.sub("--", str(value))
 

@@ -13,15 +13,13 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from swampstore.files import temp_name
+from swampstore.files import NO_FILE, temp_name
 from swampstore.layout import is_temp
 from swampstore.stores.protocol import CHUNK
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A pipe in place of a file must not make us wait for its writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-# What opening a link, a socket or a path through a file is answered with.
-_NOT_A_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _ATTEMPTS = 100
@@ -55,7 +53,7 @@ def open_file(root: int, path: str) -> int:
         with parent(root, path) as (directory, name):
             return open_in(directory, name)[0]
     except OSError as error:
-        if error.errno in _NOT_A_FILE:
+        if error.errno in NO_FILE:
             raise FileNotFoundError(errno.ENOENT, "no such file", path) from None
         raise
 

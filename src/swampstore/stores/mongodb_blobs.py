@@ -240,15 +240,3 @@ def _older(moment: datetime, name: str | None = None) -> dict[str, Any]:
     """Return the condition that content was last put, or found, before a moment."""
     old = {"$or": [{"createdAt": {"$lt": moment}}, {"createdAt": {"$exists": False}}]}
     return old if name is None else {"_id": name, **old}
-
-
-def hashed(body: bytes | BinaryIO) -> tuple[str, int]:
-    """Return the SHA-256 and the size of a body."""
-    if isinstance(body, bytes):
-        return hashlib.sha256(body).hexdigest(), len(body)
-    digest, size = hashlib.sha256(), 0
-    body.seek(0)
-    while chunk := body.read(CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-    return digest.hexdigest(), size

@@ -6,9 +6,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from swampstore.clock import with_zone
 from swampstore.errors import ConfigError
 from swampstore.redaction import without_credentials
 from swampstore.stores.errors import (
@@ -128,7 +129,7 @@ class Connection:
     def clock(self) -> datetime:
         """Ask the server what time it is."""
         now: datetime = self._hello()["localTime"]
-        found = now if now.tzinfo else now.replace(tzinfo=UTC)
+        found = with_zone(now)
         self._offset = (_ticks(), found)
         return found
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from swampstore.clock import EPOCH, from_ms, to_iso, to_ms
+from swampstore.clock import EPOCH, from_iso, from_ms, to_iso, to_ms
 from swampstore.stores.errors import changed, exists, not_found
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import below, key_of, spot_of
@@ -131,7 +131,7 @@ def document_of(data: bytes, now: datetime) -> dict[str, Any]:
             "holder": members["holder"],
             "hostname": members["hostname"],
             "pid": members["pid"],
-            "acquiredAtMs": to_ms(datetime.fromisoformat(members["acquiredAt"])),
+            "acquiredAtMs": to_ms(from_iso(members["acquiredAt"])),
             "ttlMs": ttl,
             # A lock that was given back is one that nobody has to wait for.
             "expiresAt": EPOCH if members.get("free") else now + ttl * _MILLISECOND,

@@ -12,10 +12,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.stores.errors import changed, exists
-from swampstore.stores.mongodb_blobs import BATCH, Blobs, hashed
+from swampstore.stores.mongodb_blobs import BATCH, Blobs
 from swampstore.stores.mongodb_client import Connection
 from swampstore.stores.mongodb_keys import below
-from swampstore.stores.protocol import Written
+from swampstore.stores.protocol import Written, sha256_of, size_of
 
 if TYPE_CHECKING:
     from pymongo.client_session import ClientSession
@@ -100,7 +100,7 @@ class Objects:
         """
         from pymongo.errors import DuplicateKeyError
 
-        sha256, size = hashed(data)
+        sha256, size = sha256_of(data), size_of(data)
         body = Body(sha256, size, data)
         condition = {"_id": rel, "hash": "" if token is None else token}
         with self._connection.errors(session):

@@ -24,7 +24,6 @@ from swampstore.stores.errors import (
     exists,
     not_found,
 )
-from swampstore.stores.mongodb_blobs import hashed
 from swampstore.stores.mongodb_client import Connection, Deployment
 from swampstore.stores.mongodb_keys import (
     GLOBAL_LOCK,
@@ -60,6 +59,8 @@ from swampstore.stores.protocol import (
     parent_of,
     payload,
     receive,
+    sha256_of,
+    size_of,
 )
 
 
@@ -285,7 +286,7 @@ class MongoStore:
                 f"{key} is made from the paths in {self.identity} and cannot be written",
                 hint="The index of a MongoDB datastore is its collection of paths.",
             )
-        sha256, size = hashed(body)
+        sha256, size = sha256_of(body), size_of(body)
         if spot.kind is Kind.FILE:
             place.blobs.put(sha256, body, is_checked=is_checked or sha256 == replaces)
             return Body(sha256, size, is_staged=True)

@@ -17,6 +17,7 @@ from html import unescape
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import quote, urlsplit
 
+from swampstore.clock import from_iso
 from swampstore.stores.cloud import Bucket, Remedies
 from swampstore.stores.config import Fields, Limits, StoreConfig, mapping_from_url
 from swampstore.stores.errors import StoreCredentialsError, StoreError, StoreUnreachableError
@@ -348,7 +349,7 @@ def _read(text: str, prefix: str) -> Unfinished:
         found = re.search(f"<{name}>(.*?)</{name}>", text, re.DOTALL)
         return unescape(found[1]) if found else ""
 
-    begun = datetime.fromisoformat(member("Initiated"))
+    begun = from_iso(member("Initiated"))
     return Unfinished(member("Key").removeprefix(prefix), member("UploadId"), begun)
 
 

@@ -8,7 +8,6 @@ no obstacle; anything else is reported as occupied, and the caller settles it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import stat
@@ -19,7 +18,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from swampstore.clock import Clock, to_iso
 from swampstore.errors import SwampstoreError
-from swampstore.files import disk_errors
+from swampstore.files import NO_FILE, disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.base import Known
 from swampstore.index.errors import SyncError
@@ -38,8 +37,6 @@ IN_MEMORY = 4 << 20
 _ATTEMPTS = 3
 # What a database takes in one batch.
 _BULK, _BULK_BYTES = 500, 14 << 20
-# What open() says where there is no file any more, or something that is none.
-_NO_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
 
 
 class Upload(NamedTuple):
@@ -323,7 +320,7 @@ def _content(path: str) -> tuple[Signature, bytes | None] | None:
         # Without O_NONBLOCK, opening a FIFO would wait for somebody to write into it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
-        if error.errno in _NO_FILE:
+        if error.errno in NO_FILE:
             return None
         with disk_errors(path):
             raise

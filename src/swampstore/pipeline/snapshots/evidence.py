@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from swampstore.artifacts import versions as on_disk
-from swampstore.artifacts.latest import marker_content, parse_marker
+from swampstore.artifacts.latest import marker_sha256, parse_marker
 from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import Row
 from swampstore.errors import MetadataError
@@ -35,10 +35,7 @@ class Unproven(Exception):  # noqa: N818 - not an error: that name stays out of 
 
 @cache
 def _numbers() -> Mapping[str, int]:
-    return {
-        hashlib.sha256(marker_content(number)).hexdigest(): number
-        for number in range(1, _NUMBERS + 1)
-    }
+    return {marker_sha256(number): number for number in range(1, _NUMBERS + 1)}
 
 
 def named_by(sha256: str) -> int | None:

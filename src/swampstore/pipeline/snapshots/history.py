@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from swampstore.clock import from_iso
 from swampstore.errors import NotFoundError, ValidationError
@@ -62,10 +62,9 @@ def _is_until(moment: Moment, point: str) -> bool:
 
 def _time(point: str) -> datetime:
     try:
-        found = datetime.fromisoformat(point)
+        return from_iso(point)
     except ValueError:
         raise ValidationError(
             f"{point!r} is neither the number of a commit nor a time",
             hint="Write for example 841, or 2026-05-14T08:00Z.",
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)

@@ -6,7 +6,6 @@ means the same wherever the bucket is called otherwise. Beside those is its evid
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from swampstore.catalog.schema import Row
+from swampstore.catalog.schema import Row, tags_json
 from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.pipeline.schemas import arrow_schema_of_artifacts
 from swampstore.pipeline.source.index import File
@@ -143,7 +142,7 @@ def _row(namespace: str, columns: list[Any]) -> Row:
         deferred=int(row.deferred),
         streaming=int(row.streaming),
         created_at=created_at.isoformat() if created_at is not None else "",
-        tags=json.dumps(dict(row.tags)),  # type: ignore[arg-type]  # pairs, as Arrow has them
+        tags=tags_json(dict(row.tags)),  # type: ignore[arg-type]  # pairs, as Arrow has them
     )
 
 

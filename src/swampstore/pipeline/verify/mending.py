@@ -9,11 +9,10 @@ Content is known by its hash, wherever it is: what is at a wrong path is as good
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from swampstore.artifacts.latest import latest_of, marker_content
+from swampstore.artifacts.latest import latest_of, marker_content, marker_sha256
 from swampstore.layout import LATEST, METADATA, RAW
 from swampstore.pipeline.source.objects import Content
 from swampstore.pipeline.verify import kinds
@@ -191,15 +190,10 @@ def _mend_marker(name: str, newest: int, whole: set[int], latest: File | None) -
         if latest.kind == kinds.WRONG_ENTRY:
             yield Action("adopt", rel)
             return
-    if latest is not None and latest.marker == newest and latest.hash == marker_hash(newest):
+    if latest is not None and latest.marker == newest and latest.hash == marker_sha256(newest):
         yield Action("adopt", rel)
     else:
         yield Action("write", rel, marker_content(newest).decode())
-
-
-def marker_hash(version: int) -> str:
-    """Return the hash of the marker of a version."""
-    return hashlib.sha256(marker_content(version)).hexdigest()
 
 
 def wanted_by_file(file: File) -> Iterator[Wanted]:

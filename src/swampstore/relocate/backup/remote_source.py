@@ -13,11 +13,10 @@ import io
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
-from datetime import timedelta
 from typing import NamedTuple
 
-from swampstore.artifacts.latest import marker_content
-from swampstore.clock import EPOCH, from_iso
+from swampstore.artifacts.latest import marker_content, marker_sha256
+from swampstore.clock import from_iso, to_micros
 from swampstore.errors import SwampstoreError
 from swampstore.files import disk_errors
 from swampstore.index.base import Base
@@ -286,10 +285,9 @@ def _file(rel: str, entry: Entry, sha256: str) -> FileEntry:
 def _ns(moment: str | None) -> int | None:
     """Return a time in nanoseconds, None if it is none."""
     try:
-        since = from_iso(moment) - EPOCH if moment else None
+        return to_micros(from_iso(moment)) * 1000 if moment else None
     except (ValueError, OverflowError, SwampstoreError):
         return None
-    return None if since is None else since // timedelta(microseconds=1) * 1000
 
 
 def _iso(mtime_ns: int | None) -> str | None:
@@ -309,7 +307,6 @@ def _marker_contents(entries: Mapping[str, Entry], markers: Collection[str]) -> 
     contents: dict[str, bytes] = {}
     for marker in markers:
         for version in versions[marker.rpartition("/")[0]]:
-            content = marker_content(version)
-            if hashlib.sha256(content).hexdigest() == entries[marker].sha256:
-                contents[marker] = content
+            if marker_sha256(version) == entries[marker].sha256:
+                contents[marker] = marker_content(version)
     return contents

@@ -5,11 +5,10 @@ A version is in a backup as a whole or not at all, and a marker never names one 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from swampstore.artifacts.latest import latest_of, marker_content
+from swampstore.artifacts.latest import latest_of, marker_content, marker_sha256
 from swampstore.artifacts.versions import parse_metadata
 from swampstore.errors import MetadataError, SwampstoreError
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
@@ -122,16 +121,12 @@ def _right_marker(
     if not versions:
         return None
     newest = max(versions)
-    if marker and marker.sha256 == _sha256(newest):
+    if marker and marker.sha256 == marker_sha256(newest):
         return marker
-    if marker and any(marker.sha256 == _sha256(one) for one in versions):
+    if marker and any(marker.sha256 == marker_sha256(one) for one in versions):
         return marker
-    named = next((one for one in missing if marker and marker.sha256 == _sha256(one)), None)
-    content = marker_content(latest_of(versions, marker=named) or newest)
-    sha256 = hashlib.sha256(content).hexdigest()
+    named = next((one for one in missing if marker and marker.sha256 == marker_sha256(one)), None)
+    latest = latest_of(versions, marker=named) or newest
+    content, sha256 = marker_content(latest), marker_sha256(latest)
     uploads.put(sha256, len(content), content)
     return FileEntry(f"{name_rel}/{LATEST}", len(content), sha256)
-
-
-def _sha256(version: int) -> str:
-    return hashlib.sha256(marker_content(version)).hexdigest()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import uuid
 from collections.abc import Mapping
@@ -14,6 +12,7 @@ from swampstore import yaml_dialect
 from swampstore.errors import SwampstoreError
 from swampstore.layout import ModelRef, check_segment, normalise_type
 from swampstore.retention.lifetimes import normalise_lifetime, normalise_policy
+from swampstore.runs.canonical import canonical_hash
 from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import Condition, read_condition
 from swampstore.runs.workflow.reading import Members, checked
@@ -153,8 +152,7 @@ class Workflow:
     @property
     def hash(self) -> str:
         """Tells whether two files say the same, whatever their layout and comments."""
-        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), default=str)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return canonical_hash(self.document)
 
     def job(self, name: str) -> Job:
         """Return the job of this name; raise KeyError without one."""

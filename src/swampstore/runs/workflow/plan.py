@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,6 +9,7 @@ from swampstore.notices import did_you_mean
 from swampstore.runs.errors import WorkflowError
 from swampstore.runs.workflow.conditions import Condition
 from swampstore.runs.workflow.definition import Job, Step, Workflow, has_expression
+from swampstore.runs.writing import vary_value
 
 # How many steps run at once where nobody says it.
 DEFAULT_CONCURRENCY = 10
@@ -126,20 +126,7 @@ def _distinct(found: Iterable[Item]) -> Iterator[Item]:
 
 def suffix_of(value: Any) -> str:
     """Return what a value is called in names: as dimensions of data names are (`vary`)."""
-    if isinstance(value, Mapping):
-        for key in ("key", "name", "id"):
-            if isinstance(value.get(key), str | int | float):
-                value = value[key]
-                break
-    if isinstance(value, bool):
-        text = str(value).lower()
-    elif isinstance(value, str | int | float):
-        text = str(value)
-    else:
-        text = json.dumps(value, separators=(",", ":"), sort_keys=True, default=str)
-    for part in ("..", "/", "\\"):
-        text = text.replace(part, "--")
-    return text[:_LONGEST_SUFFIX]
+    return vary_value(value)[:_LONGEST_SUFFIX]
 
 
 def expanded_name(template: str, evaluated: str, item: Item) -> str:
