@@ -84,7 +84,7 @@ EXCEPTIONS = {
     ("locks", "swampstore.stores.probe"),  # it has a pool of threads, and is asked once a process
     ("pipeline", "swampstore.pipeline.source"),  # Spark starts a process for each table and step
     ("config", "swampstore.stores.mongodb"),  # only a database has its password in a file
-    ("doctor", "swampstore.stores.mongodb_sweep"),  # only a database is swept
+    ("doctor", "swampstore.stores.mongodb_store"),  # only a database is swept
     ("stores", "swampstore.stores.mongodb_"),  # they load pymongo
     ("stores", "swampstore.stores.obstore_store"),  # it loads obstore
     ("stores", "swampstore.stores.signed_requests"),  # it is for the few requests obstore has not

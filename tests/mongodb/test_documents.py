@@ -11,7 +11,7 @@ import pytest
 
 from swampstore.errors import NewerFormatError
 from swampstore.layout import ModelRef
-from swampstore.stores.mongodb_sweep import database_of, sweep
+from swampstore.stores.mongodb_store import database_of
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
 
@@ -226,11 +226,11 @@ def test_h70_content_that_nobody_names_is_swept_after_a_grace_and_not_before(
     database = database_of(fleet.remote.open())
     assert database is not None
     with database:
-        assert sweep(database, "", remove=True).unused == 0
+        assert database.sweep("", remove=True).unused == 0
         old = datetime.now(UTC) - timedelta(hours=2)
         blobs.update_many({}, {"$set": {"createdAt": old}})
-        assert sweep(database, "", remove=False)[:2] == (1, 5)
-        assert sweep(database, "", remove=True).removed == 1
+        assert database.sweep("", remove=False)[:2] == (1, 5)
+        assert database.sweep("", remove=True).removed == 1
     assert blobs.find_one({"_id": sha256(b"first")}) is None
     assert blobs.find_one({"_id": sha256(b"second")}) is not None
 
@@ -248,7 +248,7 @@ def test_h70_a_sweep_does_not_take_content_from_under_a_push(fleet: Fleet, blobs
     database = database_of(fleet.remote.open())
     assert database is not None
     with database:
-        sweep(database, "", remove=True)
+        database.sweep("", remove=True)
     ana.service.commit_push(prepared)
     ben = fleet.machine()
     ben.service.pull()

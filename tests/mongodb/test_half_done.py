@@ -15,7 +15,8 @@ from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.mongodb_blobs import Blobs
 from swampstore.stores.mongodb_objects import Objects
 from swampstore.stores.mongodb_paths import Paths
-from swampstore.stores.mongodb_sweep import GRACE, database_of, sweep
+from swampstore.stores.mongodb_place import GRACE
+from swampstore.stores.mongodb_store import database_of
 from swampstore.stores.paths import PathsCommit
 from tests.support.mongodb import MongoRemote
 from tests.support.sync_harness import Machine
@@ -254,7 +255,7 @@ def test_h70_pieces_of_an_upload_that_takes_longer_than_the_grace_are_not_swept_
             assert database is not None
             with database:
                 monkeypatch.undo()
-                assert sweep(database, "", remove=True).removed == 1
+                assert database.sweep("", remove=True).removed == 1
 
     monkeypatch.setattr(Blobs, "_insert", slow)
     ana.push()

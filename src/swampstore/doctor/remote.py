@@ -151,17 +151,18 @@ class _RemoteExamination:
         return [_tried(checks.UNUSED_CONTENT, self._sweep)]
 
     def _sweep(self) -> Finding:
-        from swampstore.stores.mongodb_sweep import database_of, sweep
+        from swampstore.stores.mongodb_store import database_of
 
         problems = Problems(checks.UNUSED_CONTENT)
-        database, namespace = database_of(self._store), self._names.namespace
+        database = database_of(self._store)
         if database is None:
             return problems.finding()
+        namespace = self._names.namespace
         if self._repair:
             with self._repo.locks.everything():
-                found = sweep(database, namespace, remove=True, check=self._repo.locks.verify)
+                found = database.sweep(namespace, remove=True, check=self._repo.locks.verify)
         else:
-            found = sweep(database, namespace, remove=False)
+            found = database.sweep(namespace, remove=False)
         if found.unused:
             problems.count, problems.repaired = found.unused, found.removed
             problems.details.append(f"{found.bytes} bytes")

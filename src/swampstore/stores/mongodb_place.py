@@ -8,9 +8,9 @@ that, the note means nothing any more.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from swampstore.clock import EPOCH
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, not_found
@@ -34,7 +34,19 @@ from swampstore.stores.mongodb_paths import Paths
 from swampstore.stores.protocol import ObjectInfo
 
 _PAGE = 1000
+GRACE = timedelta(hours=1)
+# An upload that nobody has committed for so long belongs to a push that was given up.
+ABANDONED = timedelta(days=1)
+_CHECK_EVERY = 100
 _COMMITTED = {"hash": 1, "updatedAt": 1, "deletedAt": 1}
+
+
+class Swept(NamedTuple):
+    """How much content nobody needs, and how much of it was removed."""
+
+    unused: int = 0
+    bytes: int = 0
+    removed: int = 0
 
 
 class Place:
@@ -159,6 +171,36 @@ class Place:
                 return
             first, slash, _ = found[-1].removeprefix(prefix).partition("/")
             start = f"{prefix}{first}0" if slash else f"{found[-1]}\0"
+
+    # Content that nobody needs -------------------------------------------------------------------
+
+    def sweep(
+        self, now: datetime, *, remove: bool, check: Callable[[], None] = lambda: None
+    ) -> Swept:
+        """Find content that no path names, and remove it; `check` raises if that may not be done.
+
+        Content stays when its last path is deleted or gets other content. It goes when it is older
+        than a grace: whoever puts the same content again, and every commit, makes it new. So it
+        cannot be taken away from under a push of ours, however long that takes. Other clients make
+        nothing new, but push under the lock of everything: hold that to remove any.
+        """
+        if remove:
+            check()
+            self.objects.remove_staged_before(now - ABANDONED)
+        on_their_way = self._hashes(OBJECTS, {"isStaged": True})
+        named = self._hashes(PATHS, {"deletedAt": None}) | on_their_way
+        swept = Swept()
+        for blobs, needed in ((self.blobs, named), (self.contents, self._hashes(OBJECTS, {}))):
+            for name, size in blobs.unused(needed, now - GRACE):
+                if swept.unused % _CHECK_EVERY == 0:
+                    check()
+                is_gone = remove and blobs.remove_older(name, now - GRACE)
+                swept = Swept(swept.unused + 1, swept.bytes + size, swept.removed + is_gone)
+        return swept
+
+    def _hashes(self, kind: str, condition: dict[str, Any]) -> set[str]:
+        pages = self._connection.pages(self.names[kind], condition, {"hash": 1})
+        return {one["hash"] for page in pages for one in page if isinstance(one.get("hash"), str)}
 
 
 def is_later(path: dict[str, Any], note: dict[str, Any]) -> bool:

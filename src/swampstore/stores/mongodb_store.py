@@ -10,10 +10,10 @@ from __future__ import annotations
 import heapq
 import re
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from swampstore.errors import ConfigError
 from swampstore.files import disk_errors
@@ -40,7 +40,7 @@ from swampstore.stores.mongodb_keys import (
 )
 from swampstore.stores.mongodb_objects import Body, fits
 from swampstore.stores.mongodb_paths import MONOLITH
-from swampstore.stores.mongodb_place import Place, info_of
+from swampstore.stores.mongodb_place import Place, Swept, info_of
 from swampstore.stores.paths import (
     PathCursor,
     PathsCommit,
@@ -54,6 +54,7 @@ from swampstore.stores.protocol import (
     Level,
     Limit,
     ObjectInfo,
+    Store,
     Written,
     check_key,
     parent_of,
@@ -62,6 +63,7 @@ from swampstore.stores.protocol import (
     sha256_of,
     size_of,
 )
+from swampstore.stores.wrapper import StoreWrapper
 
 
 class MongoStore:
@@ -114,11 +116,6 @@ class MongoStore:
             found = self._connection.database.list_collection_names()
         named = {match[1] for name in found if (match := pattern.fullmatch(name))}
         return sorted(one for one in named if one != self._home and is_namespace(one))
-
-    def members(self, collection: str, condition: dict[str, Any], name: str) -> set[str]:
-        """Return all that one member of some documents is."""
-        pages = self._connection.pages(collection, condition, {name: 1})
-        return {one[name] for page in pages for one in page if isinstance(one.get(name), str)}
 
     def _spot(self, key: str) -> tuple[Spot, Place]:
         spot = spot_of(check_key(key))
@@ -380,6 +377,12 @@ class MongoStore:
 
     # The rest ------------------------------------------------------------------------------------
 
+    def sweep(
+        self, namespace: str, *, remove: bool, check: Callable[[], None] = lambda: None
+    ) -> Swept:
+        """Find content that no path of a namespace names, and remove it; see Place.sweep."""
+        return self.place(namespace).sweep(self.clock(), remove=remove, check=check)
+
     def clock(self) -> datetime:
         """See Store.clock."""
         return self._connection.clock()
@@ -393,3 +396,10 @@ class MongoStore:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def database_of(store: Store) -> MongoStore | None:
+    """Return the database below all wrappers, None if the store is none."""
+    while isinstance(store, StoreWrapper):
+        store = store.inner
+    return store if isinstance(store, MongoStore) else None
