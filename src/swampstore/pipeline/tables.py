@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from swampstore.layout import METADATA
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.schemas import LOCATED
+from swampstore.pipeline.schemas import LOCATED, data_name, data_version
 from swampstore.pipeline.source import FORMAT, PUSH_DOWN, register
 from swampstore.pipeline.source.artifacts import LONGEST_CONTENT
+from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.source.lazily import with_content
 from swampstore.pipeline.source.objects import ALL, Chosen
 
@@ -125,3 +127,36 @@ def load(
 ) -> Tables:
     """Return the tables of a URL or of a repository; see `places_of`."""
     return Tables(spark, places_of(target, namespaces))
+
+
+def lacking_versions(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
+    """Return the versions that have metadata and no row among the artifacts, as findings."""
+    from pyspark.sql import functions as sql
+
+    name = sql.concat_ws("/", sql.lit("data"), "type_normalized", "model_id", "data_name")
+    artifacts = Tables(spark, places).artifacts()
+    known = artifacts.select("store", "namespace", name.alias("name"), "version")
+    described = _paths_in(spark, places).where(sql.col("rel").endswith(f"/{METADATA}"))
+    versions = described.select("*", data_name().alias("name"), data_version().alias("version"))
+    lacking = versions.where("version IS NOT NULL").join(known, known.columns, "left_anti")
+    key = sql.concat_ws("/", sql.nullif("namespace", sql.lit("")), "rel")
+    return lacking.select(
+        *("store", "namespace"),
+        sql.lit("undecodable-metadata").alias("kind"),
+        *("rel", key.alias("key")),
+        sql.lit("nothing can be told about this version").alias("detail"),
+        sql.lit("warning").alias("severity"),
+        sql.lit(False).alias("repaired"),  # noqa: FBT003 - a column
+    )
+
+
+def _paths_in(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
+    """Return what the places hold, told by their index where they have one."""
+    frames = []
+    for place in places:
+        tables = Tables(spark, [place])
+        with place.open() as store:
+            has_index = place.indexed and bool(documents(place, store))
+        told = tables.index() if has_index else tables.objects().where("NOT internal")
+        frames.append(told.select("store", "namespace", "rel"))
+    return reduce(lambda one, other: one.unionByName(other), frames)

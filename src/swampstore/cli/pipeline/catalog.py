@@ -96,7 +96,7 @@ def catalog(
         if output is not None:
             exported = _exported(session, bulk, engine, keep, output, form)
             if bulk.findings is not None:
-                from swampstore.pipeline.export.lacking import lacking_versions
+                from swampstore.pipeline.tables import lacking_versions
 
                 spark = stack.enter_context(bulk.spark(session))
                 lacking = lacking_versions(spark, bulk.places(session))

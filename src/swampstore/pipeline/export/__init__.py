@@ -14,8 +14,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date, timedelta
-from typing import Any, Literal, NamedTuple, Protocol
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -55,25 +55,7 @@ from swampstore.stores.retry import RetryingStore
 Format = Literal["delta", "parquet"]
 FORMATS: tuple[Format, ...] = ("delta", "parquet")
 _PIECES = 32  # only so many of them are in memory at once as are being read: one
-
-
-class Target(Protocol):
-    """A table that is exported to."""
-
-    def moment(self, place: Place) -> int | None:
-        """Return which snapshot the rows of a place stand for, None if that is not known."""
-
-    def days(self, place: Place) -> Sequence[date | None]:
-        """Return the days that rows of a place may be of."""
-
-    def rows(self, place: Place, day: date | None) -> pa.Table:
-        """Return the rows of a place and a day."""
-
-    def counts(self) -> dict[str, int]:
-        """Return how many rows there are, by namespace."""
-
-    def apply(self, place: Place, changes: Spool, moment: int | None) -> None:
-        """Merge changes by key; from then on the rows stand for a snapshot."""
+Target = DeltaTarget | ParquetTarget
 
 
 @dataclass(frozen=True, slots=True)
