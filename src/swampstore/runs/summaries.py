@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from swampstore.catalog.query.plan import fields, selection
 from swampstore.catalog.records import columns, matching, values_of
 from swampstore.errors import DiskError, SwampstoreError
+from swampstore.files.signature import Signature, signature_of
 from swampstore.index.base_file import BaseFile
 from swampstore.layout import OUTPUTS, is_temp, output_of
 from swampstore.notices import notice
@@ -81,7 +82,8 @@ _ORIGIN = {
 
 
 _SCHEMA = (
-    "CREATE TABLE output (rel TEXT PRIMARY KEY, size INTEGER NOT NULL, changed INTEGER NOT NULL,"
+    "CREATE TABLE output (rel TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER"
+    " NOT NULL, ctime_ns INTEGER NOT NULL, inode INTEGER NOT NULL,"
     f" {columns(OUTPUT_FIELDS)}) WITHOUT ROWID",
     "CREATE INDEX output_by_start ON output (started_at)",
 )
@@ -97,11 +99,6 @@ class Summary(NamedTuple):
         """Return the fields that say something."""
         kept = {name: value for name, value in self.values.items() if value not in ("", 0)}
         return {**kept, "durationMs": self.values["durationMs"], "path": self.rel}
-
-
-class _Seen(NamedTuple):
-    size: int
-    changed: int
 
 
 class OutputIndex:
@@ -147,17 +144,16 @@ class OutputIndex:
 
     def refresh(self) -> int:
         """Read the records that are new or changed; return how many."""
-        sql = "SELECT rel, size, changed FROM output"
-        known = {
-            rel: _Seen(size, changed)
-            for rel, size, changed in self._file.read(lambda db: db.execute(sql).fetchall())
-        }
+        # Records are replaced as a whole: another one has another inode, however soon it comes.
+        sql = f"SELECT rel, {', '.join(Signature._fields)} FROM output"
+        found = self._file.read(lambda db: db.execute(sql).fetchall())
+        known = {rel: Signature(*looks) for rel, *looks in found}
         there = dict(self._files())
         gone = [(rel,) for rel in known.keys() - there.keys()]
         due = [rel for rel, seen in there.items() if known.get(rel) != seen]
         rows = [row for rel in due if (row := self._row(rel, there[rel])) is not None]
         if rows or gone:
-            marks = ", ".join("?" * (3 + len(OUTPUT_FIELDS)))
+            marks = ", ".join("?" * (1 + len(Signature._fields) + len(OUTPUT_FIELDS)))
 
             def work(db: sqlite3.Connection) -> None:
                 db.executemany("DELETE FROM output WHERE rel = ?", gone)
@@ -166,14 +162,14 @@ class OutputIndex:
             self._file.write(work)
         return len(rows)
 
-    def _files(self) -> Iterator[tuple[str, _Seen]]:
+    def _files(self) -> Iterator[tuple[str, Signature]]:
         for place in self._tree.places(OUTPUTS):
             for path, status in _walk(place):
                 rel = f"{OUTPUTS}{path.removeprefix(place)}"
                 if output_of(rel) and self._tree.path(rel) == path:
-                    yield rel, _Seen(status.st_size, status.st_mtime_ns ^ status.st_ino)
+                    yield rel, signature_of(status)
 
-    def _row(self, rel: str, seen: _Seen) -> tuple[Any, ...] | None:
+    def _row(self, rel: str, seen: Signature) -> tuple[Any, ...] | None:
         try:
             members = members_of(self._tree.path(rel), seen.size, _WANTED)
         except FileNotFoundError:
@@ -184,7 +180,7 @@ class OutputIndex:
         values = _values(rel, members)
         if not values["id"] or not values["startedAt"]:
             return None
-        return (rel, seen.size, seen.changed, *values.values())
+        return (rel, *seen, *values.values())
 
     def _go_elsewhere(self) -> None:
         """Keep the index where temporary files are, for as long as it is open."""
