@@ -20,7 +20,7 @@ from swampstore import Repo, init_repo, open_repo
 from swampstore.artifacts.versions import data_names
 from swampstore.catalog import disk_rows
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.disk_rows import Reading, is_current, read_early
+from swampstore.catalog.disk_rows import NameOnDisk, is_current, read_early
 from swampstore.errors import DiskError
 from swampstore.files import signature
 from swampstore.index.results import no_progress
@@ -93,7 +93,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
     again: list[DataRef] = []
     read_name = disk_rows.read_name
 
-    def noted(tree: Any, namespace: str, ref: DataRef) -> Reading:
+    def noted(tree: Any, namespace: str, ref: DataRef) -> NameOnDisk:
         again.append(ref)
         return read_name(tree, namespace, ref)
 
@@ -125,7 +125,7 @@ def test_what_was_read_is_believed_as_long_as_nothing_looks_different(
 
 
 def test_what_was_not_read_is_never_believed(repo: Repo, ref: DataRef) -> None:
-    assert not is_current(repo.tree, Reading(ref))
+    assert not is_current(repo.tree, NameOnDisk(ref))
 
 
 def test_what_was_young_when_it_was_read_is_not_believed(repo: Repo, ref: DataRef) -> None:

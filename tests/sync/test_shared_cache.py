@@ -13,7 +13,7 @@ import pytest
 
 from swampstore import Repo
 from swampstore.catalog import keeping_up
-from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Seen
+from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Position
 from swampstore.errors import LockTimeoutError
 from swampstore.layout import DataRef, ModelRef
 from tests.support.machines import Machine
@@ -189,10 +189,10 @@ def test_a_pull_tells_the_catalog_what_another_program_brought(ana: Machine, bob
 
 def test_the_log_tells_what_others_changed_once(tmp_path: Path) -> None:
     log = ChangeLog(str(tmp_path))
-    assert log.news("a", Seen()) is None
+    assert log.news("a", Position()) is None
     log.note("a", ["x"])
     log.note("b", ["y", "z\n"])
-    news = log.news("a", Seen())
+    news = log.news("a", Position())
     assert news is not None
     assert news.rels == {"y", "z\n"}
     assert log.news("a", news.seen) is None
@@ -207,7 +207,7 @@ def test_a_log_that_grows_too_large_says_less(
 ) -> None:
     monkeypatch.setattr(keeping_up, "_LARGEST", 400)
     log = ChangeLog(str(tmp_path))
-    seen = Seen()
+    seen = Position()
     for _ in range(100):
         log.note("b", ["x", "y"])
     news = log.news("a", seen)
@@ -227,7 +227,7 @@ def test_half_a_line_stands_for_everything(tmp_path: Path) -> None:
     log.note("b", ["x"])
     with (tmp_path / keeping_up.CHANGE_LOG).open("ab") as file:
         file.write(b'["b", "da')
-    news = log.news("a", Seen())
+    news = log.news("a", Position())
     assert news is not None
     assert news.rels == {"x", EVERYTHING}
 
@@ -245,7 +245,7 @@ def test_many_may_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         thread.start()
     for thread in threads:
         thread.join()
-    news = log.news("a", Seen())
+    news = log.news("a", Position())
     assert news is not None
     assert news.rels == {f"{by} {number}" for by in "bcd" for number in range(10)}
 

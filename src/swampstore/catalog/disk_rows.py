@@ -80,7 +80,7 @@ class Problem(NamedTuple):
     message: str
 
 
-class Reading(NamedTuple):
+class NameOnDisk(NamedTuple):
     """What the files of a data name say. `problems` are about versions that had to be left out.
 
     Of what is read early, `looks` stands for how the files looked before; it is empty if that may
@@ -100,7 +100,7 @@ class Reading(NamedTuple):
         return self.looks is not None
 
 
-def read_name(tree: Tree, namespace: str, ref: DataRef) -> Reading:
+def read_name(tree: Tree, namespace: str, ref: DataRef) -> NameOnDisk:
     """Read all versions of a name; raise OSError if the files do not allow that."""
     problems: list[Problem] = []
 
@@ -112,10 +112,10 @@ def read_name(tree: Tree, namespace: str, ref: DataRef) -> Reading:
         for metadata, deferred in on_disk.stored_versions(tree, ref, complain)
     )
     marker = on_disk.effective_marker(tree, ref)
-    return Reading(ref, rows, marker, tuple(problems))
+    return NameOnDisk(ref, rows, marker, tuple(problems))
 
 
-def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> Reading:
+def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> NameOnDisk:
     """Read a name that may change meanwhile or later; `is_current` tells whether it did.
 
     `began_ns` is a time before this, by the clock of the file system.
@@ -126,7 +126,7 @@ def read_early(tree: Tree, namespace: str, ref: DataRef, began_ns: int) -> Readi
     return read_name(tree, namespace, ref)._replace(looks=known)
 
 
-def is_current(tree: Tree, reading: Reading) -> bool:
+def is_current(tree: Tree, reading: NameOnDisk) -> bool:
     """Whether the files of a name surely still look as they did when it was read early."""
     return bool(reading.looks) and _digest(list(_looks(tree, reading.ref))) == reading.looks
 

@@ -33,7 +33,7 @@ _LARGEST = 1 << 20
 _HEADER = 17
 
 
-class Seen(NamedTuple):
+class Position(NamedTuple):
     """How far a catalog has read: in which file, by its first line, and up to which byte."""
 
     header: str = ""
@@ -45,7 +45,7 @@ class News(NamedTuple):
     """What others changed, `EVERYTHING` for more than can be told, and how far that is read."""
 
     rels: frozenset[str]
-    seen: Seen
+    seen: Position
 
 
 class ChangeLog:
@@ -63,7 +63,7 @@ class ChangeLog:
             else:
                 os.write(fd, data)
 
-    def news(self, by: str, seen: Seen) -> News | None:
+    def news(self, by: str, seen: Position) -> News | None:
         """Return what others than `by` changed since, None if nothing was written at all."""
         try:
             found = os.stat(self._path)
@@ -74,7 +74,7 @@ class ChangeLog:
             return None
         return News(frozenset(rel for one, rel in _records(body) if one != by), read)
 
-    def _read_on(self, seen: Seen) -> tuple[bytes, Seen]:
+    def _read_on(self, seen: Position) -> tuple[bytes, Position]:
         fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             now = os.fstat(fd)
@@ -84,7 +84,7 @@ class ChangeLog:
             body = os.pread(fd, max(now.st_size - start, 0), start)
         finally:
             os.close(fd)
-        return body, Seen(header, start + len(body), now.st_ino)
+        return body, Position(header, start + len(body), now.st_ino)
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[int]:
@@ -158,8 +158,8 @@ class KeepingUp:
         self._prefix = f"{catalog.namespace}/" if catalog.namespace else ""
         self._log = ChangeLog(cache_dir)
         self._me = place
-        self._seen: Seen | None = None
-        self._noted = Seen()
+        self._seen: Position | None = None
+        self._noted = Position()
         self._invalidated: object = None
         catalog.on_change = self._note
 
@@ -241,9 +241,9 @@ class KeepingUp:
         return found
 
 
-def _decoded(text: str) -> Seen:
+def _decoded(text: str) -> Position:
     try:
         header, size, inode = text.split(" ")
-        return Seen(header, int(size), int(inode))
+        return Position(header, int(size), int(inode))
     except ValueError:
-        return Seen()
+        return Position()

@@ -18,7 +18,14 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.versions import data_names
 from swampstore.catalog.catalog import Catalog
-from swampstore.catalog.disk_rows import Problem, Reading, is_current, moment, read_early, read_name
+from swampstore.catalog.disk_rows import (
+    NameOnDisk,
+    Problem,
+    is_current,
+    moment,
+    read_early,
+    read_name,
+)
 from swampstore.errors import MetadataError
 from swampstore.files import Tree
 from swampstore.layout import METADATA, DataRef
@@ -30,7 +37,7 @@ _HUGE = 2000
 Progress = Callable[[int, int], None]
 Kind = Literal["unreadable-directory", "undecodable-metadata", "removed-name"]
 # Yields each name once, in any order, with what was read of it ahead of its batch, if anything.
-ReadAhead = Callable[[Iterable[DataRef]], Iterator[Reading]]
+ReadAhead = Callable[[Iterable[DataRef]], Iterator[NameOnDisk]]
 
 
 class Rebuilt(NamedTuple):
@@ -60,8 +67,8 @@ def forget(_noted: Noted) -> None:
     """Note nothing."""
 
 
-def _nothing_ahead(refs: Iterable[DataRef]) -> Iterator[Reading]:
-    return map(Reading, refs)
+def _nothing_ahead(refs: Iterable[DataRef]) -> Iterator[NameOnDisk]:
+    return map(NameOnDisk, refs)
 
 
 def rebuild(
@@ -124,13 +131,13 @@ def _rel(tree: Tree, place: str) -> str:
 
 def read_slice(
     tree: Tree, namespace: str, refs: Iterable[DataRef], began_ns: int
-) -> Iterator[Reading]:
+) -> Iterator[NameOnDisk]:
     """Read some names early, wherever the files can be seen; see `read_early` for `began_ns`.
 
     What cannot be read, or is too much to be carried around, is left to the rebuild itself.
     """
     for ref in refs:
-        reading = Reading(ref)
+        reading = NameOnDisk(ref)
         with contextlib.suppress(OSError):
             if len(on_disk.version_numbers(tree, ref)) <= _HUGE:
                 reading = read_early(tree, namespace, ref, began_ns)
@@ -140,12 +147,14 @@ def read_slice(
 def refresh(catalog: Catalog, mutations: Mutations, ref: DataRef) -> None:
     """Make the rows of one name equal to what is on disk."""
     with mutations.holding(ref):
-        _, problems = _replace(catalog, mutations.tree, [Reading(ref)])
+        _, problems = _replace(catalog, mutations.tree, [NameOnDisk(ref)])
     _note_problems(problems, forget)
 
 
-def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[Reading], note: Note) -> int:
-    small: list[Reading] = []
+def _store_batch(
+    catalog: Catalog, mutations: Mutations, batch: list[NameOnDisk], note: Note
+) -> int:
+    small: list[NameOnDisk] = []
     count = 0
     for reading in batch:
         if reading.is_early or len(on_disk.version_numbers(mutations.tree, reading.ref)) <= _HUGE:
@@ -159,7 +168,7 @@ def _store_batch(catalog: Catalog, mutations: Mutations, batch: list[Reading], n
 
 
 def _replace(
-    catalog: Catalog, tree: Tree, readings: list[Reading]
+    catalog: Catalog, tree: Tree, readings: list[NameOnDisk]
 ) -> tuple[int, list[tuple[DataRef, Problem]]]:
     """Store these names in one transaction; return how many versions, and those left out."""
 

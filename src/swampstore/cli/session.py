@@ -120,7 +120,7 @@ class Session:
         if form in {"tsv", "csv"} and listing.is_cut():
             self.note(listing.footer())
 
-    def show_found(self, listing: Listing, found: Found) -> None:
+    def show_found(self, listing: Listing, found: RowsDocument) -> None:
         """Print rows that come one by one, however many there are.
 
         With `--json` they are the member `found.member` of a document that is written as they come.
@@ -183,7 +183,7 @@ def write_output(data: str | bytes) -> None:
         rest = rest[stream.buffer.write(rest) :]
 
 
-class Found(NamedTuple):
+class RowsDocument(NamedTuple):
     """A document around rows that come one by one; `after` is asked when all have come."""
 
     before: dict[str, Any]
@@ -207,7 +207,7 @@ def _gathering() -> Iterator[Callable[[str], None]]:
 
 
 def _write_found(
-    found: Found, records: Iterable[dict[str, Any]], write: Callable[[str], None]
+    found: RowsDocument, records: Iterable[dict[str, Any]], write: Callable[[str], None]
 ) -> None:
     rest = iter(records)
     first = list(islice(rest, _TOGETHER))

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Self
 
 from swampstore.catalog import rebuild as rebuilding
-from swampstore.catalog.disk_rows import Moment, Problem, Reading, moment
+from swampstore.catalog.disk_rows import Moment, NameOnDisk, Problem, moment
 from swampstore.catalog.schema import Row
 from swampstore.errors import DiskError
 from swampstore.files import Tree
@@ -103,14 +103,14 @@ class _Left:
     where: NoSharedDir
 
 
-def _packed(reading: Reading) -> _Packed:
+def _packed(reading: NameOnDisk) -> _Packed:
     ref, rows, marker, problems, looks, _ = reading
     return (*ref.model, ref.name), tuple(map(tuple, rows)), marker, problems, looks
 
 
-def _unpacked(packed: _Packed, since: Moment) -> Reading:
+def _unpacked(packed: _Packed, since: Moment) -> NameOnDisk:
     (model_type, model_id, name), rows, marker, problems, looks = packed
-    return Reading(
+    return NameOnDisk(
         DataRef(ModelRef(model_type, model_id), name),
         tuple(map(Row._make, rows)),
         marker,
@@ -199,21 +199,21 @@ class EarlyReader:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def read(self, refs: Iterable[DataRef]) -> Iterator[Reading]:
+    def read(self, refs: Iterable[DataRef]) -> Iterator[NameOnDisk]:
         """Yield each name, with what was read of it."""
         if self._enough == NEVER:
-            return map(Reading, refs)
+            return map(NameOnDisk, refs)
         names = iter(refs)
         first = list(islice(names, self._enough))
         if len(first) < self._enough:
-            return map(Reading, first)
+            return map(NameOnDisk, first)
         every = chain(first, names)
         spark = self._spark.session(strict=self._strict)
         if spark is None:
-            return map(Reading, every)
+            return map(NameOnDisk, every)
         return self._stack.enter_context(contextlib.closing(self._read(spark, every)))
 
-    def _read(self, spark: SparkSession, refs: Iterator[DataRef]) -> Generator[Reading]:
+    def _read(self, spark: SparkSession, refs: Iterator[DataRef]) -> Generator[NameOnDisk]:
         with contextlib.ExitStack() as stack:
             try:
                 shelf = stack.enter_context(self._shelf())
@@ -221,7 +221,7 @@ class EarlyReader:
                 if self._strict:
                     raise
                 notice("reading without Spark: %s", error.message)
-                yield from map(Reading, refs)
+                yield from map(NameOnDisk, refs)
                 return
             self.used = "spark"
             began: deque[Moment] = deque()
@@ -244,7 +244,7 @@ class EarlyReader:
 
     def _readings(
         self, results: Iterable[list[_Packed] | _Left], since: Moment, wanted: int
-    ) -> Iterator[Reading]:
+    ) -> Iterator[NameOnDisk]:
         """Yield a wave; what it tells of names makes the next ones have as many as are wanted."""
         names = versions = 0
         for result in results:
@@ -258,12 +258,12 @@ class EarlyReader:
                 yield reading
         self._wave_size = max(1, wanted * names // max(versions, names, 1))
 
-    def _left(self, left: _Left) -> Iterable[Reading]:
+    def _left(self, left: _Left) -> Iterable[NameOnDisk]:
         error = left.where.error(self._tree.base)
         if self._strict:
             raise error
         notice("%s; this process reads that part", error.message)
-        return map(Reading, left.refs)
+        return map(NameOnDisk, left.refs)
 
     @contextlib.contextmanager
     def _shelf(self) -> Iterator[Shelf]:

@@ -449,7 +449,7 @@ def _fill(fd: int, body: bytes | BinaryIO) -> None:
         write_all(fd, chunk)
 
 
-def _handed(info: ObjectInfo, found: tree.Found) -> Handed:
+def _handed(info: ObjectInfo, found: tree.WalkedFile) -> Handed:
     """Return an object of a walk with its content, if that can be read."""
     try:
         fd, status = tree.open_in(found.directory, found.path.rpartition("/")[2])

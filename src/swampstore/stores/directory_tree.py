@@ -25,7 +25,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 _ATTEMPTS = 100
 
 
-class Found(NamedTuple):
+class WalkedFile(NamedTuple):
     """A file of a walk: its path below the root, and what the file system says about it.
 
     `directory` is a descriptor of its directory; it is good until the walk goes on.
@@ -150,7 +150,7 @@ def remove_if_older(root: int, path: str, moment: float) -> None:
             remove_empty_parents(root, path)
 
 
-def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> Iterator[Found]:
+def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> Iterator[WalkedFile]:
     """Yield the regular files below `start` whose path starts with `prefix`, ordered by path.
 
     Links and the top-level directory `hidden` are passed over. So are temporary files, whose
@@ -163,14 +163,14 @@ def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> I
     yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps)
 
 
-def children(root: int, path: str) -> tuple[list[str], list[Found]]:
+def children(root: int, path: str) -> tuple[list[str], list[WalkedFile]]:
     """Return the directories in a directory by name, and its regular files; both are sorted."""
     try:
         directory = _descend(root, path.split("/") if path else [], create=False)
     except (FileNotFoundError, NotADirectoryError):
         return [], []
     inner: list[str] = []
-    files: list[Found] = []
+    files: list[WalkedFile] = []
     above = f"{path}/" if path else ""
     try:
         for found in sorted(_names(directory)):
@@ -182,7 +182,7 @@ def children(root: int, path: str) -> tuple[list[str], list[Found]]:
                 continue
             with contextlib.suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                files.append(Found(above + name, status))
+                files.append(WalkedFile(above + name, status))
     finally:
         os.close(directory)
     return sorted(inner), files
@@ -190,7 +190,7 @@ def children(root: int, path: str) -> tuple[list[str], list[Found]]:
 
 def _walk(
     directory: int, above: str, prefix: str, hidden: str, temps: list[str]
-) -> Iterator[Found]:
+) -> Iterator[WalkedFile]:
     hidden_paths = hidden, f"{hidden}/"
     # Not recursive: what is found deep down would be handed up through every level.
     entered = [(directory, above, _sorted_names(directory))]
@@ -213,7 +213,7 @@ def _walk(
                         break
                     if path.startswith(prefix):
                         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                        yield Found(path, status, directory)
+                        yield WalkedFile(path, status, directory)
                 except (FileNotFoundError, NotADirectoryError):
                     continue
             else:

@@ -16,7 +16,7 @@ from swampstore.cli.data.columns import FOUND, MEMBERS, NAMESPACE, artifact_reco
 from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import limit_option, moment, rows_options, since_option, tag_option
 from swampstore.cli.rendering import counted, footer_text
-from swampstore.cli.session import Found, Session
+from swampstore.cli.session import RowsDocument, Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.layout import split_namespace
@@ -89,7 +89,7 @@ def _answer(session: Session, repo: Repo, predicate: str, wanted: dict[str, Any]
     is_whole = wanted["select"] is None
     listing = found_listing(repo, stream, footer) if is_whole else values_listing(stream)
     listing = listing._replace(footer=footer, is_cut=is_cut)
-    session.show_found(listing, Found({}, "results", after))
+    session.show_found(listing, RowsDocument({}, "results", after))
     if listing.is_plain and session.is_read_by_people:
         session.note(footer())
     note_unhydrated(session, repo, stream.unhydrated)
@@ -121,7 +121,7 @@ def _answer_with_content(
         return {"total": stream.total, "limited": stream.limited, "unhydrated": unhydrated}
 
     listing = Listing(FOUND, found, record)
-    session.show_found(listing, Found({"predicate": predicate}, "results", after))
+    session.show_found(listing, RowsDocument({"predicate": predicate}, "results", after))
     note_unhydrated(session, repo, max(stream.unhydrated, missing))
 
 

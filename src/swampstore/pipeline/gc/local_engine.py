@@ -64,15 +64,15 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
             entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
     damaged = sum(row[-1] is not None for row in said)
     # A record whose entry is damaged is one too: what belongs to its run stays.
-    going = decided(rows, {row[4] for row in said if row[4] is not None}, now)
+    removals = decided(rows, {row[4] for row in said if row[4] is not None}, now)
     doubts = Doubts("data name")
-    for one in going:
+    for one in removals:
         if one.cause is not None:
             doubts.add(one.cause, one.example, one.names)
     warnings = list(doubts.warnings())
     if damaged:
         warnings.append(f"{damaged} entries or documents of the index cannot be understood")
-    return list(_candidates([one for one in going if one.cause is None], entries)), warnings
+    return list(_candidates([one for one in removals if one.cause is None], entries)), warnings
 
 
 def decided(rows: Iterable[tuple[Any, ...]], paths: Iterable[str], now: datetime) -> list[Decision]:
@@ -94,15 +94,15 @@ def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple
         yield (*said, created, True if record in records else None)
 
 
-def _candidates(going: Sequence[Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:
+def _candidates(removals: Sequence[Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:
     """Yield what goes of each name, with what the index says of it."""
     by_name: dict[str, list[tuple[str, int]]] = {}
-    wanted = {_ref(one).rel for one in going}
+    wanted = {_ref(one).rel for one in removals}
     for rel in entries:
         name_rel = unit_of(rel)
         if name_rel in wanted:
             by_name.setdefault(name_rel, []).extend(files_of_name([rel], name_rel))
-    ordered = sorted(going, key=lambda one: (_ref(one).rel, one.reason or "", one.version))
+    ordered = sorted(removals, key=lambda one: (_ref(one).rel, one.reason or "", one.version))
     for (name_rel, reason), group in groupby(ordered, lambda one: (_ref(one).rel, one.reason)):
         gone = list(group)
         versions = tuple(

@@ -106,10 +106,10 @@ class Figures:
         state = sf.max_by("lifecycle", by_recency).over(Window.partitionBy(*NAME))
         stored = self._versions.withColumns({"state": state, "day": sf.expr(_DAY)})
         rule = sf.coalesce("reason", sf.lit(OLD_VERSIONS))
-        going = self._removals.withColumns(
+        removed = self._removals.withColumns(
             {"rule": rule, "is_latest": sf.expr("false"), "model_name": sf.lit("")}
         )
-        return _summed_up(stored, DIMENSIONS).unionByName(_summed_up(going, GARBAGE_DIMENSIONS))
+        return _summed_up(stored, DIMENSIONS).unionByName(_summed_up(removed, GARBAGE_DIMENSIONS))
 
     def table(self, dimension: str, *more: str | Column) -> DataFrame:
         """Return the part of `usage` about one dimension, with the columns of its key."""

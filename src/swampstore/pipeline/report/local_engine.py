@@ -104,7 +104,7 @@ class _Used(NamedTuple):
 def summary_here(places: Sequence[Place], now: datetime) -> Summary:
     """Return what a report says about some places as of `now`."""
     versions: list[Version] = []
-    going: list[Version] = []
+    candidates: list[Version] = []
     outputs: list[dict[str, Any]] = []
     for place in places:
         with place.open() as store:
@@ -119,10 +119,10 @@ def summary_here(places: Sequence[Place], now: datetime) -> Summary:
         stored = (row[_REL[place.indexed]] for row in paths)
         decisions = decided(artifacts, (rel for rel in stored if rel is not None), now)
         versions += found
-        going += _going(found, decisions)
+        candidates += _candidates(found, decisions)
     sources = [Source(place.identity, place.namespace) for place in places]
     days, methods = _runs(outputs, now)
-    summary = SummaryHere(versions, going).summary(sources, now)
+    summary = SummaryHere(versions, candidates).summary(sources, now)
     return replace(summary, run_days=days, methods=methods)
 
 
@@ -131,7 +131,7 @@ def _version(row: dict[str, Any]) -> Version:
     return Version(*(row[name] for name in Version._fields[:-2]))
 
 
-def _going(versions: Iterable[Version], decisions: Iterable[Decision]) -> Iterator[Version]:
+def _candidates(versions: Iterable[Version], decisions: Iterable[Decision]) -> Iterator[Version]:
     """Yield what garbage collection would remove, with the rule that says so."""
     rules = {
         (one.store, one.namespace, one.model_type, one.model_id, one.name, one.version): one.reason
@@ -148,9 +148,9 @@ def _going(versions: Iterable[Version], decisions: Iterable[Decision]) -> Iterat
 class SummaryHere(SummaryReader):
     """Sums versions up, and those that would go."""
 
-    def __init__(self, versions: Iterable[Version], going: Iterable[Version]) -> None:
+    def __init__(self, versions: Iterable[Version], candidates: Iterable[Version]) -> None:
         self._stored = list(_with_state(versions))
-        self._usage = _usage(self._stored, DIMENSIONS) | _usage(going, GARBAGE_DIMENSIONS)
+        self._usage = _usage(self._stored, DIMENSIONS) | _usage(candidates, GARBAGE_DIMENSIONS)
         self._copies = sorted(
             _duplicates(self._stored), key=lambda one: (-one.wasted_bytes, one.checksum)
         )

@@ -198,16 +198,16 @@ class Manifests:
         behind that was killed goes when no refresh can have taken so long.
         """
         readable = {one.number for one in kept.history} | {kept.number}
-        doomed = [one.key for number, one in listed.items() if number not in readable]
+        outdated = [one.key for number, one in listed.items() if number not in readable]
         in_use = kept.files | {one.file for one in kept.retired}
         now = from_iso(kept.created_at)
         for name, info in files.items():
             is_old = now - info.last_modified > _LONGEST_REFRESH
             if name not in in_use and (is_old or name in expired):
-                doomed.append(info.key)
-        for key in doomed:
+                outdated.append(info.key)
+        for key in outdated:
             self.store.delete(key)
-        return len(doomed)
+        return len(outdated)
 
     def key_of(self, file: str) -> str:
         """Return the key of a file of a snapshot."""

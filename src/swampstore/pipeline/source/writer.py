@@ -128,13 +128,13 @@ def sweep(store: Store, job: str) -> None:
     jobs: dict[str, list[ObjectInfo]] = {}
     for info in store.list(STAGING):
         jobs.setdefault(info.key.removeprefix(STAGING).partition("/")[0], []).append(info)
-    doomed = jobs.pop(job, [])
+    abandoned = jobs.pop(job, [])
     if jobs:
         before = store.clock() - ABANDONED
         for objects in jobs.values():
             if max(info.last_modified for info in objects) < before:
-                doomed += objects
-    for info in doomed:
+                abandoned += objects
+    for info in abandoned:
         store.delete(info.key)
 
 

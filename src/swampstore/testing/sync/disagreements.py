@@ -10,7 +10,7 @@ from swampstore.layout import DataRef, ModelRef
 from swampstore.testing.sync.machine import (
     PLAIN,
     STATE,
-    Ground,
+    Fixtures,
     Host,
     NewMachine,
     Plant,
@@ -22,7 +22,7 @@ from swampstore.testing.sync.machine import (
 SEVERAL = 230  # more than some services remember one by one
 
 
-class Disagreements(Ground):
+class Disagreements(Fixtures):
     """Work of one machine never disappears because of another."""
 
     def test_a_pull_leaves_unpushed_work_alone(self, here: Host, there: Host) -> None:
@@ -158,7 +158,7 @@ PROBE = DataRef(ModelRef("@acme/probe", "p"), "state")
 OF_PROBE = ("outputs/@acme/probe/run/run-2.yaml", "definitions-evaluated/@acme/probe/p.yaml")
 
 
-class Portions(Ground):
+class Portions(Fixtures):
     """Less than everything is synced on request, and nothing is lost by it."""
 
     def test_a_scoped_pull_brings_everything_of_a_model_and_nothing_else(
@@ -311,7 +311,7 @@ STAYS = (
 HOSTILE = ("../outside", "files/../../outside", "/etc/outside", "files//x", "files/./x", "a\\b")
 
 
-class Borders(Ground):
+class Borders(Fixtures):
     """Only what belongs to the user and to the namespace travels."""
 
     def test_bookkeeping_and_secrets_stay_on_their_machine(self, here: Host, there: Host) -> None:

@@ -238,7 +238,7 @@ EVERYWHERE = (
 )
 
 
-class Ground:
+class Fixtures:
     """The fixtures of the suite."""
 
     namespace = ""

@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from swampstore.testing.sync.machine import EVERYWHERE, PLAIN, STATE, Ground, Host, needs, share
+from swampstore.testing.sync.machine import EVERYWHERE, PLAIN, STATE, Fixtures, Host, needs, share
 
 
-class Marks(Ground):
+class Marks(Fixtures):
     """Whatever is marked, and nothing that is not changed, is pushed."""
 
     def test_a_mark_comes_before_the_file(self, here: Host, there: Host) -> None:
@@ -125,7 +125,7 @@ class Marks(Ground):
         assert (here.push(), there.pull()) == (0, 0)
 
 
-class Transfers(Ground):
+class Transfers(Fixtures):
     """What changed on one machine is on the others after a push and a pull."""
 
     def test_changes_travel_both_ways(self, here: Host, there: Host) -> None:
