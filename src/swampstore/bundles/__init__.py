@@ -2,7 +2,8 @@
 
 Whatever is in here can be made again, so it is bounded: what was not used for the longest time goes
 first. A bundle is never changed, and one that was damaged is not given to anybody. Other clients
-keep bundles of their own in the directory `bundles`; those are left alone.
+keep bundles of their own in the directory `bundles`; those are left alone. This file is all of the
+room; it may import `repo` and what is below it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The files mirror the command tree: `swampstore data list` is in `data/list.py`. Start with `app`,
 the table of all commands; `command` is what commands are made of, `options` what many of them
-take, `session` what they are given, `rendering` how results and progress look, and `running` turns
-errors into messages and exit statuses. A command's module is imported when it is run.
+take, `session` what they are given, `rendering`, `listing` and `progress` how results look, and
+`errors` turns what went wrong into messages and exit statuses. A command's module is imported when
+it is run. It may import everything; nothing imports it.
 """
 
 from __future__ import annotations

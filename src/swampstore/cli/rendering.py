@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
-from swampstore.clock import from_iso, system_clock
 from swampstore.notices import escaped, escaped_lines
 
 _UNITS = ("KB", "MB", "GB")
@@ -67,6 +66,8 @@ def age_text(moment: str) -> str:
     >>> age_text("1999-12-31T23:59:59.000Z")[-1], age_text("soon")
     ('y', 'soon')
     """
+    from swampstore.clock import from_iso, system_clock  # help needs no part of the library
+
     try:
         seconds = (system_clock() - from_iso(moment)).total_seconds()
     except ValueError:

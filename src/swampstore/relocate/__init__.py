@@ -3,5 +3,5 @@
 `setup` gives a repository another datastore: it prepares a destination, has `moving` copy and clean
 up, and `settings` says what the configuration becomes. `namespace` gives it a namespace, and takes
 it away again. `backup` keeps everything of one moment elsewhere, and makes a repository from that.
-This room may import `repo`, `namespaces` and what is below them.
+Start with `setup`. This room may import `runs` and what is below it.
 """
