@@ -15,6 +15,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "swampstore"
 RULES = {
     "where the records of runs are": (r"\"(?:workflow-runs|outputs)/|\"workflow-run-", "layout.py"),
     "what moments are counted from": (r"datetime\(1970", "clock.py"),
+    "how coarse timestamps are": (r"RACY_\w+ = \d", "files/signature.py"),
+    "how long a lock is waited for": (r"(?:patience|timeout)\w*(?:: float)? ?= ?60", "config.py"),
     "what a marker's hash is": (r"sha256\(marker_content", "artifacts/latest.py"),
     "what a moment without a zone means": (r"(\w+) if \1\.tzinfo else", "clock.py"),
     "what is said of an error in place of its message": (

@@ -49,7 +49,7 @@ class NameLocks:
     `timeout` bounds every wait, in seconds.
     """
 
-    def __init__(self, directory: str, timeout: float = 60.0, prefix: str = "") -> None:
+    def __init__(self, directory: str, timeout: float, prefix: str = "") -> None:
         self._directory = directory
         self._prefix = prefix
         self.timeout = timeout

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from swampstore.files.disk import disk_errors
 
-_RACY_NS = 2_000_000_000  # the coarsest timestamps in use (FAT) have steps of two seconds
+RACY_NS = 2_000_000_000  # the coarsest timestamps in use (FAT) have steps of two seconds
 _INODE_MASK = (1 << 63) - 1  # some file systems use all 64 bits, SQLite's integers have a sign
 
 
@@ -61,4 +61,4 @@ def can_deceive(seen: Signature, at_ns: int) -> bool:
 
     `at_ns` is a time before the signature was taken, by the clock of the file system.
     """
-    return max(seen.mtime_ns, seen.ctime_ns) >= at_ns - _RACY_NS
+    return max(seen.mtime_ns, seen.ctime_ns) >= at_ns - RACY_NS

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Self
 
 from swampstore.clock import Clock, system_clock
+from swampstore.config import LockSettings
 from swampstore.errors import ConfigError
 from swampstore.vaults.errors import SecretNotFoundError, VaultUnsupportedError
 
@@ -41,7 +42,7 @@ class Place:
     config: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     durable: bool = True
-    lock_timeout: float = 60.0
+    lock_timeout: float = LockSettings().timeout
     clock: Clock = system_clock
 
 

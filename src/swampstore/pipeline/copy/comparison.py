@@ -17,6 +17,7 @@ from pyspark.sql import functions as sql
 from swampstore.clock import system_clock, to_iso
 from swampstore.config import load
 from swampstore.errors import ValidationError
+from swampstore.files.signature import RACY_NS
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import iso_ms
 from swampstore.index.path_kinds import unit_of
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
 # A file that was written so shortly before it was copied may have been written once more, without
 # a change of its time.
-_RACY_MS = 2_000
+_RACY_MS = RACY_NS // 1_000_000
 # How much is copied between two commits: little is lost if it is interrupted, but on version 1 a
 # commit writes the whole index.
 _PART_OBJECTS = 10_000

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from swampstore.clock import from_iso
+from swampstore.config import LockSettings
 from swampstore.datastore_address import Address, is_url
 from swampstore.errors import NotFoundError
 from swampstore.files import disk_errors
@@ -103,7 +104,8 @@ def export(
     began = time.monotonic()
     inserted = updated = deleted = 0
     counts: dict[str, int] = {place.namespace: 0 for place in places}
-    with _target(output, form, dry_run=dry_run) as target:
+    locks = places[0].locks if places else LockSettings()
+    with _target(output, form, locks, dry_run=dry_run) as target:
         for place in places:
             manifest = None
             if not dry_run:
@@ -118,7 +120,7 @@ def export(
 
 
 @contextmanager
-def _target(output: str, form: Format, *, dry_run: bool) -> Iterator[Target]:
+def _target(output: str, form: Format, locks: LockSettings, *, dry_run: bool) -> Iterator[Target]:
     config = _config_of(output)
     if form == "delta":
         yield DeltaTarget(config)
@@ -127,7 +129,7 @@ def _target(output: str, form: Format, *, dry_run: bool) -> Iterator[Target]:
         if dry_run:
             yield ParquetTarget(store)
             return
-        with ParquetTarget.locked(store, patience=60.0) as target:
+        with ParquetTarget.locked(store, locks) as target:
             yield target
 
 

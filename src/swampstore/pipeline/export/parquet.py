@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
+from swampstore.config import LockSettings
 from swampstore.errors import ValidationError
 from swampstore.formats import NEWEST, refuse_newer
 from swampstore.locks.lock import StoreLock
@@ -40,7 +41,6 @@ FORMAT = NEWEST["export"]
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _FILE = "rows.parquet"
 _IN_FILES = pa.schema([field for field in SCHEMA if field.name not in PARTITIONED_BY])
-_TTL = 60.0
 
 
 class Part(msgspec.Struct, frozen=True, rename="camel"):
@@ -74,11 +74,11 @@ class ParquetTarget:
 
     @classmethod
     @contextmanager
-    def locked(cls, store: Store, patience: float) -> Iterator[ParquetTarget]:
+    def locked(cls, store: Store, settings: LockSettings) -> Iterator[ParquetTarget]:
         """Yield a table that nobody else writes to; raise LockTimeoutError."""
-        lock = StoreLock(store, LOCK, ttl=_TTL, purpose="export")
+        lock = StoreLock(store, LOCK, ttl=settings.ttl, purpose="export")
         try:
-            lock.acquire(time.monotonic() + patience)
+            lock.acquire(time.monotonic() + settings.timeout)
             target = cls(store)
             target._lock = lock
             yield target
