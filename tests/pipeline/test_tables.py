@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swampstore import init_repo, open_repo
+from swampstore.catalog.schema import Row
 from swampstore.config import LockSettings
 from swampstore.errors import ConfigError, NotFoundError, RepoNotFoundError
 from swampstore.index.errors import IndexMovedError
@@ -27,7 +28,7 @@ from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
-from swampstore.pipeline.schemas import write_table
+from swampstore.pipeline.schemas import ARTIFACTS, arrow_schema, write_table
 from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source import PUSH_DOWN
 from swampstore.pipeline.source.index import Index
@@ -429,3 +430,7 @@ def test_every_session_finds_the_source_and_tells_what_is_wrong_without_a_stack(
 )
 def test_what_a_task_raised_is_found_in_what_spark_says(said: str, cause: str) -> None:
     assert running._cause(Exception(said)) == cause
+
+
+def test_the_table_of_artifacts_has_the_columns_of_the_catalog() -> None:
+    assert arrow_schema(ARTIFACTS).names == ["store", *Row._fields]

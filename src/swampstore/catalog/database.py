@@ -218,7 +218,7 @@ class Database(SqliteFile):
         version = self._checked_version(connection)
         if version == SCHEMA_VERSION:
             return
-        if version == 1 and _has_tables(connection):
+        if (version, SCHEMA_VERSION) == (1, 2) and _has_tables(connection):
             _upgrade(connection)
             return
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -148,7 +148,8 @@ LATEST_TABLES = (
     "CREATE TRIGGER tag_removed AFTER DELETE ON catalog WHEN old.is_latest = 1"
     f" BEGIN {_DROP_TAGS} END",
 )
-# From a catalog of schema 1, whose tags had no times and which had no words.
+# To schema 2 from a catalog of schema 1, whose tags had no times and which had no words. With a
+# schema 3, both are rebuilt.
 UPGRADE_FROM_1 = (
     "DROP TABLE tag",
     *(f"DROP TRIGGER {name}" for name in ("tag_added", "tag_gained", "tag_lost", "tag_removed")),
