@@ -17,6 +17,7 @@ RULES = {
     "what moments are counted from": (r"datetime\(1970", "clock.py"),
     "how coarse timestamps are": (r"RACY_\w+ = \d", "files/signature.py"),
     "how long a lock is waited for": (r"(?:patience|timeout)\w*(?:: float)? ?= ?60", "config.py"),
+    "how long something took, for people": (r"\} min \{", "cli/rendering.py"),
     "what a marker's hash is": (r"sha256\(marker_content", "artifacts/latest.py"),
     "what a moment without a zone means": (r"(\w+) if \1\.tzinfo else", "clock.py"),
     "what is said of an error in place of its message": (

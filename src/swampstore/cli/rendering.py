@@ -47,17 +47,22 @@ def columns_of(stream: TextIO | None) -> int:
 def duration_text(milliseconds: int | None) -> str:
     """Return a duration as people read it; empty as long as there is none.
 
-    >>> duration_text(1268), duration_text(75_000), duration_text(None)
-    ('1.3 s', '1:15 min', '')
+    >>> duration_text(1268), duration_text(75_000), duration_text(200_000), duration_text(None)
+    ('1.3 s', '75 s', '3 min 20 s', '')
     """
-    if milliseconds is None:
-        return ""
-    if milliseconds < 60_000:
-        return f"{milliseconds / 1000:.1f} s"
-    minutes, seconds = divmod(round(milliseconds / 1000), 60)
+    return "" if milliseconds is None else seconds_text(milliseconds / 1000)
+
+
+def seconds_text(seconds: float) -> str:
+    """Write a number of seconds for people."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes}:{seconds:02} min"
-    return f"{minutes // 60}:{minutes % 60:02} h"
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def age_text(moment: str) -> str:

@@ -344,7 +344,7 @@ def list_(session: Session) -> None:
 @pass_session
 def history(session: Session, workflow: str | None, status: str | None, limit: int | None) -> None:
     """List the runs of workflows, those that began last first."""
-    from swampstore.cli.workflow_text import duration_text
+    from swampstore.cli.workflow_text import time_between
     from swampstore.runs.workflow.resume import past_runs
 
     with session.open_repo() as repo:
@@ -360,7 +360,7 @@ def history(session: Session, workflow: str | None, status: str | None, limit: i
         Column("status", lambda one: one.status),
         Column("startedAt", lambda one: one.started_at, age_text, right=True, heading="age"),
         Column(
-            "took", lambda one: duration_text(one.started_at, one.completed_at), right=True, rank=3
+            "took", lambda one: time_between(one.started_at, one.completed_at), right=True, rank=3
         ),
         Column(
             "steps",

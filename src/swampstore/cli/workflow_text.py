@@ -14,7 +14,7 @@ import click
 
 from swampstore.cli.listing import terminal_width
 from swampstore.cli.progress import can_move
-from swampstore.cli.rendering import printable
+from swampstore.cli.rendering import printable, seconds_text
 from swampstore.clock import from_iso
 from swampstore.runs.workflow import events
 from swampstore.runs.workflow.events import Event, WorkflowListener
@@ -52,39 +52,25 @@ def sign_of(status: str) -> str:
     return sign
 
 
-def duration_text(start: str | None, end: str | None) -> str:
-    """Write how long something took: 0.4 s, 12 s, 3 min 20 s; nothing if it did not end."""
+def time_between(start: str | None, end: str | None) -> str:
+    """Write how long something took; nothing if it did not end."""
     if not start or not end:
         return ""
     return seconds_text((from_iso(end) - from_iso(start)).total_seconds())
 
 
-def seconds_text(seconds: float) -> str:
-    """Write a number of seconds for people."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
-
-
 def run_text(record: RunRecord) -> str:
     """Return a run as a tree of its jobs and steps; on a terminal no line is wider than it."""
-    took = duration_text(record.started_at, record.completed_at)
+    took = time_between(record.started_at, record.completed_at)
     lines = [f"{record.workflow_name} {record.id} {record.status}{f' in {took}' if took else ''}"]
     for job in record.jobs:
-        lines.append(
-            _line(1, job.status, job.name, duration_text(job.started_at, job.completed_at))
-        )
+        lines.append(_line(1, job.status, job.name, time_between(job.started_at, job.completed_at)))
         lines += [
             _line(
                 2,
                 step.status,
                 step.name,
-                duration_text(step.started_at, step.completed_at),
+                time_between(step.started_at, step.completed_at),
                 _remark(step),
             )
             for step in job.steps

@@ -235,7 +235,7 @@ class Writing:
         )
 
     def forget(self) -> None:
-        """Hold for unwritten what a group took back."""
+        """Forget all that was written: the group took it back."""
         self.handles = []
 
     def save(

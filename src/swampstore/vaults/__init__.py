@@ -145,7 +145,7 @@ class Vaults:
 
     @contextmanager
     def _changing(self, config: VaultConfig) -> Iterator[None]:
-        """Hold the vaults as they are while one of them changes, if it is what it was."""
+        """Let nobody else change the vaults meanwhile; raise VaultError if this one was changed."""
         with self.changing():
             current = self.files.read()[0].get(config.name)
             if current is None or (current.id, current.type) != (config.id, config.type):
