@@ -14,6 +14,10 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "swampstore"
 RULES = {
     "where the records of runs are": (r"\"(?:workflow-runs|outputs)/|\"workflow-run-", "layout.py"),
+    "where evaluated and automatic definitions are": (
+        r"\"(?:auto-definitions|definitions-evaluated|workflows-evaluated)",
+        "layout.py",
+    ),
     "what moments are counted from": (r"datetime\(1970", "clock.py"),
     "how coarse timestamps are": (r"RACY_\w+ = \d", "files/signature.py"),
     "how long a lock is waited for": (r"(?:patience|timeout)\w*(?:: float)? ?= ?60", "config.py"),

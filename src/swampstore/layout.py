@@ -45,10 +45,14 @@ EXCHANGE = "swampstore.exchange"
 
 # The records of method runs and of workflow runs.
 OUTPUTS, WORKFLOW_RUNS = "outputs", "workflow-runs"
+# Definitions that no file of the repository has, and what expressions became of in a run.
+AUTO_DEFINITIONS, EVALUATED_DEFINITIONS = "auto-definitions", "definitions-evaluated"
+EVALUATED_WORKFLOWS = "workflows-evaluated"
+AUDIT = "audit"
 DATASTORE_SUBDIRS = (
-    "auto-definitions",
-    "definitions-evaluated",
-    "workflows-evaluated",
+    AUTO_DEFINITIONS,
+    EVALUATED_DEFINITIONS,
+    EVALUATED_WORKFLOWS,
     "data",
     OUTPUTS,
     WORKFLOW_RUNS,
@@ -57,7 +61,7 @@ DATASTORE_SUBDIRS = (
     "vault-bundles",
     "driver-bundles",
     "report-bundles",
-    "audit",
+    AUDIT,
     "telemetry",
     "logs",
     "files",

@@ -27,12 +27,12 @@ from swampstore.clock import to_iso
 from swampstore.config import Config
 from swampstore.errors import SwampstoreError
 from swampstore.files import Tree, alone, open_shared, read_file, replace_file, sync_dir, write_all
+from swampstore.layout import AUDIT
 from swampstore.notices import notice
 
 if TYPE_CHECKING:
     from swampstore.sync.opening import OpenRepo
 
-AUDIT = "audit"
 HOME = "swampstore.audit"
 LARGE = 64 * 1024
 _LOCK = "lock"

@@ -11,7 +11,15 @@ import hashlib
 from collections.abc import Iterable
 
 from swampstore.errors import ValidationError
-from swampstore.layout import OUTPUTS, WORKFLOW_RUNS, ModelRef
+from swampstore.layout import (
+    AUDIT,
+    AUTO_DEFINITIONS,
+    EVALUATED_DEFINITIONS,
+    EVALUATED_WORKFLOWS,
+    OUTPUTS,
+    WORKFLOW_RUNS,
+    ModelRef,
+)
 
 ROOT = "_root"
 SHARDS = "_index/"
@@ -20,10 +28,8 @@ _JSON = ".json"
 META_KEY = f"{SHARDS}{_META}"
 MONOLITH_KEY = ".datastore-index.json"
 
-_BY_DEPTH = frozenset({"data", OUTPUTS, "definitions-evaluated"})
-_WHOLE = frozenset(
-    {"workflows-evaluated", "auto-definitions", "audit", "telemetry", "logs", "files"}
-)
+_BY_DEPTH = frozenset({"data", OUTPUTS, EVALUATED_DEFINITIONS})
+_WHOLE = frozenset({EVALUATED_WORKFLOWS, AUTO_DEFINITIONS, AUDIT, "telemetry", "logs", "files"})
 _JOINT = "--"
 _WORKFLOW_TYPE = "workflow"
 
@@ -148,5 +154,5 @@ class Scope:
 
 def _homes(model: ModelRef) -> tuple[str, ...]:
     """Return the directories of a model; those of a workflow are its runs as well."""
-    homes = (model.rel, f"{OUTPUTS}/{model.type}", f"definitions-evaluated/{model.type}")
+    homes = (model.rel, f"{OUTPUTS}/{model.type}", f"{EVALUATED_DEFINITIONS}/{model.type}")
     return (*homes, f"{WORKFLOW_RUNS}/{model.id}") if model.type == _WORKFLOW_TYPE else homes

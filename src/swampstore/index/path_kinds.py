@@ -5,6 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from swampstore.layout import (
+    AUDIT,
+    AUTO_DEFINITIONS,
+    EVALUATED_DEFINITIONS,
+    EVALUATED_WORKFLOWS,
     LATEST,
     MAX_SEGMENT_BYTES,
     METADATA,
@@ -15,11 +19,13 @@ from swampstore.layout import (
 )
 
 # What any machine can compute again from its own definitions: nothing is lost if one replaces it.
-_DERIVED = ("definitions-evaluated/", "workflows-evaluated/")
+_DERIVED = (f"{EVALUATED_DEFINITIONS}/", f"{EVALUATED_WORKFLOWS}/")
 _CATALOG_EXPORT = ".catalog-export.json"
 # Small, and of no model: the line about a step is to arrive with what the step has written, and so
 # is the definition of a model that has no file in git.
-_WITH_ANY_PUSH = ("audit/", "auto-definitions/", f"{WORKFLOW_RUNS}/", "workflows-evaluated/")
+_WITH_ANY_PUSH = tuple(
+    f"{top}/" for top in (AUDIT, AUTO_DEFINITIONS, WORKFLOW_RUNS, EVALUATED_WORKFLOWS)
+)
 _METADATA = f"/{METADATA}"
 _LATEST = f"/{LATEST}"
 # So many slashes at least are in the path of a file of a version: data/TYPE/ID/NAME/VERSION/FILE.

@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from swampstore import yaml_dialect
 from swampstore.errors import ConfigError, DiskError, SwampstoreError
 from swampstore.files import disk_errors, read_file
-from swampstore.layout import MARKER
+from swampstore.layout import AUTO_DEFINITIONS, MARKER
 from swampstore.marker import read_marker
 
 if TYPE_CHECKING:
     from swampstore.repo import Repo
 
-AUTO_DEFINITIONS = "auto-definitions"
-EVALUATED_DEFINITIONS = "definitions-evaluated"
-EVALUATED_WORKFLOWS = "workflows-evaluated"
 SUFFIXES = (".yaml", ".yml")
 
 

@@ -19,8 +19,14 @@ from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.catalog import ModelTotals
 from swampstore.errors import ModelNotFoundError, SwampstoreError
 from swampstore.files import Tree, disk_errors, read_file
-from swampstore.layout import OUTPUTS, DataRef, ModelRef, is_temp
-from swampstore.repo.definition_files import AUTO_DEFINITIONS, EVALUATED_DEFINITIONS
+from swampstore.layout import (
+    AUTO_DEFINITIONS,
+    EVALUATED_DEFINITIONS,
+    OUTPUTS,
+    DataRef,
+    ModelRef,
+    is_temp,
+)
 
 if TYPE_CHECKING:
     from swampstore.repo.lookups import Repo

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from swampstore.artifacts import versions as on_disk
 from swampstore.catalog.database import Checkpoint, checkpoint
 from swampstore.errors import ConfigError, PruneRefusedError
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import AUTO_DEFINITIONS, DataRef, ModelRef
 from swampstore.repo.definition_files import (
-    AUTO_DEFINITIONS,
     DefinitionFile,
     read_definition_files,
     source_directory,

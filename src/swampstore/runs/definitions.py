@@ -22,11 +22,9 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.files import read_file
-from swampstore.layout import ModelRef, normalise_type
+from swampstore.layout import AUTO_DEFINITIONS, EVALUATED_DEFINITIONS, ModelRef, normalise_type
 from swampstore.notices import did_you_mean
 from swampstore.repo.definition_files import (
-    AUTO_DEFINITIONS,
-    EVALUATED_DEFINITIONS,
     DefinitionFile,
     definition_paths,
     model_directories,

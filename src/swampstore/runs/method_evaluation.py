@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from swampstore.repo.definition_files import AUTO_DEFINITIONS
+from swampstore.layout import AUTO_DEFINITIONS
 from swampstore.runs.definitions import Definitions
 from swampstore.runs.method_plan import Given, check_arguments, given_by, holds_expression
 

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from swampstore import yaml_dialect
 from swampstore.clock import from_iso
 from swampstore.errors import SwampstoreError, YamlError
-from swampstore.layout import OUTPUTS, WORKFLOW_RUNS, output_of, workflow_run_of
+from swampstore.layout import AUDIT, OUTPUTS, WORKFLOW_RUNS, output_of, workflow_run_of
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
@@ -262,12 +262,12 @@ class WorkflowRuns(_Documents):
 class Audit(_Records):
     """One row per event: a line of a file `audit/*.jsonl`."""
 
-    top = "audit"
+    top = AUDIT
     schema = schemas.AUDIT
 
     def is_record(self, rel: str) -> bool:
         """Whether a path is a file of lines."""
-        return rel.startswith("audit/") and rel.endswith(".jsonl")
+        return rel.startswith(f"{AUDIT}/") and rel.endswith(".jsonl")
 
     def columns(self, file: File, content: BinaryIO) -> Iterator[tuple[Any, ...]]:
         """Yield one row per line that is not blank."""

@@ -23,6 +23,7 @@ from swampstore.errors import (
     ValidationError,
 )
 from swampstore.index.results import Progress, no_progress
+from swampstore.layout import AUDIT
 from swampstore.marker import read_marker
 from swampstore.notices import notice
 from swampstore.redaction import is_secret, without_credentials
@@ -39,7 +40,6 @@ from swampstore.relocate.backup.units import with_right_markers
 from swampstore.sync.opening import OpenRepo
 
 _DIRECTORY = "file://"
-_AUDIT = "audit"
 _LATER = timedelta(milliseconds=1)
 # Settings of Spark are called in many ways, and a backup is kept for long.
 _LIKE_A_SECRET = re.compile(r"secret|passw|passphrase|token|credential|key", re.IGNORECASE)
@@ -129,7 +129,7 @@ def create_backup(
 def _unpushed(repo: OpenRepo) -> int:
     """Count the paths that wait to be pushed; events of the audit always do."""
     rels = (repo.connection.names.rel_of_mark(mark) for mark in repo.dirty.peek().paths)
-    return sum(rel is not None and rel.partition("/")[0] != _AUDIT for rel in rels)
+    return sum(rel is not None and rel.partition("/")[0] != AUDIT for rel in rels)
 
 
 def _check_apart(repo: OpenRepo, place: BackupPlace) -> None:

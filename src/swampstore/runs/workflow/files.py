@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from swampstore import yaml_dialect
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors, read_file
+from swampstore.layout import EVALUATED_WORKFLOWS
 from swampstore.notices import did_you_mean
 from swampstore.repo.definition_files import DefinitionFile, definition_paths, workflow_directory
 from swampstore.runs.errors import WorkflowNotFoundError
@@ -98,7 +99,6 @@ class Workflows:
         raise WorkflowNotFoundError(f"there is no workflow {wanted!r}", hint=hint)
 
 
-EVALUATED = "workflows-evaluated"
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 # Whatever else an expression speaks of is not known yet, or must not be written down.
@@ -108,7 +108,7 @@ _OF_INPUTS = re.compile(r"\s*inputs\.\w+\s*")
 def evaluated_rel(workflow: Workflow) -> str:
     """Return where the evaluated workflow is kept."""
     name = workflow.name if _FILE_NAME.fullmatch(workflow.name) else workflow.id
-    return f"{EVALUATED}/workflow-{name}.yaml"
+    return f"{EVALUATED_WORKFLOWS}/workflow-{name}.yaml"
 
 
 def evaluated(workflow: Workflow, inputs: Mapping[str, Any]) -> dict[str, Any]:
