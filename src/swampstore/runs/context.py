@@ -6,7 +6,6 @@ the datastore, under the one lock of the model and with one push at the end.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from swampstore.artifacts.save import to_json_bytes
 from swampstore.errors import NotFoundError, SwampstoreError, ValidationError
-from swampstore.files import disk_errors
+from swampstore.files import disk_errors, replacing
 from swampstore.layout import ModelRef
 from swampstore.runs.errors import (
     InputError,
@@ -354,16 +353,16 @@ class FileWriter:
     def _clean_outside(self) -> None:
         """Take the secrets out of what somebody else wrote."""
         path = self._writer.path
-        cleaned = f"{path}.clean"  # in the directory of a version that nobody sees yet
-        stream = self._state.redactor.stream()
-        with disk_errors(path), open(path, "rb") as source, open(cleaned, "wb") as target:
+        stream, durable = self._state.redactor.stream(), self._state.repo.config.durable
+        with (
+            disk_errors(path),
+            open(path, "rb") as source,
+            replacing(path, durable=durable) as cleaned,
+            open(cleaned, "wb") as target,
+        ):
             while piece := source.read(1 << 20):
                 target.write(stream.feed(piece))
             target.write(stream.finish())
-            target.flush()
-            if self._state.repo.config.durable:
-                os.fsync(target.fileno())
-            os.replace(cleaned, path)
 
     def __enter__(self) -> Self:
         return self
