@@ -251,6 +251,42 @@ def test_a_move_out_alone_says_that_the_namespace_is_still_set(tmp_path: Path) -
     assert ana.read() == ["one"]
 
 
+def test_what_moved_out_goes_back_as_it_was_if_the_namespace_stays(tmp_path: Path) -> None:
+    place = bucket_in_a_directory(tmp_path)
+    ana, bob = place.member("ana", namespace="infra"), place.member("bob")
+    ana.save("of ana")
+    ana.push()
+    bob.save("of bob")
+    bob.push()
+    migrated(ana, reverse=True)
+    migrated(ana)
+    ana.push()
+    assert ana.read() == ["of ana"]
+    assert f"infra/{NAME}/2/raw" not in place.files()
+    assert f"{NAME}/2/raw" not in place.files()
+
+
+def test_what_is_at_the_top_when_a_namespace_is_set_again_comes_along(tmp_path: Path) -> None:
+    place = bucket_in_a_directory(tmp_path)
+    ana, bob = place.member("ana", namespace="infra"), place.member("bob")
+    ana.save("of ana")
+    ana.push()
+    migrated(ana, reverse=True)
+    note = (ana.base / "infra/_catalog.db-moving").read_bytes()
+    with ana.open() as repo:
+        unset_namespace(repo)
+    ana.push()
+    bob.pull()
+    bob.save("of bob")
+    bob.push()
+    # As if it had been killed before it could remove the note.
+    (ana.base / "infra").mkdir()
+    (ana.base / "infra/_catalog.db-moving").write_bytes(note)
+    namespaced(ana)
+    migrated(ana)
+    assert ana.read() == ["of ana", "of bob"]
+
+
 # The commands ------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,7 @@ from swampstore.namespaces.manifests import (
     list_namespaces,
     open_registry,
 )
-from swampstore.relocate.namespace_moving import MovePlan, Moving
+from swampstore.relocate.namespace_moving import MovePlan, Moving, forget_move
 from swampstore.repo import Repo
 from swampstore.sync.run import fetch_everything
 from swampstore.sync.unmigrated import unmigrated_subdirs
@@ -110,7 +110,8 @@ def migrate(
     """
     moving = _moving(repo, reverse)
     _check_sole_user(repo, reverse)
-    if not reverse and repo.config.remote and unmigrated_subdirs(repo.config.base):
+    is_new = not reverse and not moving.takes_back
+    if is_new and repo.config.remote and unmigrated_subdirs(repo.config.base):
         _fetch_what_is_outside(repo, timeout, progress)
     with working_alone(repo):
         if reverse and repo.config.remote:
@@ -317,6 +318,7 @@ def unset_namespace(
         migration = migrate(repo, reverse=True, timeout=timeout, progress=progress)
     with working_alone(repo), open_registry(repo) as registry:
         _switch(repo, "")
+        forget_move(f"{repo.config.base}/{namespace}")
         registry.remove_unused(namespace, repo.config.repo_id)
     remove_empty_namespace(repo.config, namespace)
     return NamespaceUnset(namespace, migration)
@@ -345,6 +347,9 @@ def _switch(repo: Repo, namespace: str) -> None:
     """Write the setting, after whatever only holds for the old one is finished or forgotten."""
     repo.mutations.recover()
     forget(repo)
+    if namespace:
+        # Whoever left it may have been stopped before it could: what is at the top is new to it.
+        forget_move(f"{repo.config.base}/{namespace}")
     repo_dir = repo.config.repo_dir
     section = read_marker(repo_dir).get("datastore") or {}
     changes: dict[str, Any] = {"namespace": namespace or None}

@@ -4,6 +4,8 @@ Nothing is overwritten: what differs from a file of the same name is found befor
 and then nothing moves. What is the same on both sides is kept once. Directories that are not there
 yet move in one step, others file by file. It can be stopped anywhere and done again; that one is
 under way is noted beside the manifest, where it can be told from data that others have put there.
+What moved out is noted until the setting says that the namespace is over: until then it can only go
+back to where it came from, and is nobody else's.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from swampstore.sync.unmigrated import SHARED_SUBDIRS, holds_files
 
 # Every client keeps names with this prefix out of any sync.
 _UNDER_WAY = "_catalog.db-moving"
+_IN, _OUT, _BACK = b"in\n", b"out\n", b"back\n"
 _LOCK = ".lock"
 _NO_WHOLE_MOVE = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EXDEV})
 
@@ -89,7 +92,7 @@ class Moving:
         """Find out what would move; changes nothing, and reads what is on both sides."""
         plan = MovePlan()
         self._split = set()
-        resuming = self._is_under_way()
+        resuming = self._came_from_inside()
         for subdir in self._subdirs:
             if os.path.islink(f"{self.source}/{subdir}"):
                 plan.left.append(subdir)
@@ -163,7 +166,8 @@ class Moving:
             done.append(one.subdir)
         if self._durable and done:
             sync_filesystem(self.source if os.path.isdir(self.source) else self.target)
-        self._note_finished()
+        if not self._reverse:
+            forget_move(self._inside)
 
     def _move_dir(self, rel: str) -> None:
         source, target = f"{self.source}/{rel}", f"{self.target}/{rel}"
@@ -194,20 +198,24 @@ class Moving:
     # Telling that a move is under way ----------------------------------------------------------
 
     @property
-    def _note(self) -> bytes:
-        return b"out\n" if self._reverse else b"in\n"
+    def takes_back(self) -> bool:
+        """Whether what is at the top came out of the namespace, which it has not left for good."""
+        return not self._reverse and self._came_from_inside()
 
-    def _is_under_way(self) -> bool:
-        return read_file(f"{self._inside}/{_UNDER_WAY}") == self._note
+    def _came_from_inside(self) -> bool:
+        return read_file(f"{self._inside}/{_UNDER_WAY}") in (_OUT, _BACK)
 
     def _note_under_way(self) -> None:
+        note = _OUT if self._reverse else _BACK if self.takes_back else _IN
         with disk_errors(self._inside):
             os.makedirs(self._inside, exist_ok=True)
-            replace_file(f"{self._inside}/{_UNDER_WAY}", self._note, durable=self._durable)
+            replace_file(f"{self._inside}/{_UNDER_WAY}", note, durable=self._durable)
 
-    def _note_finished(self) -> None:
-        with disk_errors(self._inside), contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._inside}/{_UNDER_WAY}")
+
+def forget_move(inside: str) -> None:
+    """Remove the note that something is on its way into this directory of a namespace, or out."""
+    with disk_errors(inside), contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{inside}/{_UNDER_WAY}")
 
 
 def _entries(path: str) -> list[os.DirEntry[str]]:
