@@ -13,8 +13,9 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index.partitions import MONOLITH_KEY, shard_key, wire_partition
 from swampstore.stores.directory import DirectoryStore
+from swampstore.sync.journal import JOURNAL
 from tests.support.machines import Machine
-from tests.support.old_client import OldPeer
+from tests.support.old_client import SIDECAR, OldPeer
 
 MODEL = "aws/ec2/i-1"
 HOME = f"data/{MODEL}/state"
@@ -30,6 +31,12 @@ def synced(machine: Machine, *options: str) -> dict[str, Any]:
     assert outcome.status == 0, outcome.err
     found: dict[str, Any] = json.loads(outcome.out)
     return found
+
+
+def deleted(machine: Machine) -> None:
+    """Delete something without a session."""
+    with machine.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
 
 
 def versions(machine: Machine, name: str = "state") -> dict[int, str]:
@@ -130,3 +137,47 @@ def test_a_number_that_is_used_again_after_a_deletion_brings_nothing_back(
     for machine in (ana, bob, ana):
         assert synced(machine)["conflicts"] == []
     assert versions(ana) == versions(bob) == {1: "theirs"}
+
+
+def test_what_was_deleted_last_stays_deleted_when_the_empty_monolith_is_lost(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    synced(bob)
+    deleted(bob)
+    synced(bob)
+    (bucket / MONOLITH_KEY).unlink()
+    synced(bob, "--full")
+    assert json.loads((bucket / MONOLITH_KEY).read_bytes())["entries"] == {}
+    synced(ana)
+    assert versions(ana) == {}
+
+
+def test_a_deletion_of_which_no_mark_is_left_is_told_and_undone_at_once(
+    ana: Machine, bob: Machine
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    ana.put(MODEL, "other", "other")
+    synced(ana)
+    synced(bob)
+    deleted(bob)
+    for name in (SIDECAR, JOURNAL):
+        (bob.cache / name).unlink()
+    done = synced(bob)
+    assert [one["path"] for one in done["conflicts"]] == [HOME]
+    assert versions(bob) == versions(ana) == {1: "ours"}
+    assert versions(bob, "other") == {1: "other"}
+    assert synced(bob)["conflicts"] == []
+
+
+def test_a_deletion_counts_though_everything_is_looked_at(ana: Machine, bob: Machine) -> None:
+    ana.put(MODEL, "state", "ours")
+    ana.put(MODEL, "other", "other")
+    synced(ana)
+    synced(bob)
+    deleted(bob)
+    (bob.cache / SIDECAR).unlink()
+    assert synced(bob)["conflicts"] == []
+    synced(ana)
+    assert versions(bob) == versions(ana) == {}

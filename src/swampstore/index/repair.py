@@ -122,8 +122,11 @@ class Recovery:
             # What the index named stays named, also where the object is lost too.
             for partition in snapshot.meta.partitions if snapshot.meta else ():
                 entries = {**document(found[partition]).entries, **entries}
-        made = _made_of(entries, StoredDocument(), is_exact=is_exact) if entries else None
-        return replace(snapshot, exists=bool(entries), discovered=made)
+        if not entries and snapshot.meta is None:
+            return replace(snapshot, exists=False, discovered=None)
+        # Where there was an index it is lost, also if nothing is left that it could name.
+        made = _made_of(entries, StoredDocument(), is_exact=is_exact)
+        return replace(snapshot, exists=True, discovered=made)
 
     def with_stored(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Return a version 2 remote with all versions that are stored, whether named or not."""

@@ -49,7 +49,7 @@ from swampstore.sync.scan import (
     stored_paths,
     with_parents,
 )
-from swampstore.sync.start_over import remember_installed
+from swampstore.sync.start_over import have_fetched, remember_installed
 from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
 
@@ -102,6 +102,7 @@ class Push:
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         prepared.first_look = scan
         self._leave_unfinished(prepared, scan)
+        prepared.told += have_fetched(self._context, scan.missing)
         self._prepare(prepared, scan, leaving_little=leaving_little)
         return prepared
 

@@ -86,7 +86,8 @@ class Scan:
 
     `nameless` says of files why nothing on the remote can be called like them.
     `unfinished` is content of versions that are still being written, or were when somebody died.
-    `seen` are the files at and below chosen paths, each as it was.
+    `seen` are the files at and below chosen paths, each as it was. `missing` is what the base held
+    and a look at everything did not find.
     """
 
     changed: list[Changed] = field(default_factory=list)
@@ -96,6 +97,7 @@ class Scan:
     nameless: dict[str, str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
     seen: dict[str, Signature] = field(default_factory=dict)
+    missing: list[Known] = field(default_factory=list)
     looked_at: int = 0
 
 
@@ -115,8 +117,14 @@ class LocalScan:
     def everything(self, scope: Scope | None = None) -> Scan:
         """Look at every file. Absence proves nothing here, so nothing counts as deleted."""
         scan = Scan()
-        self._compare(self._walk("", scan, scope), scan)
+        seen = self._compare(self._walk("", scan, scope), scan)
+        scan.missing = [known for known in self._missing("", seen, scope) if self._is_gone(known)]
         return scan
+
+    def _is_gone(self, known: Known) -> bool:
+        """Whether a file that was here is not; what is behind a link may be."""
+        is_out_of_sight = known.held is None or self._links.above(known.rel)
+        return not is_out_of_sight and not os.path.lexists(self._names.local(known.rel))
 
     def paths(
         self,
@@ -219,10 +227,10 @@ class LocalScan:
 
     def _is_deleted(self, known: Known, marked: str) -> bool:
         """Whether absence is deletion: content that never was here is gone with its version."""
+        if known.held is not None:
+            return self._is_gone(known)
         if self._links.above(known.rel):
             return False
-        if known.held is not None:
-            return not os.path.lexists(self._names.local(known.rel))
         if known.rel == marked or not was_here(self._base, known):
             return False
         return not os.path.lexists(os.path.dirname(self._names.local(known.rel)))

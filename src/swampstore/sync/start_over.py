@@ -21,13 +21,14 @@ from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import is_marker, is_metadata, version_file
+from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
+from swampstore.index.results import Conflict
 from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.scan import LocalScan, is_covered
+from swampstore.sync.scan import LocalScan, is_covered, removed_rels
 from swampstore.sync.transfer import take_remote
 
 if TYPE_CHECKING:
@@ -144,6 +145,23 @@ def _data_name(rel: str) -> str | None:
         return rel
     found = version_file(f"{rel}/{METADATA}")
     return found.name_rel if found else None
+
+
+def have_fetched(context: SyncContext, missing: Collection[Known]) -> list[Conflict]:
+    """Let the next pull fetch what is missing here and nobody is known to have removed.
+
+    Who did may have lost the marks that told of it, or removed files by hand. Whoever removes
+    something marks it first, so the marks are looked at after it was missed.
+    """
+    if not missing:
+        return []
+    removals = removed_rels(context.names, context.tracker.peek())
+    gone = [known.rel for known in missing if not is_covered(known.rel, removals)]
+    if gone:
+        context.base.apply(forgotten=gone)
+        context.index.read_again({partition_of(rel) for rel in gone})
+    names = dict.fromkeys(unit_of(rel) for rel in gone)
+    return [Conflict(one, "files of it are missing here; they are fetched again") for one in names]
 
 
 def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) -> bool:
