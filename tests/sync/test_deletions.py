@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +183,37 @@ def test_a_deletion_counts_though_everything_is_looked_at(ana: Machine, bob: Mac
     assert synced(bob)["conflicts"] == []
     synced(ana)
     assert versions(bob) == versions(ana) == {}
+
+
+def test_a_deletion_stays_if_another_machine_makes_a_lost_shard_anew(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    ana.put(MODEL, "other", "other")
+    synced(ana)
+    assert ana("datastore", "migrate-index").status == 0
+    (bucket / shard_key(wire_partition(f"{HOME}/1/raw") or "")).unlink()
+    deleted(ana)
+    synced(bob, "--full")
+    synced(ana)
+    synced(bob)
+    synced(ana)
+    for machine in (ana, bob):
+        assert versions(machine) == {}
+        assert versions(machine, "other") == {1: "other"}
+
+
+def test_objects_that_no_document_tells_of_take_no_version_away(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    (bucket / MONOLITH_KEY).unlink()
+    for rel, content in version_1(b"theirs").items():
+        assert content is not None
+        (bucket / rel).write_bytes(content)  # and whoever did that was stopped
+        os.utime(bucket / rel, (time.time() + 60,) * 2)
+    synced(ana)
+    synced(ana, "--full")
+    synced(bob)
+    assert sorted(versions(ana).values()) == sorted(versions(bob).values()) == ["ours", "theirs"]

@@ -20,6 +20,7 @@ from swampstore.index.results import Skipped
 from swampstore.index.state import (
     GONE,
     LEFT_OUT,
+    MADE_ANEW,
     META_ETAG,
     PARTIAL,
     Agreements,
@@ -200,6 +201,7 @@ class RemoteIndex:
         yields all of them, whatever the base agreed with.
         """
         snapshot = self._look()
+        self._watch.is_fresh = False
         reader = Reader(self._context, scope, everything=everything)
         self._reader = reader
         yield from reader.read(snapshot)
@@ -270,6 +272,22 @@ class RemoteIndex:
     def is_made_anew(self) -> bool:
         """Whether any look found that the remote is not the one that the base is of."""
         return self._watch.is_another
+
+    def must_start_over(self, view: View) -> bool:
+        """Whether the base has to start over before a commit writes what a view has guessed.
+
+        What is missing in a guess was not deleted, and whoever commits it gives the remote another
+        origin. By that, this cache would take it for another remote later on, and what others
+        have deleted until then for something that they miss.
+        """
+        if not view.begins_anew or self._watch.is_fresh or self._base.is_empty():
+            return False
+        self._base.apply(facts={MADE_ANEW: "1"})
+        return True
+
+    def started_over(self) -> None:
+        """Note that nothing is concluded from what the base knew, until it is read into it."""
+        self._watch.is_fresh = True
 
     def lost_partitions(self, stored: Container[str]) -> set[str] | None:
         """Return the partitions whose shards are lost, None if no document of the index is.

@@ -337,6 +337,13 @@ class View:
             for partition, found in self.shards.items()
         )
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a commit gives the remote another origin: a document is lost, and was guessed."""
+        if self.monolith is not None:
+            return self.monolith.is_guess and self.monolith.etag is None
+        return not self.snapshot.is_healed and any(one.is_guess for one in self.shards.values())
+
     def is_untold(self, partition: str) -> bool:
         """Whether `_meta.json` does not tell of what a shard holds."""
         meta, found = self.snapshot.meta, self.shards[partition]

@@ -125,8 +125,7 @@ class MonolithCommit:
                 view.snapshot, view.snapshot, before.etag, before.etag, frozenset()
             )
         touched = frozenset(change.by_partition())
-        is_missing = before.is_guess and before.etag is None
-        seen = self._watch.begin_anew(view.snapshot) if is_missing else view.snapshot
+        seen = self._watch.begin_anew(view.snapshot) if view.begins_anew else view.snapshot
         mono = self._write_monolith(seen, before, change)
         changed = mono.changed(change.rels)
         onto, snapshot = mono.onto, None

@@ -68,6 +68,8 @@ class Watch:
         self._monolith: ObjectInfo | None = None
         # When the `_meta.json` that the base remembers was last said to be the current one.
         self._confirmed: tuple[str, float] | None = None
+        # The base has just started over: what it says is all of the remote that is there now.
+        self.is_fresh = False
 
     @property
     def is_another(self) -> bool:
@@ -186,6 +188,8 @@ class Watch:
             written = self._documents.put_meta(data, snapshot.token, commits=True)
         except PreconditionFailedError:
             raise index_moved("somebody else is healing the index", ()) from None
+        if self.is_fresh:
+            self._base.apply(facts={ORIGIN: meta.origin})  # it is of this remote from the start
         return replace(
             snapshot, meta=meta, text=data.decode(), etag=written.etag, token=written.token
         )

@@ -158,13 +158,17 @@ class PullPlanner:
         """Replace no whole version of ours by another one if the index was lost in between.
 
         Who takes a lost document for an empty one begins with number 1 again. Without such a loss,
-        a number is used again after its version was deleted; then that stays deleted.
+        a number is used again after its version was deleted; then that stays deleted. An entry
+        without a hash was made from the object: no document tells that somebody committed it.
         """
-        if not work.rescued:
-            return
         replaced = [
-            rel for rel in work.downloads if is_metadata(rel) and work.expected[rel] is not None
+            rel
+            for rel, (_, entry) in work.downloads.items()
+            if is_metadata(rel) and work.expected[rel] is not None
+            if work.rescued or entry.sha256 is None
         ]
+        if not replaced:
+            return
         lost = overwritten(self._context, replaced, self._deadline)
         work.clashes = merge.taken_versions(lost)
         for name_rel, versions in work.clashes.items():
@@ -297,12 +301,15 @@ class PullPlanner:
         The cache has lost its base, and others have put another version in its place since: it
         was evicted, or it would still have its content. If the base was not lost, what is marked
         was saved here and not pushed yet; somebody who removed its content may put that back.
+        Unless others had it, too, when the base started over.
         """
         version_rel, _, name = rel.rpartition("/")
         raw = f"{version_rel}/{RAW}"
         if name != METADATA or version_file(rel) is None or raw not in self._named:
             return False
-        is_ours = is_covered(self._context.names.mark(rel), self._marked) and not self.has_lost_base
+        _, token = self._context.base.noted_uploads([rel]).get(rel, ("", None))
+        was_shared = self.has_lost_base or token == ""
+        is_ours = is_covered(self._context.names.mark(rel), self._marked) and not was_shared
         if is_ours or os.path.lexists(self._context.names.local(raw)):
             return False
         try:

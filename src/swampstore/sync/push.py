@@ -236,7 +236,8 @@ class Push:
                 additions=partitions_of(changed),
                 rels=(*changed, *deleted),
             )
-            if self._context.index.is_made_anew:
+            index = self._context.index
+            if index.is_made_anew or index.must_start_over(view):
                 raise MadeAnewError
             removals = removed_rels(self._context.names, prepared.snapshot)
             planner = Planner(self._context, view, self._began_ns, removals, stored)

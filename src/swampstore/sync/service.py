@@ -152,9 +152,15 @@ class SyncService:
         """
         with self._alone(deadline):
             self._check_migrated()
-            start_over_if_made_anew(self._context)
-            push = self._push(_scope(models), full=full, progress=progress)
-            return push.prepare()
+
+            def work() -> PreparedPush:
+                start_over_if_made_anew(self._context)
+                return self._push(_scope(models), full=full, progress=progress).prepare()
+
+            try:
+                return work()
+            except MadeAnewError:  # a document is lost, as it turned out
+                return work()
 
     def _check_migrated(self) -> None:
         """Raise UnmigratedDataError if a namespace was set, and data has not moved there yet."""

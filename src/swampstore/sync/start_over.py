@@ -204,6 +204,7 @@ def _start_over(context: SyncContext) -> None:
     context.base.clear(keep=list(_as_named(context, deleted)))
     context.base.note_uploads(shared)
     context.index.refresh()
+    context.index.started_over()
 
 
 def _deleted_here(context: SyncContext) -> list[Known]:
