@@ -30,6 +30,7 @@ RULES = {
     ),
     "what opening says where no file is": (r"errno\.ENOTDIR, errno\.ELOOP", "files/disk.py"),
     "one process at a time": (r"fd = open_shared\(.*\n\s+try:\n.*LOCK_EX\)", "files/hold.py"),
+    "trying to lock a file, and waiting for it": (r"except BlockingIOError", "files/hold.py"),
     "which start of the system this is": (r"boot_id\"", "files/hold.py"),
     "how wide a terminal is": (r"get_terminal_size", "cli/rendering.py"),
     "how a value appears in a name": (r"\(\"key\", \"name\", \"id\"\)", "runs/writing.py"),

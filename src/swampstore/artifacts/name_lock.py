@@ -9,7 +9,6 @@ under it was left by the dead. What that was tells the intent, which `recovery` 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -28,6 +27,7 @@ from swampstore.files import (
     make_shared_directory,
     open_shared,
 )
+from swampstore.files.hold import lock_until, try_lock
 from swampstore.layout import DataRef
 from swampstore.notices import notice
 
@@ -39,8 +39,6 @@ STRIPES = 64
 # Files with such names never leave a cache, whichever client syncs it.
 NAME_LOCKS = "_catalog.db-locks"
 _IN_CACHE = "_catalog.db-"
-_FIRST_WAIT = 0.0005
-_LONGEST_WAIT = 0.02
 
 
 class NameLocks:
@@ -84,7 +82,7 @@ class NameLocks:
             fds.append(self._open(stripe))
         except OSError:  # on media that cannot be written there is nothing to lock or to heal
             return False
-        return _try_lock(fds[-1])
+        return try_lock(fds[-1])
 
     @contextlib.contextmanager
     def _held(self, stripes: Iterable[int], what: str, only_reading: bool) -> Iterator[None]:
@@ -107,15 +105,11 @@ class NameLocks:
                 os.close(fd)
 
     def _wait(self, fd: int, deadline: float, what: str) -> None:
-        pause = _FIRST_WAIT
-        while not _try_lock(fd):
-            if time.monotonic() > deadline:
-                raise LockTimeoutError(
-                    f"{what} is being changed by another process for over {self.timeout:g} s",
-                    hint="Wait for it, or stop it; SWAMP_LOCK_TIMEOUT_MS sets how long to wait.",
-                )
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_WAIT)
+        if not lock_until(fd, deadline):
+            raise LockTimeoutError(
+                f"{what} is being changed by another process for over {self.timeout:g} s",
+                hint="Wait for it, or stop it; SWAMP_LOCK_TIMEOUT_MS sets how long to wait.",
+            )
 
     def _open(self, stripe: int) -> int:
         path = f"{self._directory}/{self._prefix}{stripe:02}"
@@ -135,14 +129,6 @@ def locks_of(base: str, local_dir: str, timeout: float, *, is_cache: bool) -> Na
 
 def _stripe(rel: str) -> int:
     return zlib.crc32(rel.encode()) % STRIPES
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 _PAUSE = 0.005

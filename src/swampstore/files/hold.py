@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from functools import cache
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Self
 
 from swampstore.files.disk import open_shared, temp_beside
 
+_FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.02
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -165,6 +167,26 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:  # only Linux has it
         return ""
+
+
+def try_lock(fd: int) -> bool:
+    """Lock an open file, unless somebody else has; return whether it is ours."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_until(fd: int, deadline: float) -> bool:
+    """Lock an open file; False if others have it up to a time of the monotonic clock."""
+    pause = _FIRST_WAIT
+    while not try_lock(fd):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_WAIT)
+    return True
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ of this machine share.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from bisect import bisect_left
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from swampstore.errors import DiskError, LockTimeoutError
 from swampstore.files import disk_errors, open_shared
+from swampstore.files.hold import lock_until
 from swampstore.layout import SIDECAR
 from swampstore.notices import notice
 from swampstore.sync.journal import (
@@ -33,8 +33,6 @@ from swampstore.sync.sidecar import Sidecar, SidecarState
 
 LOCK = f"{JOURNAL}-lock"
 _TIMEOUT = 60.0
-_FIRST_WAIT = 0.0005
-_LONGEST_WAIT = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,19 +335,11 @@ def _marked(state: SidecarState, records: list[Record]) -> SidecarState:
 
 
 def _wait(fd: int, cache_dir: str) -> None:
-    deadline = time.monotonic() + _TIMEOUT
-    pause = _FIRST_WAIT
-    while True:
-        try:
-            return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise LockTimeoutError(
-                    f"another process keeps the marks of {cache_dir} for over {_TIMEOUT:g} s",
-                    hint=f"Wait for it, or stop it; `fuser {cache_dir}/{LOCK}` tells which it is.",
-                ) from None
-        time.sleep(pause)
-        pause = min(pause * 2, _LONGEST_WAIT)
+    if not lock_until(fd, time.monotonic() + _TIMEOUT):
+        raise LockTimeoutError(
+            f"another process keeps the marks of {cache_dir} for over {_TIMEOUT:g} s",
+            hint=f"Wait for it, or stop it; `fuser {cache_dir}/{LOCK}` tells which it is.",
+        )
 
 
 class _View:

@@ -7,7 +7,6 @@ a cache puts its index together in `pipeline.index_writer`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from swampstore.clock import Clock, system_clock
 from swampstore.config import Config
 from swampstore.errors import LockTimeoutError
 from swampstore.files import Tree, disk_errors, open_shared
+from swampstore.files.hold import lock_until, try_lock
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from swampstore.stores.config import Limits
 
 _FILE = "_catalog.db-sync-lock"
-_PAUSE = 0.05
 
 
 class CacheLock:
@@ -73,7 +72,7 @@ class CacheLock:
     def trying(self) -> Iterator[bool]:
         """Hold the lock if nobody does; say whether that is so."""
         with self._opened() as fd:
-            yield _is_locked(fd)
+            yield try_lock(fd)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
@@ -87,23 +86,11 @@ class CacheLock:
             os.close(fd)
 
     def _wait(self, fd: int, patience: float) -> None:
-        end = time.monotonic() + patience
-        while not _is_locked(fd):
-            if time.monotonic() > end:
-                raise LockTimeoutError(
-                    f"another sync of {self._cache_dir} is running for over {patience:g} s",
-                    hint="Wait for it; SWAMP_LOCK_TIMEOUT_MS sets how long.",
-                )
-            time.sleep(_PAUSE)
-
-
-def _is_locked(fd: int) -> bool:
-    """Lock a file, unless somebody else has; return whether it is ours."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        if not lock_until(fd, time.monotonic() + patience):
+            raise LockTimeoutError(
+                f"another sync of {self._cache_dir} is running for over {patience:g} s",
+                hint="Wait for it; SWAMP_LOCK_TIMEOUT_MS sets how long.",
+            )
 
 
 class OpenRepo(Protocol):

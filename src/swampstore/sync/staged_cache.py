@@ -9,7 +9,6 @@ the settings do.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import shutil
@@ -19,6 +18,7 @@ from dataclasses import replace
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, open_shared, read_file
+from swampstore.files.hold import try_lock
 from swampstore.index.base_view import owner_of
 from swampstore.layout import EXCHANGE, SIDECAR, is_internal
 from swampstore.stores.config import store_config
@@ -47,11 +47,7 @@ def setting_up(local_dir: str) -> Iterator[bool]:
     with disk_errors(local_dir):
         fd = open_shared(f"{local_dir}/{_LOCK}")
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        yield False
-    else:
-        yield True
+        yield try_lock(fd)
     finally:
         os.close(fd)
 
