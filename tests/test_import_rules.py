@@ -87,6 +87,7 @@ EXCEPTIONS = {
     ("doctor", "swampstore.stores.mongodb_store"),  # only a database is swept
     ("stores", "swampstore.stores.mongodb_"),  # they load pymongo
     ("stores", "swampstore.stores.obstore_store"),  # it loads obstore
+    ("stores", "swampstore.stores.retry"),  # the locks of a local datastore are not retried
     ("stores", "swampstore.stores.signed_requests"),  # it is for the few requests obstore has not
 }
 

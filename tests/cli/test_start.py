@@ -128,6 +128,15 @@ def test_writing_to_a_cache_loads_only_what_marks_the_change(remote: Path) -> No
     assert not modules & {"obstore", "msgspec", "importlib.metadata", "swampstore.sync.service"}
 
 
+def test_a_local_put_loads_of_the_stores_no_more_than_a_directory_that_has_locks(
+    filled: Path,
+) -> None:
+    modules = _modules_after(filled, "data", "put", MODEL, "state", "--json-value", "1")
+    assert "swampstore.stores.directory" in modules
+    rare = {"urllib.parse", "random", "secrets", "base64", "queue", "swampstore.stores.retry"}
+    assert not modules & rare
+
+
 def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
     program = (
         "import sys; from swampstore.cli import main; main(['data', '--help'])\n"

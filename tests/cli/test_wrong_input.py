@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from swampstore import Repo
 from tests.support.command_line import CommandLine, environment
+from tests.support.servers import S3_KEY, S3Server
 
 
 @pytest.fixture
@@ -71,22 +73,73 @@ WRONG = [
     (["datastore", "setup", "s4://bucket"], "called 's4'", "s3"),
     (["--repo", "/no/where", "ls"], "/no/where is not a directory", "Check the path"),
     (["--datastore", "filesystem:", "ls"], "", ""),
+    # Options and commands.
+    (["put", "a/b", "x"], "No such command 'put'", "swampstore data put"),
+    (["doctor", "--fix"], "No such option '--fix'", "'--repair'"),
+    (["data", "query", "true", "--sort", "name"], "No such option '--sort'", "'--order'"),
+    (["data", "gc", "--dry-rn"], "No such option '--dry-rn'", "'--dry-run'"),
+    (["data", "search", "--until", "1d"], "No such option '--until'", "data search --help"),
+    (["help", "data", "gte"], "No such command 'gte'", "swampstore data get"),
+    (["completion", "install", "powershell"], "'powershell' is not one of", "'bash'"),
+    (["ls", "web-1", "more"], "extra argument (more)", "swampstore ls --help"),
+    # Numbers.
+    (["data", "get", "web-1", "state", "--version", "latest"], "not a whole number", "get --help"),
+    (["data", "get", "web-1", "state", "--version", "-1"], "-1 is too small", "the least is 1"),
+    (["data", "get", "web-1", "state", "--version", "9" * 30], "too large", "the most is 9"),
+    (["data", "get", "web-1", "state", "--version", "9" * 5000], "not a whole number", "--help"),
+    (["data", "query", "true", "--limit", "-5"], "-5 is too small", "the least is 0"),
+    (["data", "get", "web-1", "state", "--version", "7"], "has no version 7", "Versions: 1."),
+    # Names and places.
+    (["data", "get", "state", "web-1"], "no model is named 'state'", "the model comes first"),
+    (["data", "get", "web-1@1", "state"], "no model is named 'web-1@1'", "Did you mean 'web-1'?"),
+    (["data", "put", "a/b", "", "--json-value", "1"], "the data name is empty", "letter"),
+    (["ls", ""], "no model is named ''", "Known names: web-1"),
+    (["data", "diff", "web-1", "state", "1", "9"], "has no version 9", "Versions: 1."),
+    (["datastore", "namespace", "set", "A B"], "'A B' is not a namespace", "a-z"),
+    # Text in a small language.
+    (["data", "query", "true", "--format", "xml"], "'xml' is not one of", "'jsonl'"),
+    (["data", "query", "true", "--fields", ""], "--fields names ''", "Fields: model, name"),
+    (["data", "query", "true", "--fields", "name,,size"], "--fields names ''", "Fields: model"),
+    (["data", "query", "true", "--order", "name up"], "'up' is no direction", "name desc"),
+    (["data", "query", 'name == "a" and size > 1'], "Unexpected and", "Write && instead"),
+    (["data", "query", "size >"], "ends too early, at position 7", "a field, a value"),
+    (["data", "query", "(" * 3000], "nests deeper than 32 levels", "Remove parentheses"),
+    (["data", "search", "--since", "2026-13-45"], "'2026-13-45' is neither", "90m"),
+    (["audit", "list", "--since", "-3d"], "'-3d' is neither", "90m"),
+    (["data", "put", "a/b", "x", "--tag", "novalue"], "'novalue' is not a tag", "key=value"),
+    (["data", "put", "a/b", "x", "--json-value", ""], "not a JSON document", "--json-value '{"),
+    (
+        ["data", "put", "a/b", "x", "--json-value", "1", "--content-type", "json"],
+        "'json' is no MIME type",
+        "text/plain",
+    ),
+    # Datastores.
+    (["datastore", "setup", "http://host:9000/b"], "called 'http'", "?endpoint=http://HOST:PORT"),
+    (["datastore", "setup", "s3://key:pass@b/x"], "not hold credentials", "the environment"),
+    (["datastore", "setup", "s3://"], "bucket is missing", "s3://BUCKET/PREFIX"),
+    (["datastore", "setup", "file://a/b"], "names the host 'a'", "three slashes"),
+    (["datastore", "setup", "file:///no/such"], "/no/such is not a directory", "create it"),
+    (["datastore", "setup", "s3://b/x?regoin=1"], "no parameter 'regoin'", "region"),
+    (["backup", "create", "/no/such/place"], "/no/such/place", "create it"),
+    (["pipeline", "verify", "--engine", "gpu"], "'gpu' is not one of", "'local'"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cause", "remedy"), WRONG, ids=[" ".join(one[0]) for one in WRONG]
+    ("arguments", "cause", "remedy"), WRONG, ids=[" ".join(one[0])[:60] for one in WRONG]
 )
 def test_the_cause_and_the_next_command_are_told(
     cli: CommandLine, arguments: list[str], cause: str, remedy: str
 ) -> None:
     outcome = cli(*arguments)
+    assert outcome.out == ""
     assert outcome.status in (1, 2), outcome.out
     error, _, hint = outcome.err.partition("\nhint: ")
     assert error.startswith("error: ")
     assert cause in error
     assert remedy in f"{hint}{error}"
     assert "defect" not in outcome.err
+    assert "Traceback" not in outcome.err
 
 
 def test_a_document_given_to_the_flag_is_told_apart(cli: CommandLine) -> None:
@@ -109,6 +162,56 @@ def test_an_address_that_is_spelled_otherwise_is_told(cli: CommandLine) -> None:
 def test_empty_input_is_saved_if_it_is_meant(cli: CommandLine, repo: Repo) -> None:
     assert cli("data", "put", "a/b", "x", "-", "--allow-empty").status == 0
     assert repo.latest("a/b", "x").bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "remedy"),
+    [
+        ("datastroe: {}", "has the key datastroe", "Did you mean datastore?"),
+        ("datastore: 5", "datastore in .swamp.yaml is 5, expected a mapping", "Edit .swamp.yaml"),
+        ("datastore: {url: 5}", "datastore.url in .swamp.yaml is 5", "s3://bucket/prefix"),
+        ("datastore: {url: 's3:/b'}", "'s3:/b', expected a URL", "s3://bucket/prefix"),
+        ("datastore: {pth: /x}", "the key datastore.pth", "Did you mean datastore.path?"),
+        ("autoGc: maybe", "autoGc in .swamp.yaml is 'maybe'", "Edit .swamp.yaml"),
+        ("\tengine: local", "line", "by hand"),
+    ],
+)
+def test_settings_that_are_wrong_are_named_with_what_is_right(
+    cli: CommandLine, repo_dir: Path, line: str, cause: str, remedy: str
+) -> None:
+    with (repo_dir / ".swamp.yaml").open("a") as file:
+        file.write(f"{line}\n")
+    outcome = cli("ls")
+    assert (outcome.status, outcome.out) == (1, "")
+    assert cause in outcome.err
+    assert remedy in outcome.err
+
+
+def test_a_store_that_refuses_or_is_missing_is_told_without_xml(
+    cli: CommandLine, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SWAMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", S3_KEY["accessKeyId"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", S3_KEY["secretAccessKey"])
+    missing = cli("datastore", "setup", f"s3://no-such-bucket/x?endpoint={s3_server.url}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    refused = cli("datastore", "setup", f"s3://swamp/x?endpoint={s3_server.url}")
+    assert (missing.status, refused.status) == (1, 1)
+    assert "no-such-bucket" in missing.err
+    assert "create it" in missing.err
+    assert "rejected" in refused.err
+    assert "aws sso login" in refused.err
+    assert "<" not in missing.err + refused.err
+    assert "wrong" not in refused.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_is_named(cli: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    (tmp_path / "secret").chmod(0)
+    outcome = cli("data", "put", "a/b", "x", str(tmp_path / "secret"))
+    assert outcome.status == 1
+    assert f"{tmp_path}/secret: " in outcome.err
 
 
 _WITHOUT_SPARK = """

@@ -213,12 +213,13 @@ class DiskContent:
     def read(self, ref: DataRef, version: int, checksum: str = "") -> bytes | None:
         """Return what a version's file holds; raise ContentDamagedError if that was not saved."""
         rel = ref.file_rel(version, RAW)
-        with disk_errors(self._tree.path(rel)):
-            try:
-                fd = self._tree.open_inside(rel)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            data = read_to_end(fd)
+        try:
+            data = read_to_end(self._tree.open_inside(rel))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            with disk_errors(self._tree.path(rel)):
+                raise
         digest = _sha256(len(data))
         digest.update(data)
         self._judge(ref, version, checksum, digest.hexdigest(), len(data))

@@ -339,6 +339,16 @@ class Catalog(Ledger):
         key = (self.namespace, limit)
         return self.rows.read(lambda db: [name for (name,) in db.execute(sql, key)])
 
+    def model_of_name(self, name: str) -> ModelRef | None:
+        """Return a model that has data of this name, None if there is none."""
+        sql = (
+            "SELECT type_normalized, model_id FROM catalog WHERE is_latest = 1"
+            " AND data_name = ? AND namespace = ? LIMIT 1"
+        )
+        key = (name, self.namespace)
+        found = self.rows.read(lambda db: db.execute(sql, key).fetchone())
+        return ModelRef(*found) if found else None
+
     def models(self, limit: int, like: str = "") -> list[ModelRef]:
         """Return the first models that have data, those of type `like` before all others."""
         sql = (

@@ -195,7 +195,7 @@ class Query:
         return [row for row in candidates if not matches or matches(self._record(row, load))]
 
     def _record(self, row: Row, load: LoadContent) -> dict[str, Any]:
-        record = record_of(row)
+        record: dict[str, Any] = record_of(row) if self._plan.needs_row else {}
         record["attributes"] = record["content"] = None
         if self._plan.needs_content:
             record["attributes"], record["content"] = load(row)

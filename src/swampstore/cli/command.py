@@ -4,7 +4,7 @@ A command is a function with a session first, its summary as docstring, and exam
 
     @command(examples="swampstore data versions aws/ec2/i-123 state")
     @model_argument
-    @click.option("--limit", type=click.IntRange(min=0), help="Show at most this many.")
+    @click.option("--limit", type=Whole(0, LARGEST_NUMBER), help="Show at most this many.")
     @pass_session
     def versions(session: Session, model: str, limit: int | None) -> None:
         'List the versions of a data name, newest first.'
@@ -71,6 +71,10 @@ def _global_options() -> list[click.Parameter]:
     ]
 
 
+# Words of other programs for options of ours.
+_FAMILIAR = {"fix": "repair", "sort": "order", "columns": "fields", "label": "tag"}
+
+
 class Command(click.Command):
     """A command with the global options, and examples at the end of its help."""
 
@@ -79,6 +83,28 @@ class Command(click.Command):
         super().__init__(*args, **attrs)
         self.params.extend(_global_options())
         self.examples = [line.strip() for line in examples.strip().splitlines()]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; of an option that is unknown, tell which one may be meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            error.possibilities = self._options_like(error.option_name)
+            raise
+
+    def _options_like(self, option: str) -> list[str]:
+        """Return the options that are spelled like one that there is not, or mean the same."""
+        from swampstore.notices import nearest
+
+        known = {
+            name.lstrip("-"): name
+            for param in self.params
+            for name in (*param.opts, *param.secondary_opts)
+            if name.startswith("--")
+        }
+        word = option.lstrip("-")
+        found = [_FAMILIAR[word]] if _FAMILIAR.get(word) in known else nearest(word, known)
+        return [known[one] for one in found]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it; the session knows which command it was, for the audit."""
@@ -182,10 +208,11 @@ def _no_such_command(name: str, group: Group, context: click.Context) -> click.U
     """Return the error for a word that is no command, with those that may have been meant."""
     from swampstore.notices import nearest
 
-    path = context.command_path
-    meant = [f"{path} {one}" for one in nearest(name, group.entries)]
     root = context.find_root()
-    if isinstance(root.command, Group) and not meant:
-        meant = [f"{root.command_path} {one}" for one in root.command.paths_to(name)]
+    assert isinstance(root.command, Group)
+    # A command that is called so, if elsewhere, is meant rather than one that is spelled alike.
+    meant = [f"{root.command_path} {one}" for one in root.command.paths_to(name)]
+    if not meant:
+        meant = [f"{context.command_path} {one}" for one in nearest(name, group.entries)]
     question = f" Did you mean `{'` or `'.join(meant[:4])}`?" if meant else ""
     return click.UsageError(f"No such command {name!r}.{question}", ctx=context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,6 +37,28 @@ class TagParam(click.ParamType[tuple[str, str]]):
         if not equals or not key:
             self.fail(f"{value!r} is not a tag, write key=value", param, ctx)
         return key, text
+
+
+class Whole(click.ParamType[int]):
+    """A whole number between two others, both included."""
+
+    name = "number"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least = least
+        self._most = most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the number."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{reprlib.repr(value)} is not a whole number.", param, ctx)
+        if number < self._least:
+            self.fail(f"{number} is too small, the least is {self._least}.", param, ctx)
+        if number > self._most:
+            self.fail(f"{number} is too large, the most is {self._most}.", param, ctx)
+        return number
 
 
 def moment(repo: Repo, option: str, text: str) -> str:
@@ -110,19 +133,19 @@ optional_name_argument = click.argument(
 )
 version_option = click.option(
     "--version",
-    type=click.IntRange(1, LARGEST_VERSION),
+    type=Whole(1, LARGEST_VERSION),
     metavar="N",
     help="This version, not the latest.",
 )
 limit_option = click.option(
-    "--limit", type=click.IntRange(0, LARGEST_NUMBER), metavar="N", help="Show at most this many."
+    "--limit", type=Whole(0, LARGEST_NUMBER), metavar="N", help="Show at most this many."
 )
 tag_option = click.option(
     "--tag", "tags", type=TagParam(), multiple=True, help="A tag; may be repeated."
 )
 timeout_option = click.option(
     "--timeout",
-    type=click.IntRange(1, 21600),
+    type=Whole(1, 21600),
     metavar="S",
     help="Give each direction so many seconds.  [default: as configured, else 300]",
 )
@@ -152,7 +175,7 @@ yes_option = click.option("-y", "--yes", "-f", "--force", "yes", is_flag=True, h
 
 def _remember_rows(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Hand an option about rows to the session."""
-    if value:
+    if value not in (None, False):
         session = context.find_root().ensure_object(Session)
         setattr(session.rows, str(option.name), value)
         if value == "json":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -364,11 +363,15 @@ class Patience:
 
     def pause(self) -> None:
         """Wait a little longer than the last time."""
+        import random
+
         self._sleep(self._next * random.uniform(1 - _JITTER, 1 + _JITTER))  # noqa: S311 - no secret
         self._next = min(self._next * 1.5, _LONGEST)
 
     def step_back(self) -> None:
         """Wait after a lost race, so that the winner's next write is not raced as well."""
+        import random
+
         self._sleep(random.uniform(*_AFTER_A_LOST_RACE))  # noqa: S311 - no secret
 
     def _sleep(self, seconds: float) -> None:

@@ -177,7 +177,9 @@ class Repo(OpenDatastore):
                 hint="Give the address, TYPE/ID, of the one you mean.",
             )
         known = self.catalog.known_model_names(_LISTED + 1)
+        swapped = self.catalog.model_of_name(name)
         hint = sentences(
+            f"It is the name of data of {swapped}; the model comes first." if swapped else "",
             did_you_mean(name, self.catalog.known_model_names(_ALIKE)),
             f"Known names: {_listing(known)}." if known else "No model has data with a name yet.",
             "Or give the address as TYPE/ID.",

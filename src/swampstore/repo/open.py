@@ -426,4 +426,4 @@ class OpenDatastore:
         """Return the artifact that a row of a catalog describes."""
         if row.namespace != self.config.namespace and self.knows_others:
             return Artifact(row, self.others.content(row.namespace))
-        return Artifact(row, self._source_of(row.ref))
+        return Artifact(row, self._source_of(row.ref) if self._ephemeral else self._content)

@@ -12,13 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from swampstore.errors import ConfigError, ValidationError
 from swampstore.notices import did_you_mean, sentences, shell_word
 from swampstore.redaction import is_secret, without_credentials
 from swampstore.stores.protocol import Store, trim_prefix
-from swampstore.stores.retry import RetryingStore
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
@@ -172,6 +170,8 @@ def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
     Raises ConfigError for a parameter that is none of these, nor one that all clouds know:
     whoever misspells one must not find out by where the data went.
     """
+    from urllib.parse import parse_qsl, unquote
+
     parts = split_url(url)
     members = dict(parse_qsl(parts.query, keep_blank_values=True))
     # URLs end up in logs, in shell histories and in the output of `ps`.
@@ -196,6 +196,8 @@ def mapping_from_url(url: str, parameters: Iterable[str]) -> dict[str, str]:
 
 def split_url(url: str) -> SplitResult:
     """Return the parts of a store's URL; raise ConfigError if it is none."""
+    from urllib.parse import urlsplit
+
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -251,6 +253,8 @@ def open_store(
     environ: Mapping[str, str] | None = None,
 ) -> Store:
     """Open a store by URL, or by type name and configuration, with retries around it."""
+    from swampstore.stores.retry import RetryingStore
+
     return RetryingStore(store_config(target, config, environ=environ).open())
 
 
@@ -270,11 +274,18 @@ def _store_type(name: str) -> type[StoreConfig]:
             return store_type
     known = ", ".join(sorted({entry.name for entry in found}))
     if name.startswith(("/", "~", ".")):
+        path = os.path.abspath(os.path.expanduser(name))
         raise ConfigError(
             f"{name} is a path, and says not how it is to be used",
-            hint=f"Run `swampstore datastore setup {shell_word(f'filesystem:{name}')}` to keep the"
-            f" data there, or `swampstore datastore setup {shell_word(f'file://{name}')}` to"
+            hint=f"Run `swampstore datastore setup {shell_word(f'filesystem:{path}')}` to keep the"
+            f" data there, or `swampstore datastore setup {shell_word(f'file://{path}')}` to"
             " sync with a directory that is mounted there.",
+        )
+    if name in ("http", "https"):
+        raise ConfigError(
+            f"there is no kind of store called {name!r}",
+            hint="Name the bucket, and the server as its endpoint:"
+            f" s3://BUCKET/PREFIX?endpoint={name}://HOST:PORT",
         )
     raise ConfigError(
         sentences(

@@ -28,14 +28,12 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
-from urllib.parse import unquote
 
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
 from swampstore.files import disk_errors, write_all
@@ -107,6 +105,8 @@ class DirectoryConfig:
             raise ConfigError(
                 "a file:// URL has no parameters", hint="In a path, write a question mark as %3F."
             )
+        from urllib.parse import unquote
+
         return cls.from_mapping({"path": unquote(parts.path)}, environ)
 
     @classmethod
@@ -464,13 +464,18 @@ def _handed(info: ObjectInfo, found: tree.WalkedFile) -> Handed:
         os.close(fd)
 
 
+def _any_below(limit: int) -> int:
+    """Return any number from 0 on; `secrets` and `random` load more than a save needs."""
+    return int.from_bytes(os.urandom(8), "big") % limit
+
+
 def _make_unique(fd: int, directory: int, name: str) -> str:
     """Give a new file a time that no file of this name had before; return its token."""
     status = os.fstat(fd)
     floor = -1
     with contextlib.suppress(FileNotFoundError):
         floor = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
-    moment = max(status.st_mtime_ns, floor + 1) + secrets.randbelow(_BELOW_A_MILLISECOND)
+    moment = max(status.st_mtime_ns, floor + 1) + _any_below(_BELOW_A_MILLISECOND)
     for tick in _TICKS_NS:
         os.utime(fd, ns=(status.st_atime_ns, moment + tick))
         if (status := os.fstat(fd)).st_mtime_ns > floor:

@@ -40,7 +40,8 @@ class Plan(NamedTuple):
 
     `where` is a condition over the catalog row `c`, with `params` for its placeholders. Rows that
     pass it match if `residual`, a CEL expression, is None or true of their record;
-    `needs_content` says whether the predicate reads the content of artifacts.
+    `needs_content` says whether the predicate reads the content of artifacts, `needs_row` whether
+    the residual reads anything else.
     `implicit_latest` says that only latest versions were meant, as the predicate names no other.
     `tags` are the tags that every match must have, as far as the tag table knows them, `equal`
     the columns that must have a value, `only_tags` says that nothing else is asked, and
@@ -56,6 +57,7 @@ class Plan(NamedTuple):
     namespace: str | None = None
     equal: tuple[tuple[str, str], ...] = ()
     only_tags: bool = False
+    needs_row: bool = False
 
 
 def plan(predicate: str | None) -> Plan:
@@ -110,6 +112,7 @@ def _planned(answered: list[tuple[Expr, Sql]], left: list[Expr], asked: frozense
         tags=tags,
         namespace=next((found for part, _ in answered for found in _namespace(part)), None),
         equal=tuple(found for part, _ in answered for found in _column(part)),
+        needs_row=any(roots(part) - CONTENT_FIELDS for part in left),
         only_tags=bool(tags) and len(tags) == len(answered) and not left,
     )
 

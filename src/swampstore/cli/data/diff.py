@@ -11,7 +11,7 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.listing import may_style
-from swampstore.cli.options import model_argument, name_argument
+from swampstore.cli.options import Whole, model_argument, name_argument
 from swampstore.cli.rendering import printable
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from swampstore.repo.watching import Piece
 
 _COLOURS = {"+": "green", "-": "red", "~": "yellow", "@": "cyan"}
-_VERSION = click.IntRange(1, LARGEST_VERSION)
+_VERSION = Whole(1, LARGEST_VERSION)
 
 
 @command(
@@ -108,7 +108,7 @@ def _coloured(line: str) -> str:
 @click.option(
     "-n",
     "--lines",
-    type=click.IntRange(0, LARGEST_NUMBER),
+    type=Whole(0, LARGEST_NUMBER),
     default=10,
     show_default=True,
     metavar="N",

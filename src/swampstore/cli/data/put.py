@@ -32,6 +32,15 @@ _IN_MEMORY = 8 << 20
 STDIN = "-"
 
 
+def _mime_type(_context: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no MIME type: readers choose by it what they do with the content."""
+    if value is not None and not all(value.partition("/")):
+        raise click.BadParameter(
+            f"{value!r} is no MIME type. Write for example application/yaml or text/plain."
+        )
+    return value
+
+
 @command(
     examples="""
     swampstore data put aws/ec2/i-123 state state.json --tag env=prod
@@ -46,7 +55,12 @@ STDIN = "-"
     "file", required=False, type=click.Path(), help="What to save; `-` is standard input."
 )
 @click.option("--json-value", metavar="TEXT", help="Save this JSON document.")
-@click.option("--content-type", metavar="TYPE", help="A MIME type.  [default: by the file name]")
+@click.option(
+    "--content-type",
+    metavar="TYPE",
+    callback=_mime_type,
+    help="A MIME type.  [default: by the file name]",
+)
 @tag_option
 @click.option(
     "--untag",

@@ -14,7 +14,14 @@ from swampstore.catalog.query.tree import Literal, render
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data.columns import FOUND, MEMBERS, NAMESPACE, artifact_record
 from swampstore.cli.listing import Column, Listing
-from swampstore.cli.options import limit_option, moment, rows_options, since_option, tag_option
+from swampstore.cli.options import (
+    Whole,
+    limit_option,
+    moment,
+    rows_options,
+    since_option,
+    tag_option,
+)
 from swampstore.cli.rendering import counted, footer_text
 from swampstore.cli.session import RowsDocument, Session
 from swampstore.errors import SwampstoreError, ValidationError
@@ -256,7 +263,7 @@ _EQUALITIES = {
 @click.option("--streaming", is_flag=True, help="Only versions that can be appended to.")
 @click.option(
     "--limit",
-    type=click.IntRange(0, LARGEST_NUMBER),
+    type=Whole(0, LARGEST_NUMBER),
     default=50,
     show_default=True,
     metavar="N",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.options import dry_run_option
+from swampstore.cli.options import Whole, dry_run_option
 from swampstore.cli.progress import saying
 from swampstore.cli.session import Session
 from swampstore.errors import RepoNotFoundError
@@ -104,7 +104,7 @@ def grace_option(meaning: str) -> Callable[[Callable[..., None]], Callable[..., 
     """Return the option for the age, in minutes, up to which a push may still be going on."""
     return click.option(
         "--grace",
-        type=click.IntRange(0, 52_560_000),  # a hundred years
+        type=Whole(0, 52_560_000),  # a hundred years
         default=60,
         show_default=True,
         metavar="MINUTES",

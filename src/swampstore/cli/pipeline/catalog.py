@@ -12,7 +12,7 @@ import click
 from swampstore.catalog.rebuild import forget
 from swampstore.cli.catalog import RebuildProgress, rebuilt_text
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import engine_option
+from swampstore.cli.options import Whole, engine_option
 from swampstore.cli.pipeline import Bulk, pipeline_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--keep",
-    type=click.IntRange(0, 3650),
+    type=Whole(0, 3650),
     default=7,
     show_default=True,
     metavar="DAYS",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.options import dry_run_option, engine_option
+from swampstore.cli.options import Whole, dry_run_option, engine_option
 from swampstore.cli.pipeline import findings_option, master_option, settings_at
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, named_lines, size_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _timeout_option = click.option(
     "--timeout",
-    type=click.IntRange(1, 31_536_000),  # a year
+    type=Whole(1, 31_536_000),  # a year
     metavar="S",
     help="Give it so many seconds.  [default: as long as it takes]",
 )
