@@ -167,11 +167,11 @@ def test_empty_input_is_saved_if_it_is_meant(cli: CommandLine, repo: Repo) -> No
 @pytest.mark.parametrize(
     ("line", "cause", "remedy"),
     [
-        ("datastroe: {}", "has the key datastroe", "Did you mean datastore?"),
+        ("datastroe: {}", "has the key datastroe", "Did you mean 'datastore'?"),
         ("datastore: 5", "datastore in .swamp.yaml is 5, expected a mapping", "Edit .swamp.yaml"),
         ("datastore: {url: 5}", "datastore.url in .swamp.yaml is 5", "s3://bucket/prefix"),
         ("datastore: {url: 's3:/b'}", "'s3:/b', expected a URL", "s3://bucket/prefix"),
-        ("datastore: {pth: /x}", "the key datastore.pth", "Did you mean datastore.path?"),
+        ("datastore: {pth: /x}", "the key datastore.pth", "Did you mean 'datastore.path'?"),
         ("autoGc: maybe", "autoGc in .swamp.yaml is 'maybe'", "Edit .swamp.yaml"),
         ("\tengine: local", "line", "by hand"),
     ],
