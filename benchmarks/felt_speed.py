@@ -1,7 +1,7 @@
 """What people wait for: the processor time of whole commands, and of other tools doing the nearest.
 
 Processor time, because it is nearly the same on a busy machine. `git` is measured where it is
-installed, and so are `sqlite-utils` and `dvc`.
+installed; `sqlite-utils` and `dvc` are installed into an environment of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import peers
 import sample
 from measuring import Line, Setting, compile_package, say
 from swampstore import init_repo
@@ -85,33 +86,47 @@ def _peers(place: str, shape: sample.Shape, note: str) -> Iterator[Line]:
     """Let others do the nearest thing to the same files, or to the same rows."""
     data = f"{place}/.swamp/data"
     path = f"{sample.model_ref(shape, shape.models // 2)}/{sample.names(shape)[7]}/1/raw"
+    tools = peers.environment("bench-tools.txt") / "bin"
     database = f"{place}/.swamp/swampstore.db"
     sql = "select * from catalog where is_latest = 1"
-    started: list[list[str]] = [
-        ["git", "init", "-q"],
-        ["git", "add", "."],
-        ["git", "-c", "user.name=b", "-c", "user.email=b@b", "commit", "-q", "-m", "all"],
-        ["dvc", "init", "-q"],
-    ]
-    nearest = {
+    rows = [f"{tools}/sqlite-utils", "query", database, sql]
+    yield _nearest("sqlite-utils query (query --json)", rows, data, note)
+    yield from _dvc(f"{tools}/dvc", data, f"{place}/dvc", path, note)
+    if shutil.which("git") is None:
+        say("git is not installed: it is left out")
+        return
+    for words in ("init -q", "add .", "-c user.name=b -c user.email=b@b commit -q -m all"):
+        _run(["git", *words.split()], data)
+    for what, command in {
         "git show (data get)": ["git", "show", f"HEAD:{path}"],
         "git status (status)": ["git", "status", "--short"],
         "git ls-files (query)": ["git", "ls-files"],
         "git grep (query on attributes)": ["git", "grep", "-l", '"fifth": true'],
         "git fsck (doctor)": ["git", "fsck"],
-        "sqlite-utils query (query --json)": ["sqlite-utils", "query", database, sql],
-        "dvc --version": ["dvc", "--version"],
-        "dvc status (status)": ["dvc", "status"],
-    }
-    for command in started:
-        if shutil.which(command[0]):
-            subprocess.run(command, cwd=data, check=True, capture_output=True)
-    for what, command in nearest.items():
-        if shutil.which(command[0]):
-            best = min(_cost(command, data) for _ in range(ROUNDS))
-            yield Line(what, best.ms, "ms", None, note)
-        else:
-            say(f"{command[0]} is not installed: {what} is left out")
+    }.items():
+        yield _nearest(what, command, data, note)
+
+
+def _dvc(program: str, data: str, place: str, path: str, note: str) -> Iterator[Line]:
+    """Let dvc track a copy of the files as one directory, then change one of them."""
+    shutil.copytree(data, f"{place}/data")
+    for words in ("init -q --no-scm", "config core.analytics false", "add -q data"):
+        _run([program, *words.split()], place)
+    yield _nearest("dvc --version", [program, "--version"], place, note)
+    yield _nearest("dvc status (status)", [program, "status"], place, note)
+    with open(f"{place}/data/{path}", "a") as file:
+        file.write(" ")
+    cost = _cost([program, "add", "-q", "data"], place)
+    yield Line("dvc add (data put)", cost.ms, "ms", None, f"{note.partition(',')[0]}, once")
+
+
+def _nearest(what: str, command: list[str], directory: str, note: str) -> Line:
+    best = min(_cost(command, directory) for _ in range(ROUNDS))
+    return Line(what, best.ms, "ms", None, note)
+
+
+def _run(command: list[str], directory: str) -> None:
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
 
 
 def _make(place: str, shape: sample.Shape) -> None:

@@ -1,6 +1,7 @@
 """Other programs that bring a directory and a bucket together, each as fast as it can be set.
 
-They are installed from `requirements/bench.txt` into an environment of their own, once.
+They are installed from `requirements/bench.txt` into an environment of their own, once; programs
+of another kind, from `requirements/bench-tools.txt`, into another one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from measuring import say
 
-REQUIREMENTS = Path(__file__).parent.parent / "requirements" / "bench.txt"
+_REQUIREMENTS = Path(__file__).parent.parent / "requirements"
 CONCURRENCY = 50
 _TRANSFERS = str(CONCURRENCY)
 # Without these, rclone asks for every object again: to check what it sent, and for the time that
@@ -75,7 +76,7 @@ class Peer(NamedTuple):
 
 def installed(account: Account, directory: str) -> list[Peer]:
     """Return the programs, ready for a service; `directory` is for their settings."""
-    programs = _environment()
+    programs = environment("bench.txt")
     environ = {"PATH": os.environ["PATH"], "HOME": directory, **account.environ()}
     return [
         _rclone(programs / "bin/rclone", account, environ),
@@ -84,16 +85,17 @@ def installed(account: Account, directory: str) -> list[Peer]:
     ]
 
 
-def _environment() -> Path:
-    """Return the environment that the programs are in; made at the first run."""
+def environment(file: str) -> Path:
+    """Return the environment that the programs of a file are in; made at the first run."""
+    requirements = _REQUIREMENTS / file
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "swampstore-bench"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     place = cache / f"peers-{wanted}"
     if not (place / "complete").exists():
         say(f"installing the peers into {place}")
         venv.create(place, clear=True, with_pip=True)
         pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check"]
-        run_quietly([*pip, "install", "--no-deps", "-r", str(REQUIREMENTS)], os.environ)
+        run_quietly([*pip, "install", "--no-deps", "-r", str(requirements)], os.environ)
         (place / "complete").touch()
     return place
 

@@ -11,6 +11,7 @@ import pytest
 from swampstore import Repo
 from swampstore.errors import ValidationError
 
+duckdb = pytest.importorskip("duckdb")
 pd = pytest.importorskip("pandas")
 pl = pytest.importorskip("polars")
 pa = pytest.importorskip("pyarrow")
@@ -69,6 +70,10 @@ def test_results_are_arrow_streams(repo: Repo) -> None:
     found = repo.query('name == "state"', select='{"cpus": attributes.cpus}')
     assert pa.table(found).to_pydict() == {"cpus": [4]}
     assert pl.DataFrame(found).to_dict(as_series=False) == {"cpus": [4]}
+    artifacts = repo.query("true")
+    assert pl.DataFrame(artifacts)["name"].to_list() == ["state"]
+    assert pa.table(artifacts)["name"].to_pylist() == ["state"]
+    assert duckdb.sql("SELECT name, version FROM artifacts").fetchall() == [("state", 1)]
 
 
 def test_times_are_times_and_tags_are_what_was_asked_for(repo: Repo) -> None:

@@ -71,6 +71,16 @@ def test_models_are_directories_and_what_is_not_there_is_not_found(repo: Repo) -
             files.open(path, mode)
 
 
+def test_polars_reads_and_writes_parquet_by_what_fsspec_opens(repo: Repo) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"cpu": [0.5, 0.25], "host": ["a", "b"]})
+    with fsspec.open(f"{URL}/metrics", "wb") as file:
+        frame.write_parquet(file)
+    with fsspec.open(f"{URL}/metrics@1") as file:
+        assert polars.read_parquet(file).equals(frame)
+    assert repo.latest(WEB, "metrics").to_polars().equals(frame)
+
+
 # pyarrow leaves the files that it reads to the garbage collector.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -80,6 +90,7 @@ def test_pandas_reads_and_writes_parquet_by_url(repo: Repo) -> None:
     frame.to_parquet(f"{URL}/metrics")
     assert repo.list_versions(WEB, "metrics") == [1]
     assert pandas.read_parquet(f"{URL}/metrics@1").equals(frame)
+    assert repo.latest(WEB, "metrics").content_type == "application/vnd.apache.parquet"
     options = {"repo": repo.config.repo_dir}
     frame.to_csv(f"{URL}/metrics.csv", index=False, storage_options=options)
     assert pandas.read_csv(f"{URL}/metrics.csv", storage_options=options).equals(frame)

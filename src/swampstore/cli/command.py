@@ -89,8 +89,9 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            error.possibilities = self._options_like(error.option_name)
-            raise
+            raise click.NoSuchOption(
+                error.option_name, possibilities=self._options_like(error.option_name), ctx=ctx
+            ) from None
 
     def _options_like(self, option: str) -> list[str]:
         """Return the options that are spelled like one that there is not, or mean the same."""

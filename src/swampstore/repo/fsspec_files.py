@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 from fsspec.spec import AbstractFileSystem
 
 from swampstore.artifact import Artifact
+from swampstore.artifacts.frames import PARQUET
 from swampstore.artifacts.metadata import guess_content_type
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.layout import check_data_name, split_address
@@ -24,6 +25,7 @@ from swampstore.notices import notice
 from swampstore.repo import Repo, open_repo
 
 _IN_MEMORY = 8 << 20
+_PARQUET_BEGINS = b"PAR1"
 
 
 class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
@@ -98,8 +100,12 @@ class SwampFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no type
             check_data_name(name)
 
         def save(content: BinaryIO) -> None:
+            begins = content.read(len(_PARQUET_BEGINS))
+            content.seek(0)
+            is_parquet = begins == _PARQUET_BEGINS  # `df.to_parquet` rarely names it `.parquet`
+            kind = PARQUET if is_parquet else guess_content_type(name)
             with self._opened() as repo:
-                repo.save(model, name, content, content_type=guess_content_type(name))
+                repo.save(model, name, content, content_type=kind)
 
         return SavedOnClose(f"swamp://{path}", save, autocommit=autocommit)
 

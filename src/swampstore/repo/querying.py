@@ -37,12 +37,14 @@ Tags: TypeAlias = OneOf["columns", "json", "map"]
 _SHOWN = 20
 
 
-class Results(Sequence[T], Generic[T]):
-    """A list of what a query found.
+class Results(Generic[T]):
+    """A list of what a query found; frames take it as it is: `polars.DataFrame(results)`.
 
     `limited` says that a limit was given and reached, `unhydrated` how many rows were judged
     without their content because it is not on this machine.
     """
+
+    # No `Sequence`: of one, polars makes a column of objects, and does not ask for a stream.
 
     def __init__(
         self,
