@@ -20,7 +20,8 @@ from swampstore.errors import (
     RepoDamagedError,
     RepoNotFoundError,
 )
-from swampstore.marker import update_marker, upgrade
+from swampstore.marker import update_marker, upgrade, with_one_prefix
+from swampstore.stores import store_config
 from swampstore.yaml_dialect import load_mapping
 from tests.conftest import FakeClock
 
@@ -211,6 +212,39 @@ def test_the_option_beats_the_environment_beats_the_file_beats_the_default(repo_
     assert load(repo_dir, environ, datastore=option).base == "/from/option"
     assert load(repo_dir, environ).base == "/from/environment"
     assert load(repo_dir, {"SWAMP_DATASTORE": ""}).base == "/from/file"
+
+
+@pytest.mark.parametrize("prefix", ["SWAMP_", "SWAMPSTORE_"])
+def test_whatever_a_file_says_the_environment_says_with_either_prefix(
+    repo_dir: Path, prefix: str
+) -> None:
+    section = (
+        "{url: 's3://file/x?requestTimeoutMs=3000', namespace: file, syncTimeoutMs: 1000,"
+        " durable: true}"
+    )
+
+    def said(**variables: str) -> list[object]:
+        environ = {f"{prefix}{name}": value for name, value in variables.items()}
+        environ |= {"SWAMPSTORE_FSYNC": "off"} if variables else {}
+        environ["HOME"] = str(repo_dir)
+        write_marker(repo_dir, f"repoId: r\ndatastore: {section}\n")
+        with open_repo(repo_dir, environ=environ) as repo:
+            config = repo.config
+        remote = config.remote
+        assert remote is not None
+        store = store_config(remote.target, remote.config, environ=with_one_prefix(environ))
+        return [
+            *(remote.target, config.namespace, remote.sync_timeout, config.durable),
+            store.limits.request_timeout,
+        ]
+
+    assert said() == ["s3://file/x?requestTimeoutMs=3000", "file", 1.0, True, 3.0]
+    assert said(
+        DATASTORE="s3://environment/x?requestTimeoutMs=3000",
+        NAMESPACE="environment",
+        DATASTORE_SYNC_TIMEOUT_MS="2000",
+        S3_REQUEST_TIMEOUT_MS="4000",
+    ) == ["s3://environment/x?requestTimeoutMs=3000", "environment", 2.0, False, 4.0]
 
 
 def test_another_place_for_the_data_keeps_namespace_directories_and_exclude(repo_dir: Path) -> None:
