@@ -135,6 +135,7 @@ def repoint(mutations: Mutations, ref: DataRef) -> bool:
 Complain = Callable[[Check, str], None]
 _MAX_DEPTH = 64
 _VERSION_FILES = frozenset({METADATA, RAW, DEFERRED})
+_EXPECTED = frozenset({METADATA, RAW, LATEST})
 
 
 class _Listing(NamedTuple):
@@ -225,6 +226,11 @@ class DataWalk:
             try:
                 with os.scandir(place) as entries:
                     for entry in entries:
+                        if entry.name in _EXPECTED and entry.is_file(follow_symlinks=False):
+                            files.add(entry.name)  # as nearly all are
+                            if self._has_tiers:
+                                self._check_tier(f"{rel}/{entry.name}", entry.path)
+                            continue
                         if self._is_odd(entry):
                             continue
                         if entry.is_dir(follow_symlinks=False):
