@@ -89,13 +89,11 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            raise click.NoSuchOption(
-                error.option_name, possibilities=self._options_like(error.option_name), ctx=ctx
-            ) from None
+            raise click.UsageError(self._no_such_option(error.option_name), ctx) from None
 
-    def _options_like(self, option: str) -> list[str]:
-        """Return the options that are spelled like one that there is not, or mean the same."""
-        from swampstore.notices import nearest
+    def _no_such_option(self, option: str) -> str:
+        """Return what to say of an unknown option, with those that are spelled alike or mean it."""
+        from swampstore.notices import nearest, sentences
 
         known = {
             name.lstrip("-"): name
@@ -104,8 +102,10 @@ class Command(click.Command):
             if name.startswith("--")
         }
         word = option.lstrip("-")
-        found = [_FAMILIAR[word]] if _FAMILIAR.get(word) in known else nearest(word, known)
-        return [known[one] for one in found]
+        familiar = _FAMILIAR.get(word)
+        found = [familiar] if familiar in known else nearest(word, known)
+        meant = " or ".join(repr(known[one]) for one in found)
+        return sentences(f"No such option {option!r}.", meant and f"Did you mean {meant}?")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it; the session knows which command it was, for the audit."""
