@@ -58,7 +58,7 @@ class Query:
         self.predicate = predicate
         self.limit = limit
         self._plan = plan(predicate)
-        self._order = order_by(order) if order else ""
+        self._order = "" if order is None else order_by(order)
         self._word = word
 
     def statement(self, db: sqlite3.Connection) -> tuple[str, tuple[Any, ...]]:

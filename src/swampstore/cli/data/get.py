@@ -200,6 +200,11 @@ def _write_raw(artifact: Artifact) -> None:
 def _check_output(output: str, artifact: Artifact, model: str) -> None:
     """Say what to type instead, if a file of that name cannot be written."""
     again = f"swampstore data get {shell_word(model)} {shell_word(artifact.name)} -o"
+    if not output:
+        raise DiskError(
+            "-o takes the name of a file, and got nothing",
+            hint=f"Run: {again} {shell_word(artifact.name)}",
+        )
     above = os.path.dirname(os.path.abspath(output))
     if os.path.isdir(output):
         better = shell_word(os.path.join(output, artifact.name))
