@@ -117,7 +117,7 @@ def _dvc(program: str, data: str, place: str, path: str, note: str) -> Iterator[
     with open(f"{place}/data/{path}", "a") as file:
         file.write(" ")
     cost = _cost([program, "add", "-q", "data"], place)
-    yield Line("dvc add (data put)", cost.ms, "ms", None, f"{note.partition(',')[0]}, once")
+    yield Line("dvc add (data put)", cost.ms, "ms", None, f"{note}; this one once")
 
 
 def _nearest(what: str, command: list[str], directory: str, note: str) -> Line:
