@@ -162,6 +162,8 @@ class Theme(NamedTuple):
     pairs: tuple[tuple[str, str], ...] = ()
     # After how many steps all come to rest. Whoever is at rest has read everything.
     rest: int = 8
+    # What is done in sessions.
+    work: tuple[str, ...] = ("save",)
 
 
 _SAVING = {"op": "save", "model": MODELS[0], "name": NAMES[0], "size": 10}
@@ -220,6 +222,13 @@ THEMES = (
             *(("slow", "read index"), ("slow", "put lock"), ("slow-after", "put lock")),
         ),
     ),
+    # Versions are deleted whose content others never fetched, and who lost their base.
+    Theme(
+        {"session": 6, "pull": 3, "damage_base": 2, "sync": 3},
+        hydration=("lazy",),
+        rest=24,
+        work=("save", "save", "delete_one"),
+    ),
 )
 
 
@@ -245,7 +254,7 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
             for flag in ("appendable", "stream", "scope") if is_plain else ():
                 one.pop(flag, None)
         if op == "session" and is_plain:
-            step.args = {"work": [_SAVING], "all": False}
+            step.args = {"work": [_plain_work(chance, theme)], "all": False}
         if (theme.faults or theme.pairs) and chance.random() < roughness:
             step.faults = _aimed(chance, op, theme)
         step.overlaps = chance.random() < overlap
@@ -264,6 +273,14 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
         skews=[0.0] * machines,
         steps=steps,
     )
+
+
+def _plain_work(chance: random.Random, theme: Theme) -> dict[str, Any]:
+    """Return what a session does to the one data name."""
+    op = chance.choice(theme.work) if len(theme.work) > 1 else theme.work[0]
+    if op == "save":
+        return _SAVING
+    return {"op": op, **_args(chance, op, MODELS[:1], NAMES[:1])}
 
 
 def _aimed(chance: random.Random, op: str, theme: Theme) -> list[Fault]:

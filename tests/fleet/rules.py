@@ -260,6 +260,7 @@ THEMED: dict[str, tuple[int, int]] = {
     "eviction proves": (6, 1),
     "a deletion stays through a new index": (7, 51),
     "who takes a lock over shuts its holder out": (8, 3),
+    "what is published is complete": (9, 11),
 }
 
 
