@@ -22,7 +22,6 @@ NEWEST = {
     "shard": 1,
     "manifest": 1,
     "gc marks": 1,
-    "gc doomed": 1,
     "removals": 1,
     "snapshot": 1,
     # Documents of an exported table.

@@ -197,6 +197,31 @@ def test_setup_does_not_leave_a_newer_file_behind(kind: str, ana: Machine, tmp_p
     assert not any((tmp_path / "other").rglob("*.yaml"))
 
 
+def test_a_summary_of_outputs_of_a_newer_release_is_refused_and_stays(ana: Machine) -> None:
+    assert ana("run", MODEL, "greet", "--", "echo", "hello").status == 0
+    assert ana("output", "list").status == 0
+    path = ana.repo_dir / ".swamp/swampstore.outputs.db"
+    raise_sqlite(path, 9)
+    before = path.read_bytes()
+    refused = ana("output", "list")
+    assert (refused.status, NEWER in refused.err) == (1, True)
+    assert ana("run", MODEL, "greet", "--", "echo", "hello").status == 0
+    assert path.read_bytes() == before
+
+
+def test_uses_of_content_that_a_newer_release_noted_are_refused_and_stay(ana: Machine) -> None:
+    assert ana("data", "put", MODEL, "state", "--json-value", "1").status == 0
+    assert ana("datastore", "evict", "--to", "0").status == 0
+    path = ana.cache / "_catalog.db-uses"
+    raise_sqlite(path, 9)
+    before = path.read_bytes()
+    assert ana.get(MODEL, "state") == "1"
+    refused = ana("datastore", "evict", "--to", "0")
+    assert (refused.status, NEWER in refused.err) == (1, True)
+    assert ana("sync").status == 0
+    assert path.read_bytes() == before
+
+
 def test_setup_does_not_join_a_remote_of_a_newer_release(
     ana: Machine, bob: Machine, tmp_path: Path
 ) -> None:
