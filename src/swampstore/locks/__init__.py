@@ -6,5 +6,6 @@ and taken over only by comparing and swapping (`lock`), so no two processes ever
 far as both believe in it; whoever was paused for too long finds out by `verify`. Nobody passes by a
 stale lock: it is taken over or removed first, so that its holder cannot come back and find it
 unchanged. `process` tells whether a holder is still there, `inspection` who holds what. All of it
-knows `stores` and what is below; how patient it is, its callers know from the settings.
+knows `stores` and what is below; how long a lock lives and how long to wait for one, callers
+take from `LockSettings` of `config`.
 """
