@@ -21,6 +21,7 @@ from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.path_map import Names
 from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
 from swampstore.namespaces.manifests import Registry
+from swampstore.pipeline.metrics import Meter, MeteredStore
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig, DirectoryStore
 from swampstore.stores.protocol import Store, level
@@ -42,6 +43,7 @@ class Place:
     `identity` names the store without credentials, `target` is what it was found by: a URL or the
     directory of a repository. Not `indexed` is a directory that is used in place: its files are
     the truth. `root` is the directory where the store is one, `locks` how patient writers are.
+    `meter` is told what is asked of the store.
     """
 
     config: StoreConfig
@@ -51,10 +53,12 @@ class Place:
     indexed: bool = True
     root: str | None = None
     locks: LockSettings = field(default_factory=LockSettings)
+    meter: Meter | None = field(default=None, compare=False, repr=False)
 
     def open(self) -> Store:
         """Return the store, with retries around it; use it in a `with` block."""
-        return RetryingStore(self.config.open())
+        store = RetryingStore(self.config.open())
+        return store if self.meter is None else MeteredStore(store, self.meter)
 
     def names(self, cache_dir: str = "/nonexistent") -> Names:
         """Return how paths and keys of this namespace are called."""

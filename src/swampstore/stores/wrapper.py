@@ -295,18 +295,29 @@ class CountingStore(StoreWrapper):
     def listing(self, request: Request, found: Iterator[T]) -> Iterator[T]:
         """Count the pages, and content that comes along as if it had been asked for."""
         self._count(request.kind)
-        for number, one in enumerate(found):
-            if number and number % _PAGE == 0:
-                self._count(request.kind)
-            if isinstance(one, Handed) and one.data is not None:
-                self._count("get")
-                self._count_received(one)
-            yield one
+        handed = received = 0
+        try:
+            for number, one in enumerate(found):
+                if number and number % _PAGE == 0:
+                    self._count(request.kind)
+                if isinstance(one, Handed) and one.data is not None:
+                    handed += 1
+                    received += len(one.data)
+                yield one
+        finally:
+            self._count_handed(handed, received)
 
     def _count(self, kind: str, sent: int = 0) -> None:
         with self._lock:
             self._requests[kind] += 1
             self._sent += sent
+
+    def _count_handed(self, contents: int, received: int) -> None:
+        """Count what came with a listing, all at once: there is much of it."""
+        if contents:
+            with self._lock:
+                self._requests["get"] += contents
+                self._received += received
 
     def _count_received(self, answer: object) -> None:
         size = 0
@@ -314,7 +325,5 @@ class CountingStore(StoreWrapper):
             size = len(answer.data)
         elif isinstance(answer, ObjectInfo):  # of a download
             size = answer.size
-        elif isinstance(answer, Handed):
-            size = len(answer.data or b"")
         with self._lock:
             self._received += size

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ from swampstore.pipeline.copy.outcomes import (
 )
 from swampstore.pipeline.copy.tasks import CopyTask, Unit, copy_units, stages_of, units_of
 from swampstore.pipeline.index_writer import IndexWriter, committer
+from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, each, tasks_for
 from swampstore.pipeline.running import run_tasks
@@ -205,9 +207,9 @@ def copy(
     Raises NamespaceTakenError, ValidationError, StoreError, and IndexDamagedError for a source
     without an index or a target with a damaged one.
     """
-    began = time.monotonic()
+    began, meter = time.monotonic(), Meter(spark)
     parts = [
-        _Copy(spark, ends, progress).run(dry_run=dry_run)
+        _Copy(spark, _metered(ends, meter), progress).run(dry_run=dry_run)
         for ends in ends_of(sources, target, into, owner)
     ]
     return Copied(
@@ -219,7 +221,13 @@ def copy(
         findings=Spool(finding for part in parts for finding in part.findings),
         namespaces=tuple(pair for part in parts for pair in part.namespaces),
         seconds=time.monotonic() - began,
+        metrics=meter.read(),
     )
+
+
+def _metered(ends: Ends, meter: Meter) -> Ends:
+    source, target = metered((ends.source, ends.target), meter)
+    return replace(ends, source=source, target=target)
 
 
 class _Copy:

@@ -17,6 +17,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry
 from swampstore.index.path_kinds import is_derived, is_marker
 from swampstore.pipeline import schemas
+from swampstore.pipeline.metrics import NO_METRICS, Metrics
 from swampstore.pipeline.places import Place
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ class Finding(NamedTuple):
 class Copied:
     """What a copy did; with `dry_run`, what it would do.
 
-    `present` is how many objects the target had already. `findings` tell what was not copied.
+    `present` is how many objects the target had already. `findings` tell what was not copied,
+    `metrics` what was asked of both stores.
     """
 
     dry_run: bool
@@ -222,6 +224,7 @@ class Copied:
     findings: Collection[Finding] = ()
     namespaces: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
+    metrics: Metrics = NO_METRICS
 
     @property
     def is_complete(self) -> bool:
@@ -240,6 +243,7 @@ class Copied:
             "present": self.present,
             "commits": self.commits,
             "findings": dict(sorted(kinds.items())),
+            "metrics": self.metrics.to_json(),
             "seconds": round(self.seconds, 3),
         }
 

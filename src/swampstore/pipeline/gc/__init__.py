@@ -31,6 +31,7 @@ from swampstore.pipeline.gc.marks import (
 )
 from swampstore.pipeline.gc.sweep import Due, Sweeper, batches, finish_pending_deletes
 from swampstore.pipeline.index_writer import IndexWriter, committer
+from swampstore.pipeline.metrics import NO_METRICS, Meter, Metrics, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.spool import Spool
 from swampstore.retention import DataGc
@@ -80,7 +81,8 @@ class Collected:
 
     `unmarked` counts what an earlier collection marked and what is no garbage any more, or
     changed. `finished` counts objects that a collection which was stopped had left behind,
-    `failed` places that could not be collected to the end; the warnings tell why.
+    `failed` places that could not be collected to the end; the warnings tell why. `metrics` tell
+    what was asked of the stores.
     """
 
     dry_run: bool
@@ -91,6 +93,7 @@ class Collected:
     failed: int = 0
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    metrics: Metrics = NO_METRICS
 
     def sums(self) -> dict[Kind, tuple[int, int]]:
         """Return how many versions, of how many bytes, met each fate."""
@@ -110,6 +113,7 @@ class Collected:
             "unmarked": self.unmarked,
             "finished": self.finished,
             "failed": self.failed,
+            "metrics": self.metrics.to_json(),
             "seconds": round(self.seconds, 3),
         }
         return document | ({"warnings": list(self.warnings)} if self.warnings else {})
@@ -137,8 +141,9 @@ def gc(
     from being collected; see `Collected.failed`. Raises ValidationError for a directory that is
     used in place, and for a single place whatever went wrong, LockTimeoutError for example.
     """
-    began = time.monotonic()
+    began, meter = time.monotonic(), Meter(spark)
     _check(places)
+    places = metered(places, meter)
     moments = [now or _clock(place) for place in places]
     # Of several clocks the slowest counts: nothing goes before its time.
     if spark is None:
@@ -162,6 +167,7 @@ def gc(
         failed=sum(one.failed for one in collections),
         warnings=(*warnings, *told),
         seconds=time.monotonic() - began,
+        metrics=meter.read(),
     )
 
 

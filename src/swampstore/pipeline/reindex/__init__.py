@@ -46,6 +46,7 @@ from swampstore.pipeline.evidence.gathering import (
 from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.index_writer import editing
+from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.quarantine import Quarantine
@@ -96,15 +97,15 @@ def reindex(
     no entry names are adopted when they are older than `grace`. Raises IndexMovedError if
     somebody commits in spite of the lock, LockTimeoutError.
     """
-    started = monotonic()
+    started, meter = monotonic(), Meter(spark)
     done = Reindexed(dry_run=dry_run)
-    for place in places:
+    for place in metered(places, meter):
         with ExitStack() as stack:
             writer = None if dry_run else stack.enter_context(editing(place))
             done += Rebuilding(
                 spark, place, writer, rehash=rehash, grace=grace, progress=progress
             ).run()
-    return done + Reindexed(seconds=monotonic() - started)
+    return replace(done, seconds=monotonic() - started, metrics=meter.read())
 
 
 def write_shard(
@@ -229,7 +230,8 @@ class Rebuilding:
         table = Claims(with_raw=True)
         shares = shares_of(table, places, tasks_for(self._spark))
         claims = gathered(self._spark, table, places, shares).persist()
-        state = survey(places, sums_in(claims))[0]
+        with watched(self._spark, "read the index", len(shares), self._progress):
+            state = survey(places, sums_in(claims))[0]
         with Reading(self._spark, places, None, self._progress) as reading:
             look = reading.look(places, state.expected, everything, self._reads(state))
             entries = claims.where("unit IS NOT NULL")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
@@ -24,6 +24,7 @@ from swampstore.pipeline.evidence.local_engine import (
     listing_here,
 )
 from swampstore.pipeline.index_writer import editing
+from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import (
     GRACE,
@@ -62,13 +63,13 @@ def reindex_little(
             check_affordable(one.expected for one in states.values())
         except TooMuchError:
             return None
-    started = monotonic()
+    started, meter = monotonic(), Meter()
     done = Reindexed(dry_run=dry_run)
-    for place in places:
+    for place in metered(places, meter):
         with ExitStack() as stack:
             writer = None if dry_run else stack.enter_context(editing(place))
             done += RebuildingHere(place, writer, rehash=rehash, grace=grace).run_here()
-    return done + Reindexed(seconds=monotonic() - started)
+    return replace(done, seconds=monotonic() - started, metrics=meter.read())
 
 
 class RebuildingHere(Rebuilding):
@@ -99,7 +100,8 @@ class RebuildingHere(Rebuilding):
             if fate != KEPT
             for row in finding_rows(self._place, fate, body, dry_run=dry_run)
         ]
-        done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
+        sums: Mapping[str, Any] = fates
+        done = Reindexed(places=1, dry_run=dry_run, findings=findings, **sums)
         named = [row for row in rows if row[1] in NAMED]
         return replace(done, documents=self._written(state, named))
 

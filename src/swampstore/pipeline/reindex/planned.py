@@ -20,6 +20,7 @@ from swampstore.index.format import encode_entry
 from swampstore.index.partitions import partition_of
 from swampstore.pipeline.evidence.gathering import Task, as_listed, readable_content
 from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, believed, paths_in
+from swampstore.pipeline.metrics import NO_METRICS, Metrics
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.schemas import arrow_schema
@@ -219,7 +220,7 @@ class Reindexed:
     one: `verify` tells more. `waiting` objects are too young to be anything but a push. `leaving`
     are left of deletions, and are removed by whoever finishes those.
     `findings` is a table of all but the kept ones, None if there are none; a list if this process
-    did it.
+    did it. `metrics` tell what was asked of the stores.
     """
 
     places: int = 0
@@ -234,6 +235,7 @@ class Reindexed:
     documents: int = 0
     seconds: float = 0.0
     dry_run: bool = False
+    metrics: Metrics = NO_METRICS
     findings: Any = field(default=None, repr=False, compare=False)  # pyspark is not typed here
 
     def __add__(self, other: Reindexed) -> Reindexed:
@@ -253,7 +255,14 @@ class Reindexed:
         """Return the members of the result document."""
         members = {name: getattr(self, name) for name in _SUMS}
         seconds = round(self.seconds, 3)
-        return {"dryRun": self.dry_run, **members, "entries": self.entries, "seconds": seconds}
+        return {
+            "dryRun": self.dry_run,
+            **members,
+            "entries": self.entries,
+            "metrics": self.metrics.to_json(),
+            "seconds": seconds,
+        }
 
 
-_SUMS = tuple(one.name for one in fields(Reindexed) if one.name not in ("dry_run", "findings"))
+_OTHERS = ("dry_run", "findings", "metrics")
+_SUMS = tuple(one.name for one in fields(Reindexed) if one.name not in _OTHERS)

@@ -22,6 +22,7 @@ from swampstore.layout import LOCAL_DIR
 from swampstore.notices import notice
 from swampstore.pipeline.evidence.reading import Reading
 from swampstore.pipeline.index_writer import editing
+from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE, Rebuilding
 from swampstore.pipeline.verify import kinds
@@ -63,7 +64,8 @@ def verify(
     failure. `repair` mends what can be mended; with `dry_run` it only counts what it would do.
     """
     selection = checked(places, shard, sample, grace, repair=repair)
-    started = monotonic()
+    started, meter = monotonic(), Meter(spark)
+    places = metered(places, meter)
     directory = _directory(spark, places, selection, work_dir)
     numbered = dict(enumerate(places))
     with Reading(spark, numbered, directory, progress) as reading:
@@ -71,7 +73,7 @@ def verify(
         seen = job.examine(numbered)
         outcome = job.repair(seen, dry_run=dry_run) if repair else job.confirmed(seen)
         verified = _verified(seen, outcome, dry_run=repair and dry_run)
-    return replace(verified, seconds=monotonic() - started)
+    return replace(verified, seconds=monotonic() - started, metrics=meter.read())
 
 
 def _directory(

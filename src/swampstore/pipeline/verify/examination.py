@@ -236,7 +236,8 @@ def examine(
     table = Claims(selection.has)
     shares = shares_of(table, places, tasks_for(spark))
     claims = gathered(spark, table, places, shares).persist()
-    states = survey(places, sums_in(claims))
+    with watched(spark, "read the index", len(shares), progress):
+        states = survey(places, sums_in(claims))
     expected = sum((one.expected for one in states.values()), Total())
     look = reading.look(places, selection.part_of(expected), selection.has, selection.reads)
     trusts = {number: one.trust_rules(selection.grace) for number, one in states.items()}

@@ -20,6 +20,7 @@ from swampstore.pipeline.evidence.local_engine import (
     listing_here,
 )
 from swampstore.pipeline.evidence.rows import Total
+from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE
 from swampstore.pipeline.verify import kinds
@@ -100,7 +101,8 @@ def verify_here(
 
     Raises TooMuchError if it `is_bounded` and there is much content.
     """
-    started = monotonic()
+    started, meter = monotonic(), Meter()
+    places = metered(places, meter)
     selection = checked(places, shard, sample, grace, repair=False)
     numbered = dict(enumerate(places))
     seen = _examined(numbered, selection, is_bounded=is_bounded)
@@ -109,7 +111,8 @@ def verify_here(
         # Others committed or deleted during the first look: only what is found twice counts.
         again = {row[:4] for row in _examined(numbered, selection).found}
         found = [row for row in found if row[:4] in again]
-    return _verified(seen, found, monotonic() - started)
+    verified = _verified(seen, found, monotonic() - started)
+    return replace(verified, metrics=meter.read())
 
 
 def _examined(places: Places, selection: Selection, *, is_bounded: bool = False) -> _Look:

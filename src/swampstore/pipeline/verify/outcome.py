@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from swampstore.pipeline.metrics import NO_METRICS, Metrics
 from swampstore.pipeline.verify import kinds
 
 NAMED = 50
@@ -32,7 +33,7 @@ class Verified:
     `actions` counts what a repair did, or with `dry_run` would do. `first` are the first findings
     that are wrong, `findings` all of them: a table, or a list if this process has
     verified. `quarantine` are the directories with copies of all that a repair replaced or
-    removed.
+    removed. `metrics` tell what was asked of the stores.
     """
 
     places: int
@@ -48,6 +49,7 @@ class Verified:
     seconds: float
     findings: Any = field(repr=False, compare=False)  # pyspark is not typed here
     quarantine: tuple[str, ...] = ()
+    metrics: Metrics = NO_METRICS
 
     @property
     def ok(self) -> bool:
@@ -69,6 +71,7 @@ class Verified:
             "actions": dict(self.actions),
             "quarantine": list(self.quarantine),
             "first": [one._asdict() for one in self.first],
+            "metrics": self.metrics.to_json(),
             "seconds": round(self.seconds, 3),
         }
 
