@@ -6,11 +6,16 @@ import os
 import shutil
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import obstore
+from obstore.store import S3Store
+
 import sample
-from peers import Account, Peer, run_quietly
+from peers import CONCURRENCY, Account, Peer, run_quietly
 from swampstore import Repo, init_repo, open_repo
 from swampstore.marker import update_marker
 from swampstore.stores.wrapper import Tally
@@ -87,6 +92,64 @@ class Other(Contestant):
         """Bring what changed on the server into the target."""
         command = self._peer.copy if cold else self._peer.sync
         self._peer.run(command(self._place, self.target))
+
+
+class Bare(Other):
+    """The client that we use, without anything of ours: it knows what to bring, and checks nothing.
+
+    What it writes is in the page cache.
+    """
+
+    def __init__(self, directory: str, shape: sample.Shape, account: Account) -> None:
+        nothing = Peer("bare obstore", _no_command, _no_command, str, {})
+        super().__init__(nothing, directory, shape)
+        self._account = account
+
+    def _store(self) -> S3Store:
+        return S3Store(
+            BUCKET,
+            prefix=self._place.removeprefix(f"{BUCKET}/"),
+            endpoint=self._account.url,
+            access_key_id=self._account.access_key,
+            secret_access_key=self._account.secret_key,
+            region="us-east-1",
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+        )
+
+    def push(self, *, cold: bool) -> None:  # noqa: ARG002 - it is only ever cold
+        """Put every file."""
+        store, root = self._store(), self._source
+
+        def put(path: str) -> None:
+            with open(path, "rb") as file:
+                obstore.put(store, path.removeprefix(f"{root}/"), file.read())
+
+        self._each(put, (f"{at}/{name}" for at, _, names in os.walk(root) for name in names))
+
+    def pull(self, *, cold: bool) -> None:  # noqa: ARG002 - it is only ever cold
+        """Get every object into a file of its own."""
+        store = self._store()
+        keys = [info["path"] for page in obstore.list(store) for info in page]
+
+        def get(key: str) -> None:
+            data = obstore.get(store, key).bytes()
+            path = f"{self.target}/{key}"
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+
+        self._each(get, keys)
+
+    @staticmethod
+    def _each(work: Callable[[str], None], tasks: Iterable[str]) -> None:
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            for _ in pool.map(work, tasks):
+                pass
+
+
+def _no_command(source: str, target: str) -> list[str]:
+    raise NotImplementedError(f"from {source} to {target}")
 
 
 class Machine(NamedTuple):

@@ -6,10 +6,11 @@ is asked of it is what would be asked of any other. In the end, each answer take
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import sample
 from contestants import Machine
 from measuring import Line, Setting, forget_peak, peak_rss, say
 from swampstore import Repo
+from swampstore.index.partitions import META_KEY
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.wrapper import CountingStore, Request
 from sync_memory import make_up
@@ -25,6 +27,10 @@ FILES = (1_000, 10_000, 100_000, 1_000_000)
 ANSWER = 0.03
 MOST_REQUESTS = 16
 MOST_IN_A_ROW = 8
+MOST_PROCESSOR_TIME = 1.1
+LARGEST_META = 1.2
+# Up to so many files, what a put computes is not to grow.
+_MANY = 100_000
 _FILES_OF_A_MODEL = 20
 _NAMES = 6
 _TIMES = 3
@@ -48,14 +54,34 @@ class Cost(NamedTuple):
 
 def measure(setting: Setting) -> Iterator[Line]:
     """Do the same on remotes of several sizes."""
+    smallest: float | None = None
     for files in FILES:
         count = setting.scaled(files)
         directory = f"{setting.directory}/{files}"
         os.makedirs(f"{directory}/store")
-        yield from _of_size(directory, max(1, count // _FILES_OF_A_MODEL))
+        put = yield from _of_size(directory, max(1, count // _FILES_OF_A_MODEL))
+        smallest = smallest or put.processor
+        yield Line(
+            f"processor time of a put among {count:,} files, to that among the fewest",
+            put.processor / smallest,
+            "x",
+            MOST_PROCESSOR_TIME if files <= _MANY else None,
+        )
+        meta = f"{directory}/store/{META_KEY}"
+        yield Line(
+            f"`_meta.json` of {count:,} files, to its list of partitions",
+            os.path.getsize(meta) / _size_of_list(meta),
+            "x",
+            LARGEST_META,
+        )
 
 
-def _of_size(directory: str, models: int) -> Iterator[Line]:
+def _size_of_list(meta: str) -> int:
+    with open(meta, "rb") as file:
+        return len(json.dumps(json.load(file)["partitions"], separators=(",", ":")))
+
+
+def _of_size(directory: str, models: int) -> Generator[Line, None, Cost]:
     shape = sample.Shape(models, _NAMES, versions=2, every=_NAMES)
     say(f"making up a remote of {models * _FILES_OF_A_MODEL:,} files")
     here, there = (_machine(f"{directory}/{name}", directory, shape) for name in ("a", "b"))
@@ -75,6 +101,7 @@ def _of_size(directory: str, models: int) -> Iterator[Line]:
     yield _line(f"pull of one artifact {size}", pull)
     yield _line(f"pull of one model {size}", scoped)
     yield _line(f"pull of nothing {size}", nothing, 1)
+    return put
 
 
 def _line(what: str, cost: Cost, limit: float | None = None) -> Line:

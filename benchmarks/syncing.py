@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import peers
 import sample
-from contestants import BUCKET, CommandLine, Contestant, Library, Other
+from contestants import BUCKET, Bare, CommandLine, Contestant, Library, Other
 from measuring import Line, Setting, compile_package, say, seconds
 
 MODELS = 1000
@@ -23,6 +23,8 @@ MODELS = 1000
 _NAMES = 6
 COLD_ROUNDS = 3
 WARM_ROUNDS = 5
+# What we do beside moving bytes may take so much of the time that the client alone takes.
+RATIO_TO_BARE = 1.1
 # A peer that takes so many times as long as the fastest is not asked to do the same again.
 _HOPELESS = 3.0
 # Peers compare times, and those of some have no fractions of a second.
@@ -62,15 +64,18 @@ def measure(setting: Setting) -> Iterator[Line]:
             for peer in peers.installed(account, setting.directory)
         ]
         ourselves = _ourselves(setting.directory, shape, account)
-        for one in (*others, *ourselves):
+        bare = Bare(f"{setting.directory}/bare", shape, account)
+        for one in (*others, *ourselves, bare):
             opened.callback(one.close)
         compile_package()
-        contest = Contest(others, ourselves, shape)
+        contest = Contest(others, ourselves, bare, shape)
         contest.warm_up()
         contest.run_cold()
         contest.run_warm()
         for operation in (*COLD, *WARM):
             yield from contest.lines(operation)
+        for operation in COLD:
+            yield from contest.lines_beside_bare(operation)
 
 
 def _files(shape: sample.Shape) -> int:
@@ -123,8 +128,13 @@ class Contest:
     """Rounds in which everybody does the same, one after the other, each being first at times."""
 
     def __init__(
-        self, others: Sequence[Other], ourselves: Sequence[Library], shape: sample.Shape
+        self,
+        others: Sequence[Other],
+        ourselves: Sequence[Library],
+        bare: Bare,
+        shape: sample.Shape,
     ) -> None:
+        self._bare = bare
         self._others = others
         self._ourselves = ourselves
         self._shape = shape
@@ -144,6 +154,7 @@ class Contest:
         for number in range(1, COLD_ROUNDS + 1):
             say(f"pushing and pulling everything, round {number} of {COLD_ROUNDS}")
             contestants = [one for one in self._in_turn() if not self._is_done(one)]
+            contestants.insert(number % len(contestants), self._bare)
             for one in contestants:
                 one.start_over(number)
             for operation in COLD:
@@ -209,6 +220,19 @@ class Contest:
                 float(f"{limit:.3g}") if type(one) is Library else None,
                 self._note(operation, one, fastest, scale),
             )
+
+    def lines_beside_bare(self, operation: Operation) -> Iterator[Line]:
+        """Yield how long an operation took us, to what our client alone takes."""
+        bare = self._median(operation, self._bare)
+        for one in self._ourselves:
+            if type(one) is Library:
+                yield Line(
+                    f"{operation.what}, to {self._bare.name}: {one.name}",
+                    self._median(operation, one) / bare,
+                    "x",
+                    RATIO_TO_BARE,
+                    f"{bare:.1f} s alone, with as many transfers at once",
+                )
 
     def _note(self, operation: Operation, one: Contestant, fastest: Other, scale: int) -> str:
         times = self._times[operation.what][one.name]
