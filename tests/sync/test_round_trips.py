@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.index import documents, version1_commit
 from swampstore.marker import update_marker
 from swampstore.stores.wrapper import CountingStore, Request
 from tests.support.sync_harness import remote_index
@@ -225,3 +228,30 @@ def test_shards_that_are_too_large_to_be_kept_are_read_again(
     gets = [one.request.key for one in line.asked if one.request.kind == "get"]
     assert "_index/data--aws--ec2--i-1.json" in gets
     assert "_index/data--aws--ec2.json" not in gets
+
+
+def test_a_put_on_version_1_decodes_and_encodes_the_monolith_once_and_sends_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, place = tmp_path / "bucket", str(tmp_path / "a")
+    bucket.mkdir()
+    init_repo(place).close()
+    update_marker(place, {"datastore": {"url": f"file://{bucket}"}})
+    counts = Counter[str]()
+
+    def counted(name: str, work: Callable[..., Any], *args: Any) -> Any:
+        counts[name] += 1
+        return work(*args)
+
+    with open_repo(place, environ={"SWAMP_HOME": f"{place}-home"}, durable=False) as repo:
+        put(repo, MODEL, *(f"state-{number}" for number in range(40)))
+        put(repo, "aws/s3/b-1", "state")
+        for name, module in (("decode_monolith", documents), ("encode_monolith", version1_commit)):
+            monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
+        repo.connection.counting.reset()
+        put(repo, "aws/s3/b-1", "state")
+        tally = repo.connection.counting.tally()
+    assert counts == {"decode_monolith": 1, "encode_monolith": 1}
+    assert tally.bytes_sent + tally.bytes_received <= 1.2 * os.path.getsize(
+        bucket / ".datastore-index.json"
+    )
