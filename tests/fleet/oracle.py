@@ -260,13 +260,17 @@ class Oracle:
         """A client that lost the index has put another version in the place of this one.
 
         Until whoever has them names them again, others do not see what it left out. If `is_kept`,
-        the one that was replaced has to come back, too.
+        the one that was replaced has to come back, too. If somebody has just deleted it, and could
+        not push that before, the deletion finds another version there: whoever has the old one
+        gives it another number, and nothing but its id, which went with it, would tell that it is
+        the one that was deleted.
         """
         self.sessions.clear()
-        if is_kept:
-            return
         for one in self.versions.values():
-            if one.id.encode() in metadata and one.state is State.THERE:
+            if one.id.encode() not in metadata:
+                continue
+            is_deleted = one.state is State.GONE and one.deleted_by is not None
+            if is_deleted or (one.state is State.THERE and not is_kept):
                 one.state = State.UNSURE
 
     def left_out(self, untold: Iterable[bytes]) -> None:

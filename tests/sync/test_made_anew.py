@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from swampstore.index.base import Base
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
+from swampstore.sync.pull_plan import PullPlanner
 from tests.support.broken_store import Killed
 from tests.support.old_client import OldPeer
 from tests.support.remotes import Remote
-from tests.support.sync_harness import Machine
+from tests.support.sync_harness import Machine, remote_files, remote_index
 
 MODEL = ModelRef("aws/ec2", "i-1")
 Open = Callable[[str], Machine]
@@ -143,3 +145,68 @@ def test_a_certain_pull_sees_what_was_committed_after_this_process_last_looked(
     here.push()
     there.service.pull(certain=True)
     assert there.files() == here.files()
+
+
+def lose_index(machine: Machine) -> None:
+    """Lose every document of the index; the objects stay."""
+    for info in [*machine.store.list("_index/"), *machine.store.list(".datastore-index.json")]:
+        machine.store.delete(info.key)
+
+
+def test_a_deletion_after_a_start_over_that_was_killed_stays_though_no_entry_has_a_hash(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair
+    lose_index(here)
+    there.pull()
+    there.push()  # makes the index anew, from the objects
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PullPlanner, "plan", killed)
+        with pytest.raises(Killed):
+            here.pull()
+    entry = remote_index(here.store).entries[f"{MODEL.rel}/state/1/metadata.yaml"]
+    assert "sha256" not in entry
+    here.service.mark_dirty(f"{MODEL.rel}/state/1")
+    shutil.rmtree(here.path(f"{MODEL.rel}/state/1"))
+    for one in (here, there, here):
+        one.sync()
+    for one in (here, there):
+        assert not one.path(f"{MODEL.rel}/state/1").exists()
+        assert one.path(f"{MODEL.rel}/state/2/raw").exists()
+
+
+def test_a_cache_that_holds_nothing_is_of_no_origin_but_that_of_what_it_gets(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    shutil.rmtree(there.path("data"))
+    there.base.clear()
+    there.base.apply(facts={"origin": "of what was there long ago"})
+    peer = OldPeer(here.store)
+    push = peer.push_v1 if here.base.fact("index_version") == "1" else peer.push_v2
+    push(dict(version(1, "theirs")))  # which drops the origin
+    there.pull(full=True)
+    here.pull()
+    here.service.mark_dirty(f"{MODEL.rel}/state/2")
+    shutil.rmtree(here.path(f"{MODEL.rel}/state/2"))
+    here.push()  # which writes it again
+    for one in (there, here):
+        one.sync()
+    assert not there.path(f"{MODEL.rel}/state/2").exists()
+    assert here.files() == there.files()
+
+
+def test_a_push_that_starts_over_pushes(pair: tuple[Machine, Machine]) -> None:
+    here, there = pair
+    there.push()
+    assert not there.service.is_marked()
+    lose_index(here)
+    for rel in [rel for rel in here.files() if rel.startswith(f"{MODEL.rel}/state/2/")]:
+        here.store.delete(rel)
+    there.push()
+    assert remote_files(there.store) == there.files()
+    assert remote_index(there.store).entries.keys() == there.files().keys()

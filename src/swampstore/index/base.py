@@ -59,6 +59,7 @@ _COLUMNS = (
     "rel, size, sha256, modified, etag, held_size, held_mtime, held_ctime, held_inode, recorded"
 )
 _INSERT_KNOWN = f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})"
+_INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class Base:
     def note_uploads(self, uploads: Mapping[str, tuple[str, str]]) -> None:
         """Note objects (path: SHA-256 and ETag) that are uploaded but in no index yet."""
         rows = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
-        self._write_all(("INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)", rows))
+        self._write_all((_INSERT_UPLOAD, rows))
 
     def noted_uploads(self, rels: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return the notes there are of these paths."""
@@ -280,11 +281,19 @@ class Base:
         """Drop the note: the object is removed, or is needed after all."""
         self._write_all(("DELETE FROM doomed WHERE rel = ?", [(rel,) for rel in rels]))
 
-    def clear(self, keep: Iterable[Known] = ()) -> None:
-        """Forget everything but what is to be kept."""
+    def clear(
+        self, keep: Iterable[Known] = (), uploads: Mapping[str, tuple[str, str]] = _NONE
+    ) -> None:
+        """Forget everything but what is to be kept, and note these uploads, in one step."""
         rows = [_row(one) for one in keep]
+        noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
         self._has_absent_index = False
-        self._file.clear(lambda db: db.executemany(_INSERT_KNOWN, rows))
+
+        def then(db: sqlite3.Connection) -> None:
+            db.executemany(_INSERT_KNOWN, rows)
+            db.executemany(_INSERT_UPLOAD, noted)
+
+        self._file.clear(then)
 
     def close(self) -> None:
         """Release the file; using the base again opens it again."""

@@ -193,8 +193,11 @@ def meta_facts(
 
 
 def origin_fact(base: Base, origin: str | None) -> dict[str, str | None]:
-    """Return the fact that remembers an origin, unless the base holds something of another one."""
-    if origin is not None and (base.fact(ORIGIN) is None or base.is_empty()):
+    """Return the fact that remembers an origin, unless the base holds something of another one.
+
+    One that holds nothing is of no origin but that of what it gets now, known or not.
+    """
+    if base.is_empty() or (origin is not None and base.fact(ORIGIN) is None):
         return {ORIGIN: origin}
     return {}
 

@@ -236,7 +236,7 @@ class Watch:
         self._base.apply(facts=self._anew(snapshot))
         if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
             self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
-        if snapshot.origin is not None:
+        if snapshot.exists:
             self._base.apply(facts=origin_fact(self._base, snapshot.origin))
         return snapshot
 

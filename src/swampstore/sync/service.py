@@ -412,7 +412,10 @@ class SyncService:
         context = self._context
         if not context.tracker.peek().is_empty or context.base.pending_deletes():
             return False
-        return context.index.is_unchanged() or not start_over_if_made_anew(self._context)
+        if context.index.is_unchanged():
+            return True
+        # Where everything starts over, everything is marked.
+        return not start_over_if_made_anew(context) and context.tracker.peek().is_empty
 
     def _is_current(self, scope: Scope | None, metadata_only: bool) -> bool:
         if not self._context.index.is_unchanged(scope):

@@ -23,7 +23,7 @@ from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
-from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA
+from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA, RAW
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
@@ -56,24 +56,46 @@ def learn_own_commits(context: SyncContext) -> None:
         return
     view = context.index.view({partition_of(rel) for rel in gone})
     entries = {rel: view.entry(rel) for rel in gone}
-    context.base.apply(
-        known=[
-            # Only that it was here counts: how it looked, nobody can say any more.
-            Known(
-                rel, entry.size, sha256, entry.last_modified, None, Signature(entry.size, 0, 0, 0)
-            )
-            for rel, sha256 in gone.items()
-            if (entry := entries[rel]) is not None and _is_ours(rel, entries, noted)
-        ]
-    )
+    ours = {rel: gone[rel] for rel in gone if _is_ours(context, rel, entries, noted)}
+    learnt = [_once_here(rel, view.entry(rel), sha256) for rel, sha256 in ours.items()]
+    learnt += [_once_here(rel, view.entry(rel)) for rel in _contents_of(context, ours)]
+    context.base.apply(known=[known for known in learnt if known is not None])
 
 
-def _is_ours(rel: str, entries: Mapping[str, Entry | None], noted: Mapping[str, str]) -> bool:
-    """Whether the index names what was uploaded here; of a version, its metadata proves it."""
+def _contents_of(context: SyncContext, ours: Collection[str]) -> Iterator[str]:
+    """Yield content that went with its metadata, where nobody noted it: a pull would bring it."""
+    for rel in ours:
+        raw = f"{rel.rpartition('/')[0]}/{RAW}"
+        if not is_metadata(rel) or raw in ours or context.base.get(raw) is not None:
+            continue
+        if not os.path.lexists(os.path.dirname(context.names.local(raw))):
+            yield raw
+
+
+def _once_here(rel: str, entry: Entry | None, sha256: str | None = None) -> Known | None:
+    """Return what the index names as something that was here; how it looked, nobody can say."""
+    if entry is None:
+        return None
+    seen = Signature(entry.size, 0, 0, 0)
+    return Known(rel, entry.size, sha256 or entry.sha256, entry.last_modified, None, seen)
+
+
+def _is_ours(
+    context: SyncContext,
+    rel: str,
+    entries: Mapping[str, Entry | None],
+    noted: Mapping[str, str],
+) -> bool:
+    """Whether the index names what was uploaded here; of a version, its metadata proves it.
+
+    An index that was made anew from the objects has no hashes: then the object tells.
+    """
     found = version_file(rel)
     for one in {rel, f"{found.name_rel}/{found.version}/{METADATA}" if found else rel}:
         entry = entries.get(one)
-        if entry is None or entry.sha256 is None or entry.sha256 != noted.get(one):
+        if entry is None or one not in noted:
+            return False
+        if (entry.sha256 or merge.remote_sha256(context, one)) != noted[one]:
             return False
     return True
 
@@ -201,8 +223,7 @@ def _start_over(context: SyncContext) -> None:
     _rescue_content(context, {known.rel for known in deleted})
     shared = _shared_versions(context, {known.rel for known in deleted})
     # In one step: whoever is stopped in between would never hear of the deletions again.
-    context.base.clear(keep=list(_as_named(context, deleted)))
-    context.base.note_uploads(shared)
+    context.base.clear(keep=list(_as_named(context, deleted)), uploads=shared)
     context.index.refresh()
     context.index.started_over()
 
