@@ -219,6 +219,9 @@ def migrate(fleet: Fleet, args: dict[str, Any]) -> None:
         _, index = _entries(peer)
         if index == 1 and peer.read(".datastore-index.json"):
             peer.migrate()
+        if fleet.oracle.is_index_lost:
+            # Without `_meta.json` it takes a monolith of before an earlier migration for the index.
+            fleet.oracle.left_out(_untold(fleet))
 
     _locked(fleet, FleetStore(fleet.bucket), work)
 

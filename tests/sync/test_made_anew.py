@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index.base import Base
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
@@ -210,3 +213,68 @@ def test_a_push_that_starts_over_pushes(pair: tuple[Machine, Machine]) -> None:
     there.push()
     assert remote_files(there.store) == there.files()
     assert remote_index(there.store).entries.keys() == there.files().keys()
+
+
+def test_uploads_of_a_killed_push_that_were_deleted_here_are_no_data_when_the_index_is_lost(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    save(here, version(1, "never"))
+    here.service.prepare_push()  # and is killed before the commit
+    here.service.mark_dirty(f"{MODEL.rel}/never")
+    shutil.rmtree(here.path(f"{MODEL.rel}/never"))
+    here.sync()
+    lose_index(here)
+    for one in (there, here, there):
+        one.sync()
+    for one in pair:
+        assert not one.path(f"{MODEL.rel}/never").exists()
+    assert not [rel for rel in remote_files(here.store) if "/never/1/" in rel]
+
+
+def described(number: int, content: bytes) -> dict[str, bytes]:
+    """Return a version whose metadata can be read."""
+    draft = Draft(id=str(uuid.uuid4())).checked()
+    sha256 = hashlib.sha256(content).hexdigest()
+    at = "2026-06-01T10:00:00.000Z"
+    metadata = draft.metadata("state", number, Owner(), at, len(content), sha256)
+    home = f"{MODEL.rel}/state"
+    return {
+        f"{home}/{number}/raw": content,
+        f"{home}/{number}/metadata.yaml": encode(metadata),
+        f"{home}/latest": b"%d" % number,
+    }
+
+
+def test_what_others_put_in_the_place_of_a_version_without_meta_is_not_told_of_in_old_words(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    save(here, described(4, b"ours"))
+    here.push()
+    there.pull()
+    here.store.delete("_index/_meta.json")
+    theirs = described(4, b"them")  # of the same size
+    for rel, data in theirs.items():
+        here.store.put(rel, data)
+    for one in (here, there, here):
+        one.pull(full=True)
+        one.push(full=True)
+    index, stored = remote_index(here.store).entries, remote_files(here.store)
+    assert stored.items() >= theirs.items() - {(f"{MODEL.rel}/state/latest", b"4")}
+    for rel, data in stored.items():
+        assert index[rel].get("sha256") in (None, hashlib.sha256(data).hexdigest())
+
+
+def test_content_that_was_lost_from_an_index_without_hashes_is_sent_again_under_its_number(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    lose_index(here)
+    there.sync()
+    for one in pair:
+        one.store.delete(f"{MODEL.rel}/state/1/raw")
+    here.pull()
+    here.push()
+    assert remote_files(here.store) == here.files()
+    assert not here.path(f"{MODEL.rel}/state/4").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeVar, cast
 
 from swampstore.clock import asleep_too
@@ -39,7 +40,8 @@ class StoredDocument:
     that nobody looked: `_meta.json` does not tell of a shard, so there should be none.
     `is_recovered` says that `doc` was lost and put together again; `is_guess` that it was made from
     the files there are, so that what is missing in it need not have been deleted. `restored` are
-    the paths that a commit took out which did not come to its end.
+    the paths that a commit took out which did not come to its end. `written` is when a shard was
+    put there, by the clock of the store.
     """
 
     doc: Document | None = None
@@ -50,6 +52,7 @@ class StoredDocument:
     is_recovered: bool = False
     is_guess: bool = False
     restored: frozenset[str] = frozenset()
+    written: datetime | None = None
 
 
 def _allowed(_since: float = math.inf) -> None:
@@ -140,7 +143,8 @@ class Documents:
             return StoredDocument()
         info, data = fetched
         try:
-            return StoredDocument(decode_shard(data, partition), info.etag, info.token)
+            doc = decode_shard(data, partition)
+            return StoredDocument(doc, info.etag, info.token, written=info.last_modified)
         except IndexDamagedError:
             return StoredDocument(None, info.etag, info.token)
 

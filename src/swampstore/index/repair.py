@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from swampstore.index.base import Base
+from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
@@ -103,7 +103,8 @@ class Recovery:
         objects counts then.
         """
         files = self._files.payload(listed)
-        if not self._unnamed(versions_among(files), document(monolith)):
+        dated = replace(monolith, written=listed[MONOLITH_KEY].last_modified)
+        if not self._unnamed(versions_among(files), dated):
             return replace(snapshot, origin=document(monolith).origin)
         entries = self._files.entries(files, self._told(files, listed, shards, monolith))
         return replace(snapshot, discovered=_made_of(entries, monolith))
@@ -183,37 +184,46 @@ class Recovery:
         healed = MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True)
         return replace(healed, versions=_by_partition(stored))
 
-    def _are_named(self, stored: Collection[str], meta: Meta) -> bool:
+    def _are_named(self, stored: Mapping[str, ObjectInfo], meta: Meta) -> bool:
         """Whether the shards that `_meta.json` named last name all versions that are stored.
 
         If not, others have committed since: to a shard that is lost as well, or to a monolith,
-        because without `_meta.json` they took the remote for one of version 1.
+        because without `_meta.json` they took the remote for one of version 1. Then they may also
+        have put versions of theirs in the place of some.
         """
         followed = self._base.shard_etags().items() & meta.shards.items()
         known = self._base.get_many(stored)
+        if any(_is_another(one, stored[rel]) for rel, one in known.items()):
+            return False
         partitions = {partition for partition, _ in followed}
         unsure = {rel for rel in stored if rel not in known or partition_of(rel) not in partitions}
         unread = {partition_of(rel) for rel in unsure}
         if not unread <= meta.shards.keys():
             return False
         found = dict(self._documents.shards(unread))
-        return all(rel in document(found[partition_of(rel)]).entries for rel in unsure)
+        return all(_tells_of(rel, found[partition_of(rel)], stored[rel]) for rel in unsure)
 
     def completed(
         self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
     ) -> StoredDocument:
         """Return a shard with the versions that have objects, where `_meta.json` is lost."""
         doc = document(found)
-        unnamed = self._unnamed(snapshot.versions.get(partition, {}), doc)
+        unnamed = self._unnamed(snapshot.versions.get(partition, {}), found)
         if not unnamed:
             return found
-        whole = replace(doc, entries={**unnamed, **doc.entries})
+        whole = replace(doc, entries={**doc.entries, **unnamed})
         return replace(found, doc=whole, is_dirty=True, is_recovered=True)
 
-    def _unnamed(self, versions: Mapping[str, ObjectInfo], doc: Document) -> RawEntries:
-        """Return entries of versions that a document does not name."""
+    def _unnamed(self, versions: Mapping[str, ObjectInfo], found: StoredDocument) -> RawEntries:
+        """Return entries of versions that a document does not name, or not as they are by now."""
+        known = self._base.get_many(versions)
+
+        def is_named(rel: str) -> bool:
+            is_replaced = rel in known and _is_another(known[rel], versions[rel])
+            return not is_replaced and _tells_of(rel, found, versions[rel])
+
         names = contents_of(versions).items()
-        chosen = {one for pair in names if not doc.entries.keys() >= {*pair} for one in pair}
+        chosen = {one for pair in names if not all(map(is_named, pair)) for one in pair}
         return self._files.entries({rel: versions[rel] for rel in chosen}, {})
 
     def _last_meta(self) -> Meta | None:
@@ -344,6 +354,23 @@ def _made_of(
         is_recovered=True,
         is_guess=not is_exact,
     )
+
+
+def _tells_of(rel: str, found: StoredDocument, info: ObjectInfo) -> bool:
+    """Whether a document names this object: of its size, and put there before the document was."""
+    doc = document(found)
+    entry = _entry(rel, doc.entries[rel]) if rel in doc.entries else None
+    if entry is None or entry.size != info.size:
+        return False
+    return found.written is None or info.last_modified <= found.written
+
+
+def _is_another(known: Known, info: ObjectInfo) -> bool:
+    """Whether an object is not the one that the base knows, as far as a listing tells."""
+    if known.size != info.size:
+        return True
+    is_told = known.etag is not None and info.token is not None
+    return is_told and known.etag not in (info.etag, info.token)
 
 
 def _by_partition(files: Mapping[str, ObjectInfo]) -> dict[str, dict[str, ObjectInfo]]:

@@ -273,7 +273,8 @@ class Planner:
         """Let new versions that are numbered below one of the remote clash as well.
 
         They are the newest ones; as they are, they would never become the latest. One that is
-        noted as known to others is not new: whoever tells of it again uses its number.
+        noted as known to others is not new: whoever tells of it again uses its number. Nor is one
+        whose metadata the remote has: only its content is sent, because that was lost.
         """
         shared = {
             rel.rpartition("/")[0]
@@ -283,7 +284,9 @@ class Planner:
         fresh = merge.taken_versions(
             rel
             for rel in self._plan.uploads
-            if rel.rpartition("/")[0] not in shared and self._is_new(changed[rel])
+            if is_metadata(rel)
+            and rel.rpartition("/")[0] not in shared
+            and self._is_new(changed[rel])
         )
         for name_rel, versions in fresh.items():
             highest = max(self._versions_to_stay(name_rel), default=0)

@@ -24,7 +24,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA, RAW
-from swampstore.stores.errors import StoreError
+from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
@@ -59,6 +59,7 @@ def learn_own_commits(context: SyncContext) -> None:
     ours = {rel: gone[rel] for rel in gone if _is_ours(context, rel, entries, noted)}
     learnt = [_once_here(rel, view.entry(rel), sha256) for rel, sha256 in ours.items()]
     learnt += [_once_here(rel, view.entry(rel)) for rel in _contents_of(context, ours)]
+    learnt += [_given_up(context, rel) for rel, entry in entries.items() if entry is None]
     context.base.apply(known=[known for known in learnt if known is not None])
 
 
@@ -70,6 +71,21 @@ def _contents_of(context: SyncContext, ours: Collection[str]) -> Iterator[str]:
             continue
         if not os.path.lexists(os.path.dirname(context.names.local(raw))):
             yield raw
+
+
+def _given_up(context: SyncContext, rel: str) -> Known | None:
+    """Return an upload of ours that no index names, and whose file was deleted here since.
+
+    To whoever makes an index anew from the objects, it would be data.
+    """
+    sha256, token = context.base.noted_uploads([rel])[rel]
+    try:
+        info = context.store.head(context.names.remote(rel))
+    except ObjectNotFoundError:
+        return None
+    if not token or info.token != token:
+        return None
+    return Known(rel, info.size, sha256, "", token, Signature(info.size, 0, 0, 0))
 
 
 def _once_here(rel: str, entry: Entry | None, sha256: str | None = None) -> Known | None:
@@ -203,7 +219,8 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     if context.index.is_made_anew:
         _start_over(context)
         return False
-    learn_own_commits(context)
+    if state.exists:
+        learn_own_commits(context)
     return False
 
 
