@@ -225,8 +225,8 @@ class Fleet:
         if machine.actor.op in moving.OPS:
             place = machine.look_where()
             self.places.end(machine.number, place, owes=machine.owes_migration)
-        if outcome.ending != "done" and machine.actor.counts[STORE]:
-            self.places.oracle(machine.place).stopped(machine.number)
+        if outcome.ending != "done" and machine.actor.sent:
+            self.places.oracle(machine.place).stopped(machine.number, machine.actor.sent)
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1

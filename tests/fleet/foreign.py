@@ -19,7 +19,7 @@ from swampstore.errors import LockTimeoutError
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
 from tests.fleet.checks import named_in
-from tests.fleet.oracle import WORK
+from tests.fleet.oracle import PEER, WORK
 from tests.fleet.world import REPO_ID, Actor, Violation, World
 from tests.support.old_client import OldClient, OldPeer
 
@@ -140,7 +140,7 @@ def _numbers(entries: dict[str, Any], where: str) -> list[int]:
 def save(fleet: Fleet, args: dict[str, Any]) -> None:
     """Save a version above all that the index names."""
     model, name = args["model"], args["name"]
-    tag, content = fleet.oracle.new_work(model, name, args["size"], "peer")
+    tag, content = fleet.oracle.new_work(model, name, args["size"], PEER)
     id_ = str(uuid.uuid4())
 
     def work(peer: OldPeer) -> None:
@@ -234,7 +234,7 @@ def save_here(fleet: Fleet, args: dict[str, Any]) -> None:
         return
     model, name = args["model"], args["name"]
     oracle = fleet.places.oracle(place)
-    tag, content = oracle.new_work(model, name, args["size"], "peer")
+    tag, content = oracle.new_work(model, name, args["size"], PEER)
     id_ = str(uuid.uuid4())
     cache = machine.home / "repos" / REPO_ID
     where = f"data/{model}/{name}"

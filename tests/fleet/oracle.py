@@ -22,6 +22,7 @@ from tests.fleet.world import Violation
 MODELS = ("t/m/a", "t/m/b")
 NAMES = ("x", "y", "z")
 WORK = "work"
+PEER = "peer"
 _MARK = b"|"
 
 
@@ -59,6 +60,8 @@ class Version:
     maker: int = -1
     deleted_by: int | None = None
     appended: set[bytes] = field(default_factory=set)
+    # Who has appended since all were at rest; and whether more than one may have, unseen.
+    appenders: set[int] = field(default_factory=set)
     is_contested: bool = False
 
 
@@ -151,9 +154,9 @@ class Oracle:
     ) -> None:
         self.versions[id_] = Version(id_, model, name, work, State.THERE, tombstone, by)
 
-    def appending(self, id_: str) -> None:
+    def appending(self, id_: str, by: int) -> None:
         if id_ in self.versions:
-            self.versions[id_].is_contested = True
+            self.versions[id_].appenders.add(by)
 
     def appended(self, id_: str, piece: bytes) -> None:
         if id_ in self.versions:
@@ -195,11 +198,16 @@ class Oracle:
         is_first = not self.is_index_lost and not self.has_index()
         return is_first and version.maker not in {-1, by}
 
-    def stopped(self, machine: int) -> None:
-        """Note that a machine may have committed what it made, without knowing that it has."""
+    def stopped(self, machine: int, sent: Container[str]) -> None:
+        """Note that a machine may have committed what it made, without knowing that it has.
+
+        Only if it was stopped after it had begun to write the index; and where nobody has ever
+        committed, if it had sent anything at all, which others take for data.
+        """
         made = {id_ for id_, one in self.versions.items() if one.maker == machine}
-        self.unnoted |= made
-        if not self.has_index():
+        if "put index" in sent:
+            self.unnoted |= made
+        if "put data" in sent and not self.has_index():
             self.adopted |= made
 
     def synced(self, machine: int) -> None:
@@ -277,7 +285,7 @@ class Oracle:
         """Another client has left out of the index what it saved itself, and nobody else has."""
         found = b"".join(untold)
         for one in self.versions.values():
-            if one.maker == -1 and one.state is State.THERE and one.id.encode() in found:
+            if one.work.endswith(PEER) and one.state is State.THERE and one.id.encode() in found:
                 one.state = State.UNSURE
 
     def doubt_appended(self, seen: Iterable[str]) -> None:
@@ -350,8 +358,11 @@ class Oracle:
             for piece in version.appended:
                 if not any(piece in content for content in contents):
                     raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
-        # Where an index was made anew, numbers that changed meanwhile make a version look new.
-        if len(copies) > 1 and not version.is_contested and not self.is_index_lost:
+        # Where an index was made anew, numbers that changed meanwhile make a version look new that
+        # somebody had when it was lost. Two that append to one at once have two.
+        is_held = self.is_index_lost and any(id_ == version.id for _, id_ in self.held)
+        may_be_two = version.is_contested or len(version.appenders) > 1 or is_held
+        if len(copies) > 1 and not may_be_two:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
         if version.state is State.GONE and copies and not self._may_come_back(version):
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
@@ -359,11 +370,12 @@ class Oracle:
     def _may_come_back(self, version: Version) -> bool:
         """Whether somebody cannot know that what it has was deleted by others.
 
-        Something was appended to it meanwhile; or whoever made it was stopped, perhaps after others
+        Somebody else appended to it meanwhile; or whoever made it was stopped, perhaps after others
         had got it and before that could be noted.
         """
         by_others = version.deleted_by not in {None, version.maker}
-        return version.is_contested or (by_others and version.id in self.unnoted)
+        is_contested = version.is_contested or bool(version.appenders - {version.deleted_by})
+        return is_contested or (by_others and version.id in self.unnoted)
 
     def resolve(self, found: list[Found]) -> None:
         """All agree: what was in doubt is certain now, and the same for ever."""
@@ -386,6 +398,7 @@ class Oracle:
             if version.id not in seen:
                 version.state = State.GONE
             version.deleted_by, version.maker = None, -1
+            version.appenders.clear()
             if version.state is State.GONE:
                 version.is_contested = False
         self.renames.clear()

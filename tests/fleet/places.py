@@ -206,7 +206,7 @@ class Places:
 
 def _copy(one: Version, state: State) -> Version:
     made = Version(one.id, one.model, one.name, one.work, state, one.is_tombstone)
-    made.is_contested = one.is_contested
+    made.is_contested = one.is_contested or bool(one.appenders)
     return made
 
 

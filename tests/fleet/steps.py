@@ -102,7 +102,7 @@ def append(tell: Tell, args: Args) -> None:
     if latest is None or not latest.row.streaming or WORK not in latest.tags:
         return
     work = latest.tags[WORK]
-    tell.oracle.appending(latest.id)
+    tell.oracle.appending(latest.id, tell.machine.number)
     piece = tell.oracle.piece(work)
     made = tell.repo.artifacts.append(model, name, piece)
     tell.oracle.appended(made.id, piece)
@@ -223,6 +223,8 @@ def pull(tell: Tell, args: Args) -> None:
     tell.repo.sync.pull(
         _scope(tell, args), metadata_only=bool(args.get("lazy")), full=bool(args.get("full"))
     )
+    if not args.get("scope"):
+        tell.oracle.synced(tell.machine.number)
 
 
 def sync(tell: Tell, args: Args) -> int:
@@ -243,7 +245,7 @@ def sync(tell: Tell, args: Args) -> int:
         changes += pulled.files + pulled.deleted
     if failed:
         raise failed
-    if not args.get("scope") and not lazy:
+    if not args.get("scope"):
         tell.oracle.synced(tell.machine.number)
     return changes
 

@@ -152,6 +152,8 @@ class Actor:
         self.skew = 0.0
         self.pid = 1000 * (number + 1)
         self.host = name
+        # Which kinds of things the job has put into the store, or tried to.
+        self.sent: set[str] = set()
         self.connections: set[Any] = set()
         self.abandoned: set[str] = set()
         self.locked: set[int] = set()
@@ -178,6 +180,7 @@ class Actor:
         assert self.is_idle
         self._job, self.outcome = job, None
         self.counts = {STORE: 0, DISK: 0}
+        self.sent = set()
         self.faults = {(fault.where, fault.number): fault for fault in faults}
         self._is_aimed_at = any(fault.where not in self.counts for fault in faults)
         self._aimed_at = Counter()
@@ -232,6 +235,8 @@ class Actor:
         self.alive()
         self.world.advance(self.world.now + 0.02)
         self._beat()
+        if what.startswith("put"):
+            self.sent.add(aim_of(what))
         return self._fault(STORE, what)
 
     def change(self, what: str) -> Fault | None:
