@@ -362,7 +362,7 @@ def _tells_of(rel: str, found: StoredDocument, info: ObjectInfo) -> bool:
     entry = _entry(rel, doc.entries[rel]) if rel in doc.entries else None
     if entry is None or entry.size != info.size:
         return False
-    return found.written is None or info.last_modified <= found.written
+    return found.written is None or info.last_modified <= found.written + _PRECISION
 
 
 def _is_another(known: Known, info: ObjectInfo) -> bool:
