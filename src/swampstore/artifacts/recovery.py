@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from swampstore.artifacts.save import ArtifactStore
 
 # What may leave a name without versions because somebody wanted that. Whoever deletes some versions
-# has said which ones, and means no others.
-_DELETING = frozenset({"delete", "rename", "repoint"})
+# has said which ones, and means no others; so does a rename that takes its copy back.
+_DELETING = frozenset({"delete", "repoint"})
 
 
 def recover(
