@@ -493,3 +493,28 @@ def test_what_comes_from_standard_input_is_numbered_past_what_others_saved(
         assert repo.dirty.peek().is_empty
     assert ana("sync").status == 0
     assert ana.get("aws/ec2/i-1", "log") == "late"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("sync", "--full"),
+        ("pipeline", "push", "--engine", "local"),
+        ("doctor", "--repair"),
+        ("datastore", "evict", "--to", "0"),
+    ],
+    ids=" ".join,
+)
+def test_an_object_that_the_remote_lost_is_sent_again_by_whoever_has_the_content(
+    command: tuple[str, ...], ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    assert ana("data", "put", MODEL, "state", stdin=b"one").status == 0
+    lost = bucket / f"data/{MODEL}/state/1/raw"
+    lost.unlink()
+    assert ana(*command).status == 0
+    if command[1] == "evict":  # which only notices
+        assert (ana.cache / f"data/{MODEL}/state/1/raw").read_bytes() == b"one"
+        assert ana("sync").status == 0
+    assert lost.read_bytes() == b"one"
+    assert bob("sync").status == 0
+    assert bob.get(MODEL, "state") == "one"
