@@ -197,3 +197,22 @@ def test_content_that_grew_after_its_metadata_was_written_is_the_latest_all_the_
     synced(bob)
     assert (bucket / HOME / "latest").read_bytes() == b"2"
     assert bob.get(MODEL, "state").endswith("more\n")
+
+
+def test_content_of_a_deleted_version_does_not_stay_beside_the_one_in_its_place(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    synced(ana)
+    ana.put(MODEL, "state", "other")
+    synced(ana)
+    (bucket / HOME / "1/raw").unlink()
+    synced(bob)
+    assert not (bob.cache / HOME / "1/raw").exists()
+    synced(ana, "--full")
+    synced(bob)
+    assert (bob.cache / HOME / "1/raw").read_text() == "other"

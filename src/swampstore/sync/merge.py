@@ -324,11 +324,12 @@ def empty_shells(context: SyncContext, name_rel: str) -> list[str]:
     ]
     if not shells:
         return []
-    ids = {_id(context, rel) for rel in whole} - {None}
-    return [f"{rel}/{METADATA}" for rel in shells if _id(context, rel) in ids]
+    ids = {local_id(context, rel) for rel in whole} - {None}
+    return [f"{rel}/{METADATA}" for rel in shells if local_id(context, rel) in ids]
 
 
-def _id(context: SyncContext, version_rel: str) -> str | None:
+def local_id(context: SyncContext, version_rel: str) -> str | None:
+    """Return the id of a version in the cache, None if its metadata does not tell."""
     path = context.names.local(f"{version_rel}/{METADATA}")
     try:
         with disk_errors(path):

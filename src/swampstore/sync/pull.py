@@ -7,10 +7,12 @@ remembered when all of it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from swampstore.errors import DiskError, MetadataError, ValidationError
 from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.path_kinds import unit_of
+from swampstore.index.path_kinds import is_metadata, metadata_beside, unit_of, version_file
 from swampstore.index.results import Progress, Pulled, Skipped
 from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline
@@ -62,7 +64,9 @@ class Pull:
             progress=self._progress,
             transport=self._transport,
         )
+        replaced = self._replaced(work)
         transfer.run()
+        self._drop_content(work, transfer, replaced)
         self._rescue(work)
         deleted = self._remove(work, transfer)
         self._clear_shells(work, transfer)
@@ -79,6 +83,29 @@ class Pull:
             tuple(work.conflicts),
             tuple(work.skipped),
         )
+
+    def _replaced(self, work: PullWork) -> dict[str, str | None]:
+        """Return the ids, by content, of whole versions in whose place others may come."""
+        return {
+            rel: merge.local_id(self._context, rel.rpartition("/")[0])
+            for rel in work.downloads
+            if version_file(rel) and not is_metadata(rel) and work.expected[rel] is not None
+            if metadata_beside(rel) in work.downloads
+        }
+
+    def _drop_content(
+        self, work: PullWork, transfer: Transfer, replaced: Mapping[str, str | None]
+    ) -> None:
+        """Remove content whose version is gone, where that of the version in its place is lost.
+
+        It would stay beside metadata that speaks of something else, and be taken for damage.
+        """
+        for rel in work.dangling:
+            before = replaced.get(rel)
+            now = merge.local_id(self._context, rel.rpartition("/")[0])
+            if before is not None and now is not None and now != before:
+                gone = transfer.install([Arrival(rel, None, work.expected[rel])])
+                self._context.base.apply(forgotten=[one.rel for one in gone])
 
     def _plan(self) -> PullWork:
         """Plan, after versions of ours have moved out of the way of those that took their numbers.
