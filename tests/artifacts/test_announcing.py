@@ -411,7 +411,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "runs/context.py": {
         "open": "content without secrets, in a version that is announced",
-        "os.replace": "the same",
+        "replacing": "the same",
     },
     "runs/workflow/events.py": {
         "open": "the log of a run in the local tier",
