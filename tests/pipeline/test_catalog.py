@@ -103,7 +103,7 @@ def read_again(monkeypatch: pytest.MonkeyPatch) -> list[DataRef]:
 
 @pytest.fixture
 def nothing_is_young(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "_RACY_NS", -LATER)
+    monkeypatch.setattr(signature, "RACY_NS", -LATER)
 
 
 # Readings ----------------------------------------------------------------------------------------
