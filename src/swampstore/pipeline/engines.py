@@ -59,11 +59,11 @@ BREAK_EVEN: Mapping[Job, BreakEven] = {
     "catalog": BreakEven(NEVER, 100_000),
     "snapshot": BreakEven(2_000, 1_000),
     # In processor time, a process verifies an object of a directory in 71 µs and Spark on two
-    # processors in 83, halved; 9 s to start and warm up are won back with 300,000 objects, and a
-    # reindex, 84 µs, later. But this process holds 2.5 kB of each object (a reindex 7), and
-    # objects of a bucket cost more, which was not measured. So it does not go as far as it could.
-    # On a cluster nothing was measured: a process verifies some 100,000 objects in those 9 s, but
-    # of a bucket fewer.
+    # processors in 83 at best, halved. An estimated 9 s to start and warm up are won back with
+    # 300,000 objects, and later by a reindex, 84 µs. But this process holds 2.5 kB of each object
+    # (a reindex 7), and objects of a bucket cost more, which was not measured. So it does not go as
+    # far as it could. On a cluster nothing was measured: a process verifies some 100,000 objects in
+    # those 9 s, but of a bucket fewer.
     "verify": BreakEven(100_000, 20_000),
     "reindex": BreakEven(60_000, 20_000),
     "gc": BreakEven(20_000, 20_000),
