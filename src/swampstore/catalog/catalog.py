@@ -1,8 +1,7 @@
 """The catalog: one row per artifact version, written through by every change.
 
-Which versions count as latest is decided from the rows and the name's marker alone, by the rule of
-`swampstore.artifacts.latest`: in Python where all rows of a name are at hand, in SQL where only
-some are.
+Which versions are latest follows from the rows and the name's marker, by `artifacts.latest`: in
+Python where all rows of a name are at hand, in SQL where only some are.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ T = TypeVar("T")
 _NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
 _MODEL = "namespace = ? AND type_normalized = ? AND model_id = ?"
 _LATEST_MODEL = "is_latest = 1 AND type_normalized = ? AND model_id = ?"
-
 LATEST_BY_ADDRESS = (
     f"SELECT {COLUMNS} FROM catalog WHERE {_LATEST_MODEL} AND data_name = ? AND namespace = ?"
     " ORDER BY version DESC LIMIT 1"
