@@ -28,7 +28,7 @@ from swampstore.layout import (
     check_segment,
 )
 from swampstore.marker import read_marker
-from swampstore.settings import check_settings
+from swampstore.setting_keys import check_settings
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000
 LONGEST_SYNC_TIMEOUT_MS = 21_600_000

@@ -8,8 +8,8 @@ import pytest
 
 from swampstore import Owner, Repo
 from swampstore.cli.data.query import values_listing
-from swampstore.cli.listing import RowOptions, write_rows
 from swampstore.cli.rendering import size_text
+from swampstore.cli.row_formats import RowOptions, write_rows
 from tests.conftest import FakeClock
 from tests.support.command_line import CommandLine, run_on_terminal
 

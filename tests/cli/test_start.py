@@ -150,7 +150,7 @@ def test_help_imports_no_part_of_the_library(repo_dir: Path) -> None:
         "swampstore.errors",
         "swampstore.notices",
         "swampstore.cli",
-        *(f"swampstore.cli.{name}" for name in ("app", "command", "listing", "rendering")),
+        *(f"swampstore.cli.{name}" for name in ("app", "command", "rendering", "row_formats")),
         *(f"swampstore.cli.{name}" for name in ("errors", "session")),
     }
 

@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import complete_model, limit_option, moment, rows_options, since_option
 from swampstore.cli.rendering import age_text, counted, printable
+from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import Session
 from swampstore.errors import (
     AlreadyExistsError,

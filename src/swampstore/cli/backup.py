@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import rows_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import (
@@ -20,6 +19,7 @@ from swampstore.cli.rendering import (
     printable,
     size_text,
 )
+from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, BackupDamagedError, NewerFormatError, SwampstoreError
 from swampstore.relocate.backup import (

@@ -9,9 +9,9 @@ import click
 
 from swampstore.bundles import Bundles
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same
 from swampstore.cli.options import dry_deletion_option, rows_options
 from swampstore.cli.rendering import age_text, counted, size_text
+from swampstore.cli.row_formats import Column, Listing, item, same
 from swampstore.cli.session import Session
 from swampstore.clock import to_iso
 from swampstore.config import parse_size

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import table
 from swampstore.cli.rendering import printable, size_text
+from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.doctor import examine, unusable
 from swampstore.errors import (

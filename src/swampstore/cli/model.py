@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same, table
 from swampstore.cli.options import dry_deletion_option, model_argument, rows_options, yes_option
 from swampstore.cli.rendering import age_text, counted, fields, named_lines, printable, size_text
+from swampstore.cli.row_formats import Column, Listing, item, same, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from swampstore.cli.listing import FORMATS
+from swampstore.cli.row_formats import FORMATS
 from swampstore.cli.session import Session
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import ValidationError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same, table
 from swampstore.cli.options import complete_model, limit_option, moment, rows_options, since_option
 from swampstore.cli.rendering import age_text, counted, duration_text, fields, printable
+from swampstore.cli.row_formats import Column, Listing, item, same, table
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
 from swampstore.runs.outputs import Outputs, live_log

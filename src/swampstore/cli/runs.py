@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import limit_option, rows_options
 from swampstore.cli.rendering import age_text, counted, duration_text, fields, printable
+from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import Session
 from swampstore.runs.reaping import record_of
 from swampstore.runs.summaries import select_runs

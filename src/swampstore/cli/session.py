@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from swampstore.cli.listing import Listing, RowOptions, write_rows
 from swampstore.cli.rendering import printable_lines
+from swampstore.cli.row_formats import Listing, RowOptions, write_rows
 from swampstore.errors import SwampstoreError
 
 if TYPE_CHECKING:

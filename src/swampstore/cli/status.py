@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Listing, same
 from swampstore.cli.model import MODEL_COLUMNS, MODEL_MEMBERS
 from swampstore.cli.options import complete_model, rows_options
 from swampstore.cli.rendering import age_text, counted, fields, named_lines, size_text
+from swampstore.cli.row_formats import Listing, same
 from swampstore.cli.session import Session
 from swampstore.redaction import without_credentials
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import (
     TagParam,
     limit_option,
@@ -20,6 +19,7 @@ from swampstore.cli.options import (
     yes_option,
 )
 from swampstore.cli.rendering import age_text, counted, fields, printable, size_text
+from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import ValidationError
 from swampstore.vaults import Vaults

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same
 from swampstore.cli.options import limit_option, rows_options, tag_option
 from swampstore.cli.rendering import age_text, counted, fields
+from swampstore.cli.row_formats import Column, Listing, item, same
 from swampstore.cli.session import Session
 from swampstore.errors import SwampstoreError
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from swampstore.cli.listing import terminal_width
 from swampstore.cli.progress import can_move
 from swampstore.cli.rendering import printable, seconds_text
+from swampstore.cli.row_formats import terminal_width
 from swampstore.clock import from_iso
 from swampstore.runs.workflow import events
 from swampstore.runs.workflow.events import Event, WorkflowListener

@@ -49,7 +49,7 @@ def init_repo(path: str | os.PathLike[str] = ".", *, clock: Clock = system_clock
     import json
     import uuid
 
-    from swampstore.settings import json_schema
+    from swampstore.setting_keys import json_schema
 
     schema = json.dumps(json_schema(), indent=2) + "\n"
     directory = marker.initialise(os.fspath(path), str(uuid.uuid4()), to_iso(clock()), schema)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from swampstore.catalog.schema import record_of
-from swampstore.cli.listing import Column
 from swampstore.cli.rendering import age_text, size_text, type_text
+from swampstore.cli.row_formats import Column
 
 # What `record_of` says of an artifact, and its content where that is asked for.
 MEMBERS = (

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import may_style
 from swampstore.cli.options import Whole, model_argument, name_argument
 from swampstore.cli.rendering import printable
+from swampstore.cli.row_formats import may_style
 from swampstore.cli.session import Session, write_output
 from swampstore.errors import NotFoundError
 from swampstore.formats import LARGEST_NUMBER

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import table
 from swampstore.cli.options import dry_deletion_option, yes_option
 from swampstore.cli.rendering import counted, printable, size_text
+from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.retention import DataGc, DataPrune, GcReport, PruneReport, RunGc, RunGcReport
 from swampstore.retention.lifetimes import parse_duration

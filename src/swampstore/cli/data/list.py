@@ -8,9 +8,9 @@ import click
 
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data import columns, model_members
-from swampstore.cli.listing import Listing
 from swampstore.cli.options import limit_option, model_argument, name_argument, rows_options
 from swampstore.cli.rendering import counted
+from swampstore.cli.row_formats import Listing
 from swampstore.cli.session import Session
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from swampstore.artifacts.metadata import OWNER_TYPES, is_json
 from swampstore.catalog.query.tree import Literal, render
 from swampstore.cli.command import command, pass_session
 from swampstore.cli.data.columns import FOUND, MEMBERS, NAMESPACE, artifact_record
-from swampstore.cli.listing import Column, Listing
 from swampstore.cli.options import (
     Whole,
     limit_option,
@@ -23,6 +22,7 @@ from swampstore.cli.options import (
     tag_option,
 )
 from swampstore.cli.rendering import counted, footer_text
+from swampstore.cli.row_formats import Column, Listing
 from swampstore.cli.session import RowsDocument, Session
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.formats import LARGEST_NUMBER

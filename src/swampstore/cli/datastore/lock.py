@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same
 from swampstore.cli.options import complete_model, rows_options
 from swampstore.cli.rendering import printable
+from swampstore.cli.row_formats import Column, Listing, item, same
 from swampstore.cli.session import Session
 from swampstore.clock import to_iso
 from swampstore.layout import ModelRef

@@ -9,10 +9,10 @@ import click
 
 from swampstore.catalog.export import EXPORT
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import Column, Listing, item, same, table
 from swampstore.cli.options import rows_options, timeout_option
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import age_text, counted, printable, size_text
+from swampstore.cli.row_formats import Column, Listing, item, same, table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR, MoveInterruptedError
 from swampstore.namespaces import list_namespaces

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import table
 from swampstore.cli.options import timeout_option
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import (
@@ -18,6 +17,7 @@ from swampstore.cli.rendering import (
     printable,
     size_text,
 )
+from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.config import parse_size
 from swampstore.datastore_address import FILESYSTEM, Address, read_members, without_secrets

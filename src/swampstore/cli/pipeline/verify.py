@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from swampstore.cli.command import command, pass_session
-from swampstore.cli.listing import table
 from swampstore.cli.options import engine_option
 from swampstore.cli.pipeline import Bulk, grace_option, pipeline_options
 from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable, size_text
+from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
 from swampstore.pipeline.schemas import write_few_findings, write_findings

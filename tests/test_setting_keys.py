@@ -13,7 +13,7 @@ from swampstore import init_repo, open_repo, yaml_dialect
 from swampstore.datastore_address import Address
 from swampstore.errors import ConfigError
 from swampstore.relocate.settings import configured, write_settings
-from swampstore.settings import OF_OTHERS, SETTINGS, check_settings, json_schema
+from swampstore.setting_keys import OF_OTHERS, SETTINGS, check_settings, json_schema
 from tests.support.markdown_pages import ROOT, Page, table_rows
 
 

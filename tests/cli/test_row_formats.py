@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from swampstore import Repo
-from swampstore.cli.listing import Column, Listing, RowOptions, table, width_of, write_rows
 from swampstore.cli.rendering import age_text, type_text
+from swampstore.cli.row_formats import Column, Listing, RowOptions, table, width_of, write_rows
 from tests.support.command_line import CommandLine, run_on_terminal
 
 LONG = "google/compute/instances/my-very-long-project-name-4711/vm-xyz-0123456789"
@@ -152,7 +152,7 @@ def test_wide_characters_take_two_columns() -> None:
 
 
 def test_a_long_sentence_goes_over_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swampstore.cli.listing.terminal_width", lambda: 30)
+    monkeypatch.setattr("swampstore.cli.row_formats.terminal_width", lambda: 30)
     drawn = table(["check", "finding"], [["names", "every name can be shared with others"]])
     assert drawn.splitlines() == [
         "check  finding",
