@@ -7,6 +7,7 @@ import io
 import os
 import re
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -398,6 +399,43 @@ def test_a_store_that_lets_two_writers_win_is_refused() -> None:
 
     report = probe(Twice())
     assert [one.name for one in report.findings if not one.ok] == ["conditional create"]
+
+
+class Meeting(MemoryStore):
+    """A store that answers the first writes when all of them are there; it notes what races."""
+
+    def __init__(self, writers: int) -> None:
+        super().__init__("meeting")
+        self._writers = writers
+        self._lock = threading.Lock()
+        self._all_there = threading.Barrier(writers, timeout=20)
+        self.puts: list[str] = []
+        self.raced: list[str] = []
+
+    def put(self, key: str, body: bytes | BinaryIO) -> Written:
+        with self._lock:
+            self.puts.append(key)
+            is_one_of_the_first = len(self.puts) <= self._writers
+        if is_one_of_the_first:
+            self._all_there.wait()
+        return super().put(key, body)
+
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        self.raced.append(key)
+        return super().put_if_absent(key, body)
+
+    def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
+        self.raced.append(key)
+        return super().put_if_match(key, body, token)
+
+
+def test_what_needs_no_race_is_tried_at_once_and_each_race_by_itself() -> None:
+    store = Meeting(writers=5)
+    report = probe(store, racers=8)
+    assert report.ok
+    assert len(set(store.puts[:5])) == 5
+    races = [key.rpartition("/")[2] for key in store.raced[-16:]]
+    assert races == ["created"] * 8 + ["updated-0"] * 8
 
 
 class DeletesAnyway(MemoryStore):
