@@ -63,7 +63,7 @@ def _without_base(oracle: Oracle, machine: int, held: set[str]) -> None:
     """Without its base a machine cannot tell what others deleted from what is new, both ways."""
     oracle.doubt_deletions(machine, held=held)
     oracle.baseless[machine] = held
-    oracle.forgot.add(machine)
+    oracle.forgot.setdefault(machine, set()).update(held)
     oracle.doubt_appended(held)
 
 

@@ -107,7 +107,12 @@ class Oracle:
         self.baseless: dict[int, set[str]] = {}
         self.unnoted: set[str] = set()
         self.adopted: set[str] = set()
-        self.forgot: set[int] = set()
+        # What was sent by a push that was stopped before it could note that; and of that, what its
+        # machine deleted before the next push: nothing tells any more whose objects those are.
+        self.sent: set[str] = set()
+        self.abandoned: set[str] = set()
+        # Who lost its base, also if it has one again, and had what.
+        self.forgot: dict[int, set[str]] = {}
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
         # What was removed by hand from which machine, until it was repaired at the next rest.
@@ -209,6 +214,8 @@ class Oracle:
             self.unnoted |= made
         if "put data" in sent and not self.has_index():
             self.adopted |= made
+        if "put data" in sent and "put index" not in sent:
+            self.sent |= made
 
     def synced(self, machine: int) -> None:
         """Note that a machine has compared everything with the remote, and has a base again."""
@@ -362,6 +369,10 @@ class Oracle:
         # somebody had when it was lost. Two that append to one at once have two.
         is_held = self.is_index_lost and any(id_ == version.id for _, id_ in self.held)
         may_be_two = version.is_contested or len(version.appenders) > 1 or is_held
+        # Two that lost their bases share a deleted one again: who pushes without a pull before that
+        # has not seen that the other one did.
+        is_forgotten = sum(version.id in had for had in self.forgot.values()) > 1
+        may_be_two |= is_forgotten and version.deleted_by is not None
         if len(copies) > 1 and not may_be_two:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
         if version.state is State.GONE and copies and not self._may_come_back(version):
@@ -371,8 +382,11 @@ class Oracle:
         """Whether somebody cannot know that what it has was deleted by others.
 
         Somebody else appended to it meanwhile; or whoever made it was stopped, perhaps after others
-        had got it and before that could be noted.
+        had got it and before that could be noted. Or its objects are `abandoned`, and count as data
+        where the index is lost.
         """
+        if self.is_index_lost and version.id in self.abandoned:
+            return True
         by_others = version.deleted_by not in {None, version.maker}
         is_contested = version.is_contested or bool(version.appenders - {version.deleted_by})
         return is_contested or (by_others and version.id in self.unnoted)
@@ -394,9 +408,12 @@ class Oracle:
                 for piece in self.versions[id_].appended
                 if copies[id_] == 1 and one.content is not None and piece in one.content
             }
+        self.abandoned -= seen.keys()
         for version in self.versions.values():
             if version.id not in seen:
                 version.state = State.GONE
+                if version.id in self.sent and version.deleted_by == version.maker:
+                    self.abandoned.add(version.id)
             version.deleted_by, version.maker = None, -1
             version.appenders.clear()
             if version.state is State.GONE:
@@ -405,6 +422,7 @@ class Oracle:
         self.sessions.clear()
         self.unnoted.clear()
         self.adopted.clear()
+        self.sent.clear()
         self.baseless.clear()
         self.forgot.clear()
         self.held.clear()

@@ -193,7 +193,7 @@ class Places:
             # Before its first sync there, a machine cannot tell what others have put there; and if
             # two of them take a version along to where its number is taken, it is there twice.
             there.baseless[machine] = set(there.versions)
-            there.forgot.add(machine)
+            there.forgot.setdefault(machine, set()).update(there.versions)
             for one in there.versions.values():
                 one.is_contested = True
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}

@@ -144,7 +144,7 @@ RULES: dict[str, Rule] = {
             Act(0, "delete_one", args=(("pick", 0.0),)),
             Act(0, "push", args=_PLAIN),
             Act(1, "damage_base"),
-            Act(1, "sync", args=(("scope", None), ("full", True), ("lazy", True))),
+            Act(1, "push", args=_PLAIN),
         ),
         hydration="lazy",
     ),
@@ -260,7 +260,7 @@ THEMED: dict[str, tuple[int, int]] = {
     "eviction proves": (6, 1),
     "a deletion stays through a new index": (7, 51),
     "who takes a lock over shuts its holder out": (8, 3),
-    "what is published is complete": (9, 11),
+    "what is published is complete": (9, 15),
 }
 
 

@@ -34,37 +34,103 @@ def named(machine: Machine) -> set[str]:
     return {rel.removeprefix(f"{HOME}/") for rel in entries if rel.startswith(HOME)}
 
 
+@pytest.fixture
+def eve(
+    tmp_path: Path,
+    bucket: Path,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Machine:
+    machine = Machine(tmp_path / "eve", capsysbinary, monkeypatch)
+    machine.use(bucket)
+    return machine
+
+
 def lose_base(machine: Machine) -> None:
     (machine.cache / "_catalog.db-base").unlink()
 
 
-def test_metadata_whose_content_was_deleted_elsewhere_is_not_published_again(
-    ana: Machine, bob: Machine, bucket: Path
-) -> None:
+def forget_a_deletion(ana: Machine, bob: Machine, bucket: Path, version: int) -> None:
+    """Let Bob, who holds two versions lazily, lose his base, and Ana delete one of them."""
     bob.use(bucket, hydrationStrategy=None)
     for content in ("one", "two"):
         ana.put(MODEL, "state", content)
     synced(ana)
     synced(bob)
     with ana.open() as repo:
-        repo.artifacts.delete(MODEL, "state", version=1)
+        repo.artifacts.delete(MODEL, "state", version=version)
     synced(ana)
     lose_base(bob)
-    done = synced(bob, "--full")
+
+
+@pytest.mark.parametrize("options", [(), ("--full",), ("--model", MODEL)])
+def test_metadata_whose_content_was_deleted_elsewhere_goes_after_the_base_was_lost(
+    ana: Machine, bob: Machine, bucket: Path, options: tuple[str, ...]
+) -> None:
+    forget_a_deletion(ana, bob, bucket, 1)
+    done = synced(bob, *options)
+    assert [one["path"] for one in done["skipped"]] == [f"{HOME}/1"]
+    assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["2", "latest"]
     assert named(bob) == {"2/raw", "2/metadata.yaml", "latest"}
+    assert synced(bob)["skipped"] == []
+    assert bob.get(MODEL, "state") == "two"
+
+
+def test_metadata_whose_content_is_an_object_that_no_index_names_stays_after_the_base_was_lost(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    forget_a_deletion(ana, bob, bucket, 1)
+    (bucket / HOME / "1").mkdir(exist_ok=True)
+    (bucket / HOME / "1/raw").write_bytes(b"one")
+    synced(bob)
+    assert (bob.cache / HOME / "1/metadata.yaml").exists()
+
+
+def test_metadata_without_content_that_is_marked_stays_after_the_base_was_lost(
+    ana: Machine, bob: Machine
+) -> None:
+    ana.put(MODEL, "other", "content")
+    synced(ana)
+    synced(bob)
+    bob.put(MODEL, "state", "ours")
+    (bob.cache / HOME / "1/raw").rename(bob.cache / "aside")
+    lose_base(bob)
+    done = synced(bob)
     assert [one["path"] for one in done["skipped"]] == [f"{HOME}/1"]
     assert "data delete aws/ec2/i-1 state --version 1" in done["skipped"][0]["reason"]
-    synced(ana)
+    (bob.cache / "aside").rename(bob.cache / HOME / "1/raw")
+    synced(bob)
+    assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
+
+
+def test_a_lost_base_and_a_remote_without_an_index_cost_no_metadata(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    forget_a_deletion(ana, bob, bucket, 1)
+    for path in [one for one in bucket.rglob("*") if one.is_file()]:
+        path.unlink()
+    bob("sync", "--json")
+    assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["1", "2", "latest"]
+
+
+def test_two_that_share_a_version_again_without_their_bases_share_it_once(
+    ana: Machine, bob: Machine, eve: Machine
+) -> None:
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob, eve):
+        synced(machine)
+    ana.put(MODEL, "state", "two")
     with ana.open() as repo:
-        assert contents(repo, MODEL, "state") == ["two"]
-    # It is told of until somebody does something about it, and keeps nothing else waiting.
-    bob.put(MODEL, "state", "three")
-    assert [one["path"] for one in synced(bob)["skipped"]] == [f"{HOME}/1"]
-    assert ana.get(MODEL, "state") == "two"
+        repo.artifacts.delete(MODEL, "state", version=1)
     synced(ana)
-    assert ana.get(MODEL, "state") == "three"
-    assert bob("data", "delete", MODEL, "state", "--version", "1", "--yes").status == 0
-    assert synced(bob)["skipped"] == []
+    for machine in (bob, eve):
+        lose_base(machine)
+        synced(machine)
+    for machine in (ana, bob, eve):
+        synced(machine)
+        with machine.open() as repo:
+            assert sorted(contents(repo, MODEL, "state")) == ["one", "two"]
+    assert {rel for rel in named(eve) if rel.endswith("raw")} == {"2/raw", "3/raw"}
 
 
 def test_metadata_without_content_never_becomes_the_latest(

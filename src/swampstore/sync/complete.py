@@ -27,9 +27,20 @@ def is_content_here(names: Names, version_rel: str) -> bool:
     return names.why_not(raw) is not None or signature(names.local(raw)) is not None
 
 
+def local_metadata(names: Names, version_rel: str) -> Metadata | None:
+    """Return the metadata of a version in the cache, None if there is none that can be read."""
+    path = names.local(f"{version_rel}/{METADATA}")
+    try:
+        with disk_errors(path):
+            data = read_file(path)
+        return decode(data, path) if data else None
+    except MetadataError:
+        return None
+
+
 def speaks_of(names: Names, version_rel: str, entry: Entry) -> bool:
     """Whether the metadata in the cache, if there is any, can mean this content of the remote."""
-    metadata = _metadata(names, version_rel)
+    metadata = local_metadata(names, version_rel)
     return metadata is None or metadata.allows(entry.size, entry.sha256)
 
 
@@ -50,7 +61,7 @@ def is_complete(
 def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
     """Raise ContentDamagedError if this content of a version is not what its metadata speaks of."""
     version_rel, _, name = rel.rpartition("/")
-    metadata = _metadata(names, version_rel) if name == RAW and version_file(rel) else None
+    metadata = local_metadata(names, version_rel) if name == RAW and version_file(rel) else None
     if metadata is None or not metadata.checksum or metadata.checksum == sha256:
         return
     if metadata.may_be_appended_to(size):
@@ -79,13 +90,3 @@ def _has_object(context: SyncContext, rel: str, entry: Entry) -> bool:
         return context.store.head(context.names.remote(rel)).size == entry.size
     except ObjectNotFoundError:
         return False
-
-
-def _metadata(names: Names, version_rel: str) -> Metadata | None:
-    path = names.local(f"{version_rel}/{METADATA}")
-    try:
-        with disk_errors(path):
-            data = read_file(path)
-        return decode(data, path) if data else None
-    except MetadataError:
-        return None

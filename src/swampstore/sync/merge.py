@@ -223,7 +223,7 @@ def was_deleted(context: SyncContext, version_rel: str, removals: Container[str]
 
 def is_finished(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is there as a whole, so that it can move; others are being written."""
-    return _is_committed(context, version_rel) and is_content_here(context.names, version_rel)
+    return is_committed(context, version_rel) and is_content_here(context.names, version_rel)
 
 
 def remote_marker(context: SyncContext, rel: str) -> int:
@@ -301,31 +301,9 @@ def local_marker(context: SyncContext, rel: str) -> int:
 def repair_marker(context: SyncContext, name_rel: str) -> None:
     """Let the `latest` marker of a data name in the cache name its highest complete version."""
     versions = local_versions(context, name_rel)
-    newest = latest_of(versions, lambda one: _is_whole(context, f"{name_rel}/{one}"))
+    newest = latest_of(versions, lambda one: is_whole(context, f"{name_rel}/{one}"))
     if not is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
         context.installer.repoint(name_rel, {one for one in versions if one > newest})
-
-
-def empty_shells(context: SyncContext, name_rel: str) -> list[str]:
-    """Return metadata that is all there is of a version which is here under another number.
-
-    Its content was evicted, the base is lost, and others have given the version another number
-    meanwhile: nobody will ever have content for this one.
-    """
-    rels = [f"{name_rel}/{one}" for one in local_versions(context, name_rel)]
-    whole = [rel for rel in rels if _is_whole(context, rel)]
-    shells = [
-        rel
-        for rel in rels
-        if rel not in whole
-        and _is_committed(context, rel)
-        and not is_content_here(context.names, rel)
-        and context.base.get(f"{rel}/{METADATA}") is None
-    ]
-    if not shells:
-        return []
-    ids = {local_id(context, rel) for rel in whole} - {None}
-    return [f"{rel}/{METADATA}" for rel in shells if local_id(context, rel) in ids]
 
 
 def local_id(context: SyncContext, version_rel: str) -> str | None:
@@ -338,16 +316,16 @@ def local_id(context: SyncContext, version_rel: str) -> str | None:
         return None
 
 
-def _is_whole(context: SyncContext, version_rel: str) -> bool:
+def is_whole(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
-    if not _is_committed(context, version_rel):
+    if not is_committed(context, version_rel):
         return False
     known = context.base.get(f"{version_rel}/{RAW}")
     entry = entry_known(known) if known else None
     return is_complete(context, version_rel, entry)
 
 
-def _is_committed(context: SyncContext, version_rel: str) -> bool:
+def is_committed(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is complete; somebody may still be writing one that is not."""
     is_deferred = os.path.lexists(context.names.local(f"{version_rel}/{DEFERRED}"))
     return not is_deferred and os.path.lexists(context.names.local(f"{version_rel}/{METADATA}"))

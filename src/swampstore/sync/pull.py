@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swampstore.errors import DiskError, MetadataError, ValidationError
-from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import is_metadata, metadata_beside, unit_of, version_file
 from swampstore.index.results import Progress, Pulled, Skipped
@@ -21,6 +20,7 @@ from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
 from swampstore.sync.install import Arrival
+from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.start_over import forget_vain_removals, remember_installed
@@ -69,7 +69,7 @@ class Pull:
         self._drop_content(work, transfer, replaced)
         self._rescue(work)
         deleted = self._remove(work, transfer)
-        self._clear_shells(work, transfer)
+        self._clear_leftovers(work, transfer)
         self._repair_markers(work)
         self._context.installer.bulk_done()
         self._remember(work)
@@ -154,12 +154,23 @@ class Pull:
         known = [work.vanished[rel] for rel in sorted(rescued)]
         self._context.base.note_uploads({one.rel: (one.sha256, "") for one in known if one.sha256})
 
-    def _clear_shells(self, work: PullWork, transfer: Transfer) -> None:
-        """Remove metadata of versions that have arrived under other numbers, with content."""
-        for name_rel in sorted(work.names if self._planner.has_lost_base else ()):
-            for rel in merge.empty_shells(self._context, name_rel):
-                expected = signature(self._context.names.local(rel))
-                transfer.install([Arrival(rel, None, expected)])
+    def _clear_leftovers(self, work: PullWork, transfer: Transfer) -> None:
+        """Without the base, remove what nothing but the base told from versions of our own."""
+        has_lost_base = self._context.base.fact(LOST) is not None
+        for name_rel in sorted(work.names if has_lost_base or self._planner.has_lost_base else ()):
+            for arrivals in numbered_anew(self._context, name_rel):
+                transfer.install(arrivals)
+        if not has_lost_base or not self._has_compared_all(work):
+            return  # the index may name what is not in the base yet, or there is none
+        named = {*work.downloads, *work.dangling}
+        for arrival in list(hollow_versions(self._context, self._planner.scope, named)):
+            for one in transfer.install([arrival]):
+                reason = "its content is nowhere any more: neither on this disk nor on the remote"
+                work.skipped.append(Skipped(one.rel.rpartition("/")[0], reason))
+
+    def _has_compared_all(self, work: PullWork) -> bool:
+        """Whether there is an index, and all that it names is in the base."""
+        return not (work.unfinished or work.failures) and bool(self._context.index.agreed())
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.
@@ -178,4 +189,6 @@ class Pull:
         }
         is_complete = not work.unfinished and not work.failures
         facts = self._context.index.agreed() if is_complete else {}
+        if facts and self._planner.scope is None:
+            facts[LOST] = None
         self._context.base.apply(shards=shards, facts=facts)

@@ -87,7 +87,7 @@ class PullPlanner:
         deadline: Deadline,
     ) -> None:
         self._context = context
-        self._scope = scope
+        self.scope = scope
         self._metadata_only = metadata_only
         self._full = full
         self._deadline = deadline
@@ -104,7 +104,7 @@ class PullPlanner:
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
         work = PullWork()
-        for one in self._context.index.changes(self._scope, everything=self._full):
+        for one in self._context.index.changes(self.scope, everything=self._full):
             self._deadline.remaining()
             self._compare(one, work)
         work.skipped.extend(self._context.index.damage)
@@ -116,7 +116,7 @@ class PullPlanner:
         return work
 
     def _compare(self, piece: Slice, work: PullWork) -> None:
-        token = (piece.partition, self._scope.key if self._scope else "")
+        token = (piece.partition, self.scope.key if self.scope else "")
         if piece.etag is not None:
             work.slices[token] = piece.etag
         else:
@@ -136,7 +136,7 @@ class PullPlanner:
             work.unfinished.add(token)
             return
         for rel, before in known.items():
-            if rel not in piece.entries and (self._scope is None or self._scope.covers(rel)):
+            if rel not in piece.entries and (self.scope is None or self.scope.covers(rel)):
                 self._act(rel, before, None, token, work)
 
     def _spare_what_nobody_deleted(self, work: PullWork) -> None:
@@ -342,7 +342,7 @@ class PullPlanner:
         for known in self._context.base.below("data"):
             if known.held is not None or known.rel in work.slice_of:
                 continue
-            if self._scope is not None and not self._scope.covers(known.rel):
+            if self.scope is not None and not self.scope.covers(known.rel):
                 continue
             if self._state(known.rel, known).local is Local.ABSENT:
                 entry = entry_known(known)

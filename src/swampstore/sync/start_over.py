@@ -28,6 +28,7 @@ from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
+from swampstore.sync.lost_base import LOST
 from swampstore.sync.scan import LocalScan, is_covered, removed_rels
 from swampstore.sync.transfer import take_remote
 
@@ -210,6 +211,7 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     """
     if _is_base_lost(context):
         context.tracker.mark(None)
+        context.base.apply(facts={LOST: "1"})
     base = context.base
     state = context.index.refresh(recalling=recalling)
     if not state.exists and not base.is_empty():

@@ -1,0 +1,96 @@
+"""What is left in a cache that has lost its base, of versions that the remote has or that are gone.
+
+Nothing tells any more that they came from there. What else is here counts as new, and is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from swampstore.artifacts.metadata import Metadata
+from swampstore.files.signature import signature
+from swampstore.index.errors import SyncError
+from swampstore.index.partitions import Scope
+from swampstore.index.path_kinds import is_metadata
+from swampstore.layout import METADATA, RAW
+from swampstore.sync import merge
+from swampstore.sync.complete import is_content_here, local_metadata
+from swampstore.sync.context import SyncContext
+from swampstore.sync.hashing import hash_file
+from swampstore.sync.install import Arrival
+from swampstore.sync.scan import LocalScan, is_covered
+
+# The fact of a new base that the cache has not been compared as a whole since it lost the old one.
+LOST = "lost"
+
+
+def numbered_anew(context: SyncContext, name_rel: str) -> Iterator[list[Arrival]]:
+    """Yield what removes each version of a data name that is here under another number as well.
+
+    Others have given it that number meanwhile. Without content, nobody will ever have any for this
+    one; with content, it is a copy, and the remote would have two.
+    """
+    rels = [f"{name_rel}/{one}" for one in merge.local_versions(context, name_rel)]
+    whole = {
+        rel: local_metadata(context.names, rel) for rel in rels if merge.is_whole(context, rel)
+    }
+    ids = {one.id for one in whole.values() if one}
+    for rel in rels:
+        if not merge.is_committed(context, rel) or context.base.get(f"{rel}/{METADATA}"):
+            continue
+        if is_content_here(context.names, rel):
+            yield from _copy(context, rel, whole)
+        elif rel not in whole and merge.local_id(context, rel) in ids:
+            yield [_without(context, f"{rel}/{METADATA}")]
+
+
+def _copy(
+    context: SyncContext, rel: str, whole: dict[str, Metadata | None]
+) -> Iterator[list[Arrival]]:
+    """Yield what removes a version, if the remote has all of it, only under another number."""
+    ours = whole.get(rel)
+    same = [
+        f"{one}/{RAW}"
+        for one, theirs in whole.items()
+        if ours and theirs and one != rel and replace(ours, version=theirs.version) == theirs
+        if context.base.get(f"{one}/{METADATA}")
+    ]
+    known = [sha256 for one in context.base.get_many(same).values() if (sha256 := one.sha256)]
+    if not known:
+        return
+    try:
+        metadata = _without(context, f"{rel}/{METADATA}")
+        sha256, now = hash_file(context.names.local(f"{rel}/{RAW}"))
+    except (FileNotFoundError, SyncError):
+        return  # it is somewhere else, or does not hold still
+    if sha256 in known:
+        yield [metadata, Arrival(f"{rel}/{RAW}", None, now)]
+
+
+def hollow_versions(
+    context: SyncContext, scope: Scope | None, named: Container[str]
+) -> Iterator[Arrival]:
+    """Yield what removes metadata whose content is neither here, nor on the remote in any form.
+
+    It was evicted here, or never came, and others deleted the version meanwhile. What is marked
+    stays: somebody is writing it, or has removed its content and may put that back. The base must
+    know all that the index names, except for what is `named` besides.
+    """
+    marks = context.tracker.peek().paths
+    for change in LocalScan(context.names, context.base).everything(scope).changed:
+        rel = change.rel
+        version_rel = rel.rpartition("/")[0]
+        raw = f"{version_rel}/{RAW}"
+        if change.known is not None or not is_metadata(rel):
+            continue
+        if is_covered(context.names.mark(rel), marks) or rel in named or raw in named:
+            continue
+        if not merge.is_committed(context, version_rel) or merge.is_whole(context, version_rel):
+            continue
+        if context.base.get(raw) is None and not merge.has_object(context, raw):
+            yield Arrival(rel, None, change.signature)
+
+
+def _without(context: SyncContext, rel: str) -> Arrival:
+    return Arrival(rel, None, signature(context.names.local(rel)))
