@@ -27,6 +27,7 @@ import growing
 import machine
 import rebuilding
 import saving
+import scaling
 import setting_up
 import spark_start
 import sync_memory
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "growing": growing.measure,
     "spark-start": spark_start.measure,
     "bulk": bulk_jobs.measure,
+    "scale": scaling.measure,
 }
 _QUICK = 20
 _VERDICTS = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}
