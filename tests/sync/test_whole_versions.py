@@ -133,6 +133,26 @@ def test_two_that_share_a_version_again_without_their_bases_share_it_once(
     assert {rel for rel in named(eve) if rel.endswith("raw")} == {"2/raw", "3/raw"}
 
 
+def test_the_last_copy_of_a_version_stays_if_its_other_number_has_lost_its_object(
+    ana: Machine, bob: Machine, eve: Machine, bucket: Path
+) -> None:
+    eve.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob, eve):
+        synced(machine)
+    assert eve.get(MODEL, "state") == "one"
+    ana.put(MODEL, "state", "two")
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+    synced(ana)
+    lose_base(bob)
+    synced(bob)  # which shares it again, as version 3
+    (bucket / HOME / "3/raw").unlink()
+    lose_base(eve)
+    eve("sync", "--json")
+    assert b"one" in [path.read_bytes() for path in (eve.cache / HOME).rglob("raw")]
+
+
 def test_metadata_without_content_never_becomes_the_latest(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:

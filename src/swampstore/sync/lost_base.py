@@ -48,7 +48,11 @@ def numbered_anew(context: SyncContext, name_rel: str) -> Iterator[list[Arrival]
 def _copy(
     context: SyncContext, rel: str, whole: dict[str, Metadata | None]
 ) -> Iterator[list[Arrival]]:
-    """Yield what removes a version, if the remote has all of it, only under another number."""
+    """Yield what removes a version, if the remote has all of it, only under another number.
+
+    The base tells where to look, and the object itself has to show that it has these bytes: what is
+    here may be the last copy of them.
+    """
     ours = whole.get(rel)
     same = [
         f"{one}/{RAW}"
@@ -56,15 +60,14 @@ def _copy(
         if ours and theirs and one != rel and replace(ours, version=theirs.version) == theirs
         if context.base.get(f"{one}/{METADATA}")
     ]
-    known = [sha256 for one in context.base.get_many(same).values() if (sha256 := one.sha256)]
-    if not known:
+    if not same:
         return
     try:
         metadata = _without(context, f"{rel}/{METADATA}")
         sha256, now = hash_file(context.names.local(f"{rel}/{RAW}"))
     except (FileNotFoundError, SyncError):
         return  # it is somewhere else, or does not hold still
-    if sha256 in known:
+    if any(merge.has_content(context, one, now.size, sha256) for one in same):
         yield [metadata, Arrival(f"{rel}/{RAW}", None, now)]
 
 
