@@ -15,6 +15,7 @@ import os
 import random
 import sqlite3
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -350,7 +351,8 @@ def _begin_beside(beside: Any, work: Callable[[], Any]) -> None:
 
     Every other machine does it before.
     """
-    beside._work, beside._results, beside._error, beside._thread = work, [], None, None
+    beside._work, beside._results, beside._error = work, [], None
+    beside._ended = threading.Event()
     actor = current()
     beside.is_to_do = actor is not None and actor.number % 2 == 1
     if not beside.is_to_do:

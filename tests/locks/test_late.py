@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -108,3 +109,20 @@ def test_a_lock_that_somebody_has_meanwhile_is_not_replaced_by_a_late_one(late: 
         eventually(lambda: late.outcome == ["asked", "refused"])
         assert late.get(KEY).data == held
     assert inspect(late, KEY) is None
+
+
+def test_whoever_is_interrupted_while_a_lock_is_on_its_way_waits_for_its_end() -> None:
+    may_go_on, is_over = threading.Event(), threading.Event()
+
+    def request() -> None:
+        assert may_go_on.wait(PLENTY)
+        is_over.set()
+
+    beside = lock_module.Beside(request)
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    threading.Timer(0.4, may_go_on.set).start()
+    with pytest.raises(KeyboardInterrupt):
+        beside.wait()
+    assert is_over.is_set()

@@ -356,7 +356,8 @@ def test_what_others_change_without_the_lock_stays(
 
 
 @contextlib.contextmanager
-def without_lock(_: LockManager) -> Iterator[Callable[..., None]]:
+def without_lock(_: LockManager, meanwhile: Callable[[], None]) -> Iterator[Callable[..., None]]:
+    meanwhile()
     yield lambda *_: None
 
 

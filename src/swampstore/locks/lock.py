@@ -436,13 +436,10 @@ class Beside(Generic[T]):
         self._work = work
         self._results: list[T] = []
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = threading.Thread(
-            target=self._run, name="swampstore-beside", daemon=True
-        )
+        self._ended = threading.Event()
         try:
-            self._thread.start()
+            threading.Thread(target=self._run, name="swampstore-beside", daemon=True).start()
         except RuntimeError:  # the process is about to end, and starts no threads any more
-            self._thread = None
             self._run()
 
     def _run(self) -> None:
@@ -450,11 +447,20 @@ class Beside(Generic[T]):
             self._results.append(self._work())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._error = error
+        finally:
+            self._ended.set()
 
     def wait(self) -> None:
-        """Wait for its end, whatever became of it."""
-        if self._thread is not None:
-            self._thread.join()
+        """Wait for its end, whatever became of it.
+
+        Whoever is interrupted waits all the same: what a request has written must be there for
+        those who then tidy up. A second interruption is heard at once.
+        """
+        try:
+            self._ended.wait()  # after an interrupted `join`, Python takes a thread for ended
+        except BaseException:
+            self._ended.wait()
+            raise
 
     def result(self) -> T:
         """Wait for what it returns, or raise what it raised."""

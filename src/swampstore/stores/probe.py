@@ -104,7 +104,7 @@ def probe(store: Store, *, racers: int = RACERS) -> ProbeReport:
     with ThreadPoolExecutor(len(attempts)) as pool:
         findings = list(pool.map(_attempt, attempts))
     # Nothing beside a race: SeaweedFS lets writers of one object try again every second, and the
-    # more it has to do, the more of them meet. Two races at once took thrice the time of both.
+    # more it has to do, the more of them meet.
     races = (("conditional create", trial.creates), ("conditional update", trial.updates))
     findings[2:2] = [_attempt(race) for race in races]
     with contextlib.suppress(StoreError):

@@ -100,7 +100,8 @@ class Refusals:
 
     def __init__(self) -> None:
         # A database without a name is in memory until it gets too large for that.
-        self._database = sqlite3.connect("", isolation_level=None)
+        # Whichever thread collects the garbage closes it.
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(
