@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -118,11 +119,23 @@ def test_whoever_is_interrupted_while_a_lock_is_on_its_way_waits_for_its_end() -
         assert may_go_on.wait(PLENTY)
         is_over.set()
 
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
     beside = lock_module.Beside(request)
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(0.2, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-    threading.Timer(0.4, may_go_on.set).start()
-    with pytest.raises(KeyboardInterrupt):
-        beside.wait()
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+        threading.Timer(0.4, may_go_on.set).start()
+        with pytest.raises(KeyboardInterrupt):
+            beside.wait()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert is_over.is_set()
+
+
+def test_a_lock_that_is_given_back_before_its_request_was_made_is_not_taken(late: Late) -> None:
+    lock = lock_module.StoreLock(late, "other.lock", ttl=30.0)
+    lock.release()
+    assert not lock.acquire_if_free()
+    assert inspect(late, "other.lock") is None

@@ -57,11 +57,13 @@ class Line:
 
 
 @pytest.fixture
-def line(monkeypatch: pytest.MonkeyPatch) -> Line:
+def line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Line:
     line = Line()
     real = CountingStore.around
 
     def around(self: CountingStore, request: Request, send: Callable[[], Any]) -> Any:
+        if os.path.realpath(tmp_path) not in self.identity:
+            return real(self, request, send)  # a lock of an earlier test is still refreshed
         return line.send(request, lambda: real(self, request, send))
 
     monkeypatch.setattr(CountingStore, "around", around)
@@ -113,7 +115,7 @@ def test_a_put_makes_16_requests_and_waits_for_8_of_them(
         line.asked.clear()
         put(repo, MODEL, "state")
         costs.append((len(line.asked), line.in_a_row))
-    assert min(requests for requests, _ in costs) <= 16
+    assert min(requests for requests, _ in costs) <= 16, line.asked
     assert min(in_a_row for _, in_a_row in costs) <= 8
 
 

@@ -71,6 +71,8 @@ class StoreLock:
         self._deletes = deletes
         # Held during every write of the record, so that none is under way when it is deleted.
         self._mutex = threading.Lock()
+        # Held while another thread takes the lock, so that it is not given back before.
+        self._taking = threading.Lock()
         self._record: LockRecord | None = None
         self._token: str | None = None
         self._proved = 0.0
@@ -107,15 +109,19 @@ class StoreLock:
     def acquire_if_free(self) -> bool:
         """Take the lock if nobody holds it: waits for nobody, and takes nothing over.
 
-        After False, `acquire` goes on from there.
+        After False, `acquire` goes on from there. Another thread may have begun to give the lock
+        back, if the one that wants it was interrupted: then nothing is written.
         """
-        self._prepare()
-        if self._deletes:
-            return self._create()
-        state = look(self._store, self.key, ttl=self._ttl)
-        if state is None:
-            return self._create()
-        return state.is_free and self._replace(state)
+        with self._taking:
+            if self._is_releasing:
+                return False
+            self._prepare()
+            if self._deletes:
+                return self._create()
+            state = look(self._store, self.key, ttl=self._ttl)
+            if state is None:
+                return self._create()
+            return state.is_free and self._replace(state)
 
     def _try_again(self, patience: Patience) -> bool:
         state = look(self._store, self.key, ttl=self._ttl)
@@ -301,7 +307,8 @@ class StoreLock:
     def release(self) -> None:
         """Give the lock back. Never raises because it is lost, or the store does not answer."""
         self._is_releasing = True
-        self._heartbeat.remove(self)
+        with self._taking:
+            self._heartbeat.remove(self)
         with self._mutex:
             try:
                 self._remove()
