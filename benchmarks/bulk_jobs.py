@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 import sample
-from measuring import Line, Setting, say
+from measuring import Line, Setting, family, say
 from swampstore import init_repo, open_repo
 from swampstore.marker import update_marker
 
@@ -161,18 +161,7 @@ class _Memory:
 
     def _watch(self) -> None:
         while not self._over.wait(0.5):
-            self._peak = max(self._peak, sum(map(_pss, _family(self._pid))))
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/children") as file:
-                for child in file.read().split():
-                    yield from _family(int(child))
-    except OSError:
-        return  # it has ended
+            self._peak = max(self._peak, sum(map(_pss, family(self._pid))))
 
 
 def _pss(pid: int) -> int:

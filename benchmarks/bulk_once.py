@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import bulk_loops
-from measuring import peak_rss
+import task_times
+from measuring import peak_rss, processor_seconds
 from swampstore import open_repo
 from swampstore.index.results import no_progress
 
+_STAGES = 5
+_HEAP = "1g"
 # The share of content that `verify` has to read at least.
 _NEXT_TO_NOTHING = 1e-9
 
@@ -29,15 +32,21 @@ def main() -> None:
     if target.startswith("imaginary:"):
         _register()
     start = time.perf_counter()
-    spark = _session(master) if master else None
+    spark = _session(master, target) if master else None
     started = time.perf_counter() - start
     work = _job(job, target, spark)
-    times = []
+    times, processor = [], []
     for _ in range(int(rounds)):
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), processor_seconds()
         work()
         times.append(time.perf_counter() - start)
-    print(json.dumps({"started": started, "rounds": times, "rss": peak_rss()}))
+        processor.append(processor_seconds() - busy)
+    told = {"started": started, "rounds": times, "processor": processor, "rss": peak_rss()}
+    if spark is not None:
+        found = task_times.stages(spark)
+        told |= {"jvm": task_times.jvm_peak(spark), "spread": task_times.unevenness(found)}
+        told["stages"] = [(*one, one.spread) for one in found[:_STAGES]]
+    print(json.dumps(told))
 
 
 def _register() -> None:
@@ -48,11 +57,13 @@ def _register() -> None:
     register(tempfile.mkdtemp(prefix="swampstore-bench-"))
 
 
-def _session(master: str) -> Any:
+def _session(master: str, target: str) -> Any:
     from swampstore.pipeline.settings import SparkSettings
     from swampstore.pipeline.spark.session import session
 
-    return session(SparkSettings(master=master))
+    # Of imaginary stores there may be any number of objects; whatever grows must show.
+    conf = {"spark.driver.memory": _HEAP} if target.startswith("imaginary:") else {}
+    return session(SparkSettings(master=master, conf=conf))
 
 
 def _job(job: str, target: str, spark: Any) -> Callable[[], object]:

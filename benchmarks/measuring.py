@@ -88,6 +88,33 @@ def peak_rss() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def family(pid: int) -> Iterator[int]:
+    """Yield a process and all below it."""
+    yield pid
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                for child in file.read().split():
+                    yield from family(int(child))
+    except OSError:
+        return  # it has ended
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of all that it started, so far."""
+    ticks = sum(map(_ticks, family(os.getpid())))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    """Return the time of a process and of those that it has seen end."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
+    except OSError:
+        return 0
+
+
 def forget_peak() -> None:
     """Let `peak_rss` begin anew with what is held now, where the system can do that."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as file:

@@ -21,7 +21,7 @@ NEWEST = {
     "monolith": 1,
     "shard": 1,
     "manifest": 1,
-    "gc marks": 1,
+    "gc marks": 2,
     "removals": 1,
     "snapshot": 1,
     # Documents of an exported table.

@@ -201,6 +201,27 @@ def test_tasks_fingerprint_entries_as_the_last_look_does(spark: SparkSession) ->
     }
 
 
+def test_garbage_comes_in_the_order_of_its_names_whatever_the_number_of_pages(
+    spark: SparkSession,
+) -> None:
+    from swampstore.pipeline.gc.candidates import candidates_of
+
+    names = ["b", "a", "é", "Z", "10", "9", "\U0001f40a", "\uffee", "a-b", "a.b", "ab"]
+    index = spark.createDataFrame(
+        [(STORE, "", f"data/{MODEL}/{name}/1/raw", "aa", 1, "x") for name in names],
+        "store string, namespace string, rel string, sha256 string, commit_seq bigint,"
+        " last_modified string",
+    )
+    removals = spark.createDataFrame(
+        [(STORE, "", *MODEL.rsplit("/", 1), name, 1, NOW, 10, None) for name in names],
+        "store string, namespace string, type_normalized string, model_id string,"
+        " data_name string, version bigint, created_at timestamp, size bigint, reason string",
+    )
+    found = candidates_of(removals, index, pages=4)
+    # Marks are found again by going through both in this order.
+    assert [one.removal.name for one in found[STORE, ""]] == sorted(names)
+
+
 # --- all of it, with Spark -----------------------------------------------------------------------
 
 

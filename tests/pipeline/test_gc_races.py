@@ -18,11 +18,10 @@ from swampstore.index.workers import Deadline, Done, in_parallel
 from swampstore.layout import ModelRef
 from swampstore.locks.manager import LockManager
 from swampstore.locks.record import LockLostError, global_key, model_key
-from swampstore.pipeline import gc as job
 from swampstore.pipeline.gc import PlaceCollection
 from swampstore.pipeline.gc import sweep as sweeping
 from swampstore.pipeline.gc.candidates import Candidate
-from swampstore.pipeline.gc.marks import Marks, marks_of
+from swampstore.pipeline.gc.marks import MarkPages
 from swampstore.pipeline.gc.sweep import Due, Verdict, judge, remover_of
 from swampstore.pipeline.index_writer import IndexWriter, committer
 from swampstore.retention.rules import Removal
@@ -440,13 +439,15 @@ def test_of_two_collections_that_mark_at_once_the_marks_of_one_stand(
 ) -> None:
     save(ana, "state", "1", "2", garbage_collection=1)
     clock = Clock(bucket)
+    listed = MarkPages.listed
 
-    def after_another(*args: Any) -> Marks:
-        monkeypatch.setattr(job, "marks_of", marks_of)
+    def before_another(pages: MarkPages) -> Any:
+        found = listed(pages)
+        monkeypatch.setattr(MarkPages, "listed", listed)
         clock.collect()
-        return marks_of(*args)
+        return found
 
-    monkeypatch.setattr(job, "marks_of", after_another)
+    monkeypatch.setattr(MarkPages, "listed", before_another)
     late = PlaceCollection(clock.place, garbage_of(clock.place, clock.now), clock.now + DAY, DAY)
     late.run()
     assert late.warnings == ["another collection marked at the same time; its marks stand"]

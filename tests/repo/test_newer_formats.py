@@ -22,7 +22,7 @@ from swampstore.index.removals import REMOVALS, read_notes
 from swampstore.layout import Routing
 from swampstore.marker import FORMAT_VERSION, update_marker
 from swampstore.namespaces.manifests import Manifest
-from swampstore.pipeline.gc.marks import MARKS, Mark, read_marks, write_marks
+from swampstore.pipeline.gc.marks import MARKS, Mark, Marked, MarkPages
 from swampstore.pipeline.running import spark_errors
 from swampstore.repo import upgrade_repo
 from swampstore.stores.memory import MemoryStore
@@ -258,12 +258,12 @@ def test_a_version_that_is_no_whole_number_is_damage_and_nothing_newer() -> None
 
 def test_marks_of_garbage_of_a_newer_release_stay() -> None:
     store, names = MemoryStore(), Names("/nowhere", "", Routing())
-    marks = {("data/a/b/c", 1): Mark("x", datetime(2026, 1, 1, tzinfo=UTC))}
-    write_marks(store, names, marks, read_marks(store, names))
+    marks, pages = {1: Mark("x", datetime(2026, 1, 1, tzinfo=UTC))}, MarkPages(store, names)
+    pages.replace(pages.listed(), [Marked("data/a/b/c", marks)])
     document = json.loads(store.get(MARKS).data)
-    store.put(MARKS, json.dumps(document | {"version": 2}).encode())
+    store.put(MARKS, json.dumps(document | {"version": NEWEST["gc marks"] + 1}).encode())
     with pytest.raises(NewerFormatError, match=MARKS):
-        read_marks(store, names)
+        pages.listed()
 
 
 def test_a_task_of_spark_that_meets_a_newer_release_says_so() -> None:

@@ -28,7 +28,7 @@ from swampstore.index.path_map import Names
 from swampstore.layout import DataRef, ModelRef, Routing
 from swampstore.locks import record
 from swampstore.namespaces.manifests import Manifest
-from swampstore.pipeline.gc.marks import MARKS, read_marks
+from swampstore.pipeline.gc.marks import MARKS, MarkPages
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync import journal, sidecar
 from tests.support.machines import Machine
@@ -187,9 +187,9 @@ def test_rows_of_others_fit_into_the_catalog_or_are_left_out(document: dict[str,
 def test_marks_of_garbage_are_read_or_all_new(mark: object) -> None:
     store, names = MemoryStore(), Names("/nowhere", "", Routing())
     store.put(MARKS, as_json({"version": 1, "marks": [mark]}))
-    found = read_marks(store, names)
-    assert found.marks or found.problem
-    assert all(now.since.tzinfo for now in found.marks.values())
+    found = MarkPages(store, names).listed()
+    assert found.old or found.problem
+    assert all(now.since.tzinfo for one in found.old for now in one.marks.values())
 
 
 @given(spoilt(MANIFEST) | odd)

@@ -23,11 +23,12 @@ from swampstore.pipeline.gc.candidates import Candidate, plan_places
 from swampstore.pipeline.gc.local_engine import plan_here
 from swampstore.pipeline.gc.marks import (
     Marked,
+    MarkPages,
     Marks,
+    beside,
     due_of,
     marks_of,
-    read_marks,
-    write_marks,
+    without,
 )
 from swampstore.pipeline.gc.sweep import Due, Sweeper, batches, finish_pending_deletes
 from swampstore.pipeline.index_writer import IndexWriter, committer
@@ -219,50 +220,62 @@ class PlaceCollection:
     def preview(self) -> None:
         """Find out what `run` would do; change nothing."""
         with self.place.open() as store:
-            before = read_marks(store, self.place.names())
-        for due in self._mark(before, marks_of(self._candidates, before.marks, self._now)):
-            self._record(due.candidate, due.versions, "due")
+            pages = MarkPages(store, self.place.names())
+            for one, _, ripe in self._marked(pages.marks(pages.listed())):
+                self._record(one, ripe, "due")
+        self.warnings += pages.problems
 
     def run(self, progress: Progress = no_progress) -> None:
         """Finish what was left, mark, and sweep what was marked long enough ago."""
         with committer(self.place) as writer:
             self.finished, failures = finish_pending_deletes(writer)
             self.warnings += failures
-            before = read_marks(writer.store, writer.names)
-            marks = marks_of(self._candidates, before.marks, self._now)
-            due = Spool(self._mark(before, marks))
-            written = write_marks(writer.store, writer.names, marks, before)
+            pages = MarkPages(writer.store, writer.names)
+            before = pages.listed()
+            marked: Spool[Marked] = Spool()
+            due: Spool[Due] = Spool()
+            for one, marks, ripe in self._marked(pages.marks(before)):
+                marked.append(Marked(one.ref.rel, marks))
+                if ripe:
+                    due.append(Due(one, ripe))
+            self.warnings += pages.problems
+            written = pages.replace(before, marked)
             swept = self._sweep(writer, due, progress)
-            left = {place: mark for place, mark in marks.items() if place not in swept}
-            if written is None or write_marks(writer.store, writer.names, left, written) is None:
+            if written is not None and swept:
+                written = pages.replace(written, without(marked, swept))
+            if written is None:
                 self.warnings.append("another collection marked at the same time; its marks stand")
 
-    def _mark(self, before: Marked, marks: Marks) -> Iterator[Due]:
-        """Tell what is marked, and yield what has been for long enough."""
-        self.warnings += [before.problem] if before.problem else []
-        self.unmarked = sum(marks.get(place) != mark for place, mark in before.marks.items())
-        for one in self._candidates:
-            ripe = due_of(one, marks, self._now, self._grace)
-            green = {(one.ref.rel, version) for version in one.fingerprints.keys() - ripe}
-            known = {mark for mark in green if before.marks.get(mark) == marks[mark]}
-            self._record(one, (version for _, version in green - known), "marked")
-            self._record(one, (version for _, version in known), "waiting")
-            if ripe:
-                yield Due(one, ripe)
+    def _marked(
+        self, before: Iterable[Marked]
+    ) -> Iterator[tuple[Candidate, Marks, frozenset[int]]]:
+        """Tell what is marked; yield all garbage with its marks, and what of it is due."""
+        for one, old in beside(self._candidates, before):
+            marks = marks_of(one, old, self._now) if one else {}
+            self.unmarked += sum(marks.get(version) != mark for version, mark in old.items())
+            if one is None:
+                continue
+            ripe = due_of(marks, self._now, self._grace)
+            green = marks.keys() - ripe
+            known = {version for version in green if old.get(version) == marks[version]}
+            self._record(one, green - known, "marked")
+            self._record(one, known, "waiting")
+            yield one, marks, ripe
 
     def _sweep(
         self, writer: IndexWriter, due: Collection[Due], progress: Progress
-    ) -> set[tuple[str, int]]:
-        """Remove what is due; return what of it was."""
+    ) -> Spool[tuple[str, frozenset[int]]]:
+        """Remove what is due; return what of it was, in the order of names."""
         sweeper = Sweeper(writer, self._now, self._grace)
-        swept: set[tuple[str, int]] = set()
+        swept: Spool[tuple[str, frozenset[int]]] = Spool()
         done = 0
         for batch in batches(due):
             for one in sweeper.sweep(batch):
                 candidate, verdict = one.due.candidate, one.verdict
                 self._record(candidate, verdict.goes, "swept")
                 self._record(candidate, verdict.stays, "kept", verdict.stays)
-                swept.update((candidate.ref.rel, version) for version in verdict.goes)
+                if verdict.goes:
+                    swept.append((candidate.ref.rel, frozenset(verdict.goes)))
             done += len(batch)
             progress(Step("sweep", done, len(due), 0, 0, "names"))
         self.warnings += sweeper.failures
