@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
-from swampstore.index.path_kinds import unit_of
+from swampstore.index.path_kinds import metadata_beside, unit_of
 from swampstore.index.removals import REMOVALS
 from swampstore.pipeline.verify.kinds import (
     DANGLING_LATEST,
@@ -54,13 +54,15 @@ class Past:
     whoever left them has forgotten. `named` is what the index said before documents of it were
     lost; `revived` are entries without an object that another client wrote after that, because it
     took what was left, an index of long ago, for the current one. Nobody can tell whether somebody
-    still has their content, so they stay, and verify tells of them.
+    still has their content, so they stay, and verify tells of them. `has_origin` says that the
+    index told by its origin which one it is, before documents of it were lost.
     """
 
     is_rough: bool = False
     is_damaged: bool = False
     has_lost_documents: bool = False
     has_foreign: bool = False
+    has_origin: bool = False
     excused: set[str] = field(default_factory=set)
     named: set[Named] = field(default_factory=set)
     revived: set[Named] = field(default_factory=set)
@@ -74,6 +76,15 @@ def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
         if set(found) != set(expected):
             differ = sorted(set(found) ^ set(expected))
             raise Violation("disagreement", f"{first} and {name} differ in {differ}")
+
+
+def excuse_hollow(place: Place, ids: Collection[str], past: Past) -> None:
+    """Excuse entries of content that is nowhere any more, beside metadata with one of these ids."""
+    objects = place.objects()
+    for one in named_in(objects) if ids else ():
+        metadata = objects.get(metadata_beside(one.rel), b"")
+        if one.rel in past.lost_objects and any(id_.encode() in metadata for id_ in ids):
+            past.revived.add(one)
 
 
 def check_index(place: Place, found: list[Found], past: Past) -> None:

@@ -136,6 +136,7 @@ def _on_remote(
             _lose_index(fleet)
         else:
             fleet.past.lost_objects.update(chosen)
+            fleet.oracle.contentless |= _ids_beside(fleet, chosen)
         for key in chosen:
             del fleet.bucket.objects[key]
         for machine in fleet.machines:
@@ -145,9 +146,19 @@ def _on_remote(
     return damage
 
 
+def _ids_beside(fleet: Fleet, contents: list[str]) -> set[str]:
+    """Return the versions that these objects are the content of."""
+    keys = [f"{key.rpartition('/')[0]}/{METADATA}" for key in contents]
+    objects = fleet.bucket.objects
+    return {decode(objects[key].data, key).id for key in keys if key in objects}
+
+
 def _lose_index(fleet: Fleet) -> None:
     """An index is about to be lost: whatever anybody still has counts as new from now on."""
     oracle = fleet.oracle
+    documents = [fleet.bucket.objects[key] for key in [*_meta(fleet), *_monolith(fleet)]]
+    has_origin = any(b'"origin"' in one.data for one in documents)
+    fleet.past.has_origin = has_origin or (oracle.is_index_lost and fleet.past.has_origin)
     oracle.is_index_lost = fleet.past.has_lost_documents = True
     with contextlib.suppress(Violation):  # a part of it is lost already
         fleet.past.named = named_in({key: one.data for key, one in fleet.bucket.objects.items()})

@@ -279,6 +279,7 @@ class Fleet:
             return
         checks.check_agreement(seen)
         if place.is_remote:
+            checks.excuse_hollow(place, oracle.hollow, self.past)
             checks.check_index(place, seen[0][1], self.past)
             checks.check_verdict(place, self.past)
             # Whoever has moved away may have left some, and who syncs in full comes across them.

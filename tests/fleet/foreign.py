@@ -191,7 +191,9 @@ def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> 
     """Whether all who can tell by the rest of a model that the index was lost have this version.
 
     Whoever of them comes first moves it out of the way. Where nothing else is left out, or by
-    somebody else alone, it looks as if the version had been deleted, and its number used again.
+    somebody else alone, it looks as if the version had been deleted, and its number used again. So
+    it does if one who cannot tell comes first, and names the rest again, unless the index has an
+    origin, which is another one then. One that such a client made has none.
     """
     objects = fleet.bucket.objects
     left_out = [key for key in objects if key.startswith(f"data/{model}/") and key not in named]
@@ -203,7 +205,8 @@ def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> 
         return path.is_file() and path.read_bytes() == objects[key].data
 
     witnesses = [cache for cache in caches if any(has(cache, key) for key in left_out)]
-    return bool(witnesses) and all(has(cache, key) for cache in witnesses for key in own)
+    is_told = len(witnesses) == len(caches) or fleet.past.has_origin
+    return is_told and bool(witnesses) and all(has(one, key) for one in witnesses for key in own)
 
 
 def _sha256(content: bytes) -> str:

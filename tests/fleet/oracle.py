@@ -99,7 +99,7 @@ class Oracle:
         self.works: dict[str, Work] = {}
         self.versions: dict[str, Version] = {}
         self.renames: set[tuple[str, str]] = set()
-        self._renaming: dict[tuple[str, str], str] = {}
+        self._renaming: list[tuple[str, str, str]] = []
         # Since all were at rest: was an index lost, and who had what by then; who lost its base,
         # and had what; and what was made by somebody who was stopped while it talked to the store.
         self.is_index_lost = False
@@ -115,6 +115,10 @@ class Oracle:
         self.forgot: dict[int, set[str]] = {}
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
+        # Whose content was lost on the remote; and of that, what is nowhere any more since somebody
+        # who had forgotten that it was there deleted the last copy.
+        self.contentless: set[str] = set()
+        self.hollow: set[str] = set()
         # What was removed by hand from which machine, until it was repaired at the next rest.
         self.removed: set[tuple[int, str]] = set()
         self.has_index: Callable[[], bool] = lambda: True
@@ -130,19 +134,18 @@ class Oracle:
         """Return the tag and the content of something that is about to be saved."""
         tag = f"w{next(self._numbers)}{who}"
         content = f"{tag}:".encode() + tag.encode() * (size // len(tag))
-        self.works[tag] = Work(content, {(model, name)})
-        if (model, name) in self._renaming:
-            self.works[tag].places.add((model, self._renaming[model, name]))
+        renamed = {(at, new) for at, old, new in self._renaming if (at, old) == (model, name)}
+        self.works[tag] = Work(content, {(model, name)} | renamed)
         return tag, content
 
     @contextlib.contextmanager
     def renaming(self, model: str, old: str, new: str) -> Iterator[None]:
         """While a name is given another one, what is saved under it may go with it."""
-        self._renaming[model, old] = new
+        self._renaming.append((model, old, new))
         try:
             yield
         finally:
-            del self._renaming[model, old]
+            self._renaming.remove((model, old, new))
 
     def pieces_in(self, content: bytes) -> set[bytes]:
         """Return what was appended, as far as some content has it."""
@@ -306,14 +309,22 @@ class Oracle:
         """Leave out metadata whose content was deleted elsewhere while its machine knew nothing.
 
         It stays there and is told of, but never shared again. Until somebody gives it up as that
-        says, it is the latest there if it is the highest; what is looked at is the rest.
+        says, it is the latest there if it is the highest; what is looked at is the rest. So it is,
+        on every machine, where the remote has lost the content, and whoever had it deleted it.
         """
         for one in found:
             known = self.versions.get(one.id)
-            is_unsure = known is not None and known.state is not State.THERE
-            if one.content is None and is_unsure and (self.is_index_lost or machine in self.forgot):
+            if one.content is not None or known is None or known.state is State.THERE:
+                continue
+            if self.is_index_lost or machine in self.forgot:
                 self.ghosts.add((machine, one.id))
-        ghosts = [one for one in found if one.content is None and (machine, one.id) in self.ghosts]
+            if one.id in self.contentless and known.deleted_by in self.forgot:
+                self.hollow.add(one.id)
+        ghosts = [
+            one
+            for one in found
+            if one.content is None and ((machine, one.id) in self.ghosts or one.id in self.hollow)
+        ]
         left = [one for one in found if one not in ghosts]
         for ghost in (one for one in ghosts if one.is_latest):
             below = [one for one in left if (one.model, one.name) == (ghost.model, ghost.name)]

@@ -150,9 +150,12 @@ def repoint(
 
 
 def _remove_empty(change: Change, ref: DataRef, *, may_delete: bool) -> None:
-    """Remove a name without versions, and nothing that comes into it at this moment."""
+    """Remove a name without versions, and nothing that comes into it at this moment.
+
+    Of versions, whoever removes them has announced which; here only the marker goes.
+    """
     if may_delete:
-        change.announce_removal(ref.rel)
+        change.announce_removal(ref.latest_rel)
     change.drop(ref.rel, LATEST)
     change.remove_empty_dirs()
 

@@ -14,7 +14,7 @@ from swampstore.errors import MetadataError
 from swampstore.files import disk_errors, read_file
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
-from swampstore.index.path_kinds import version_file
+from swampstore.index.path_kinds import is_metadata, version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
 from swampstore.stores.errors import ObjectNotFoundError
@@ -299,11 +299,32 @@ def local_marker(context: SyncContext, rel: str) -> int:
 
 
 def repair_marker(context: SyncContext, name_rel: str) -> None:
-    """Let the `latest` marker of a data name in the cache name its highest complete version."""
+    """Let the `latest` marker of a data name in the cache name its highest complete version.
+
+    Unless a higher one is missing here, and others have it: then it is right as soon as that is
+    fetched again.
+    """
     versions = local_versions(context, name_rel)
     newest = latest_of(versions, lambda one: is_whole(context, f"{name_rel}/{one}"))
-    if not is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
+    if is_right(local_marker(context, f"{name_rel}/{LATEST}"), newest):
+        return
+    if all(one < newest for one in _missing_versions(context, name_rel)):
         context.installer.repoint(name_rel, {one for one in versions if one > newest})
+
+
+def _missing_versions(context: SyncContext, name_rel: str) -> set[int]:
+    """Return the versions of a data name that were here, and that nobody is known to have removed.
+
+    Somebody has removed them by hand. The base knows them still, as others do.
+    """
+    removals = context.tracker.peek().removals
+    return {
+        found.version
+        for known in context.base.below(name_rel)
+        if known.held is not None and is_metadata(known.rel) and (found := version_file(known.rel))
+        if not os.path.lexists(context.names.local(known.rel))
+        if not is_covered(context.names.mark(known.rel), removals)
+    }
 
 
 def local_id(context: SyncContext, version_rel: str) -> str | None:
