@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from swampstore.pipeline.copy import copy
+from swampstore.pipeline.gc import gc
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import reindex
 from swampstore.pipeline.reindex.local_engine import reindex_little
@@ -42,6 +43,19 @@ def test_requests_of_tasks_are_counted_as_those_of_this_process(
     for counted in (again.metrics, rehashed.metrics):
         assert counted.requests["get"] >= on_spark.objects
         assert counted.bytes_sent == 0
+
+
+def test_plans_on_spark_count_what_their_tables_were_read_with(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    (tmp_path / "copy").mkdir()
+    for plan in (
+        lambda spark: gc(spark, [place], dry_run=True),
+        lambda spark: copy(spark, [place], f"file://{tmp_path}/copy", dry_run=True),
+    ):
+        on_spark, here = plan(spark).metrics, plan(None).metrics
+        assert on_spark.requests["get"] == here.requests["get"]
+        assert on_spark.bytes_received == here.bytes_received > 0
 
 
 def test_a_copy_counts_what_it_asks_of_both_ends(place: Place, tmp_path: Path) -> None:

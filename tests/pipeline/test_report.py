@@ -463,9 +463,28 @@ def test_tables_are_not_written_without_spark(repo: Repo) -> None:
         report(None, places_of(repo), now=NOW, output=None, tables_dir="t", progress=silent)
 
 
-def test_runs_are_counted_by_day_and_by_method(
-    spark: SparkSession, repo: Repo, tmp_path: Path
+def test_little_is_read_by_tasks_in_three_jobs_and_summed_up_by_the_driver(
+    spark: SparkSession, repo: Repo
 ) -> None:
+    def jobs() -> int:
+        return int(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+
+    save_some(repo)
+    before = jobs()
+    found = report(spark, places_of(repo), now=NOW, output=None, progress=silent)
+    assert jobs() - before == 3  # artifacts, records of workflow runs, outputs
+    here = report(None, places_of(repo), now=NOW, output=None, progress=silent)
+    assert found.summary.to_json() == here.summary.to_json()
+    for one in (found, here):
+        assert one.metrics.requests["list"] > 0
+        assert one.to_json()["metrics"]["requests"] == one.metrics.requests
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+def test_runs_are_counted_by_day_and_by_method(
+    spark: SparkSession, repo: Repo, tmp_path: Path, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.pipeline.report._FEW", few)
     save_some(repo)
     outputs = Outputs(repo)
     for number, (day, method, status, took) in enumerate(

@@ -48,8 +48,8 @@ NO_METRICS = Metrics()
 class Meter:
     """Adds up what is asked of stores. It can travel to tasks.
 
-    Through Spark Connect there are no accumulators, and tables are read by Spark's source, which
-    has none either: what these tasks ask is not counted.
+    Through Spark Connect there are no accumulators, and the tasks of Spark's source have none
+    either: what these ask is not counted. Jobs read tables by tasks of their own.
     """
 
     def __init__(self, spark: SparkSession | None = None) -> None:

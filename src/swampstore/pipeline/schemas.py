@@ -90,6 +90,7 @@ def arrow_schema(columns: str) -> pa.Schema:
         "binary": pa.binary(),
         "timestamp": pa.timestamp("us", tz="UTC"),
         "map<string,string>": pa.map_(pa.string(), pa.string()),
+        "variant": pa.struct([("value", pa.binary()), ("metadata", pa.binary())]),
     }
     named = (column.split() for column in columns.split(", "))
     return pa.schema([(name, kinds[kind]) for name, kind in named])

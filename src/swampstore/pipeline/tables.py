@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from swampstore.layout import METADATA
 from swampstore.notices import notice
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.schemas import LOCATED, data_name, data_version
+from swampstore.pipeline.schemas import LOCATED, arrow_schema, data_name, data_version
 from swampstore.pipeline.source import FORMAT, PUSH_DOWN, register
 from swampstore.pipeline.source.artifacts import LONGEST_CONTENT
 from swampstore.pipeline.source.index import documents
 from swampstore.pipeline.source.lazily import with_content
 from swampstore.pipeline.source.objects import ALL, Chosen
+from swampstore.pipeline.source.scan import Share, Table
 
 if TYPE_CHECKING:
     import os
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from swampstore.repo import Repo
@@ -127,6 +131,38 @@ def load(
 ) -> Tables:
     """Return the tables of a URL or of a repository; see `places_of`."""
     return Tables(spark, places_of(target, namespaces))
+
+
+def read_by_tasks(
+    spark: SparkSession, table: Table[Any], places: Sequence[Place], columns: Sequence[str]
+) -> DataFrame:
+    """Return columns of a table for a job to work on; nothing is read yet.
+
+    Tasks of Spark's source could tell nobody what they ask of stores. These tell it the meters of
+    the places, and hand over no other columns.
+    """
+    types = dict(column.split() for column in table.schema.split(", "))
+    wanted = ", ".join(f"{name} {types[name]}" for name in columns)
+    schema, names = arrow_schema(table.schema), list(columns)
+    tasks = math.ceil(2 * tasks_for(spark) / (len(places) + 1))
+    shares: list[Share[Any]] = []
+    for place in places:
+        with place.open() as store:
+            shares += [Share(place, piece) for piece in table.plan(place, store, tasks)]
+    if not shares:
+        return spark.createDataFrame([], wanted)
+    # Spark takes two readings that look alike for one; so each has numbers of its own.
+    first, count = secrets.randbits(48), len(shares)
+
+    def read(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in ids:
+            for one in batch.column(0).to_pylist():
+                place, piece = shares[one - first]
+                with place.open() as store:
+                    for found in table.batches(place, piece, store, schema):
+                        yield found.select(names)
+
+    return spark.range(first, first + count, 1, count).mapInArrow(read, wanted)
 
 
 def lacking_versions(spark: SparkSession, places: Sequence[Place]) -> DataFrame:

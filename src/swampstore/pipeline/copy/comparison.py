@@ -28,8 +28,9 @@ from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.running import spark_errors
 from swampstore.pipeline.schemas import data_name, data_version
-from swampstore.pipeline.source.index import documents
-from swampstore.pipeline.tables import Tables
+from swampstore.pipeline.source.index import Index, documents
+from swampstore.pipeline.source.objects import Objects
+from swampstore.pipeline.tables import read_by_tasks
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import Store, folders
 
@@ -50,6 +51,8 @@ _PARTS = 20
 _LARGEST_PART = 100_000
 # So many at a time come to the driver.
 _PAGE = 20_000
+_CONTENT = ("size", "sha256", "last_modified", "local_mtime")
+_ENTRY = ("document", "problem", "rel", *_CONTENT, "raw")
 _TROUBLE = "problem IS NOT NULL OR there_problem IS NOT NULL"
 
 
@@ -130,9 +133,7 @@ class Comparison:
         """Compare two places; without a target, the source with nothing."""
         with spark_errors():
             ours = _indexed(spark, source) if source.indexed else _in_place(spark, source)
-            theirs = _there(spark, target or source)
-            if target is None:
-                theirs = theirs.where("false")
+            theirs = _there(spark, target)
             same = sql.expr(SAME) if source.indexed else _same_file(source)
             return cls(_compared(ours.join(theirs, "rel", "full_outer"), same).persist())
 
@@ -181,10 +182,9 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 def _indexed(spark: SparkSession, source: Place) -> DataFrame:
     """Return what the index of the source tells."""
-    columns = ("document", "problem", "rel", "size", "sha256", "last_modified", "local_mtime")
-    entries = Tables(spark, [source]).index()
+    entries = read_by_tasks(spark, Index(), [source], _ENTRY)
     told = entries.select(
-        *(*columns, "raw"),
+        *_ENTRY,
         sql.lit(None).cast("string").alias("etag"),
         sql.lit(None).cast("bigint").alias("written"),
     )
@@ -199,7 +199,8 @@ def _once(entries: DataFrame, document: str) -> DataFrame:
 
 def _in_place(spark: SparkSession, source: Place) -> DataFrame:
     """Return the files of a directory that is used in place, without versions in the making."""
-    listed = Tables(spark, [source]).objects()
+    columns = ("rel", "size", "etag", "last_modified", "internal")
+    listed = read_by_tasks(spark, Objects(), [source], columns)
     listed = listed.withColumn("version", data_version())
     alone = sql.col("version").isNull()
     directory = sql.regexp_replace("rel", r"/[^/]+\z", "")
@@ -219,8 +220,8 @@ def _in_place(spark: SparkSession, source: Place) -> DataFrame:
     )
 
 
-def _there(spark: SparkSession, target: Place) -> DataFrame:
-    entries = Tables(spark, [target]).index()
+def _there(spark: SparkSession, target: Place | None) -> DataFrame:
+    entries = read_by_tasks(spark, Index(), [target] if target else [], _ENTRY)
     told = entries.select(
         "rel",
         sql.col("document").alias("there_document"),

@@ -90,8 +90,11 @@ def is_little(places: Sequence[Place], engine: Engine, settings: SparkSettings, 
     Costs a few requests for each place, and is not asked where the engine is given.
     """
     most = break_even(engine, settings, job)
-    if engine != "auto":
-        return engine == "local"
+    return engine == "local" if engine != "auto" else objects_in(places, most) < most
+
+
+def objects_in(places: Sequence[Place], most: int) -> int:
+    """Return about how many objects there are; who has found `most` looks no further."""
     objects = 0
     for place in places:
         with place.open() as store:
@@ -103,8 +106,8 @@ def is_little(places: Sequence[Place], engine: Engine, settings: SparkSettings, 
             else:
                 objects += sum(1 for _ in islice(store.list(place.names().remote("")), most))
         if objects >= most:
-            return False
-    return True
+            break
+    return objects
 
 
 class TooMuchError(Exception):

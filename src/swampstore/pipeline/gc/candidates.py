@@ -18,12 +18,14 @@ from swampstore.clock import from_micros
 from swampstore.index.format import Entry
 from swampstore.index.path_kinds import version_file
 from swampstore.layout import LATEST, WORKFLOW_RUNS, DataRef, ModelRef
-from swampstore.pipeline.gc.planner import PLACE, planned, warnings
+from swampstore.pipeline.gc.planner import NEEDED, PLACE, planned, warnings
 from swampstore.pipeline.planning import tasks_for
 from swampstore.pipeline.running import watched
 from swampstore.pipeline.schemas import data_name, data_version
+from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.spool import Spool
-from swampstore.pipeline.tables import Tables
+from swampstore.pipeline.tables import read_by_tasks
 from swampstore.retention.rules import Removal, VersionFacts
 
 if TYPE_CHECKING:
@@ -93,13 +95,12 @@ def plan_places(
 
     The index is read once, and the metadata of every version.
     """
-    tables = Tables(spark, places)
-    index = tables.index().select(*PLACE, *_SAID).persist()
+    index = read_by_tasks(spark, Index(), places, (*PLACE, *_SAID)).persist()
     records = index.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")
     try:
         with (
             watched(spark, "plan", tasks_for(spark), progress),
-            planned(tables.artifacts(), records, now) as plan,
+            planned(read_by_tasks(spark, Artifacts(), places, NEEDED), records, now) as plan,
         ):
             doubts = plan.doubts.collect()
             damage = F.count("problem").alias("damaged")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -64,7 +64,8 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
             entries[rel] = Entry(size, modified, sha256, mtime, commit_seq)
     damaged = sum(row[-1] is not None for row in said)
     # A record whose entry is damaged is one too: what belongs to its run stays.
-    removals = decided(rows, {row[4] for row in said if row[4] is not None}, now)
+    paths = {row[4] for row in said if row[4] is not None}
+    removals = decided((named(row) for row in rows), paths, now)
     doubts = Doubts("data name")
     for one in removals:
         if one.cause is not None:
@@ -75,23 +76,28 @@ def _planned(place: Place, now: datetime) -> tuple[list[Candidate], list[str]]:
     return list(_candidates([one for one in removals if one.cause is None], entries)), warnings
 
 
-def decided(rows: Iterable[tuple[Any, ...]], paths: Iterable[str], now: datetime) -> list[Decision]:
+def named(row: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a row of the table of artifacts by the names of its columns."""
+    return dict(zip(_COLUMNS, row, strict=True))
+
+
+def decided(
+    rows: Iterable[Mapping[str, Any]], paths: Iterable[str], now: datetime
+) -> list[Decision]:
     """Return what is decided about rows of the table of artifacts, if these paths are stored."""
     records = {rel for rel in paths if rel.startswith(f"{WORKFLOW_RUNS}/")}
     known = sorted(_given(rows, records), key=itemgetter(slice(len(NAME) + 1)))
     return [Decision(*row) for row in decisions(known, now)]
 
 
-def _given(rows: Iterable[tuple[Any, ...]], records: set[str]) -> Iterator[tuple[Any, ...]]:
+def _given(rows: Iterable[Mapping[str, Any]], records: set[str]) -> Iterator[tuple[Any, ...]]:
     """Yield what the planner must know of each version."""
-    for values in rows:
-        row = dict(zip(_COLUMNS, values, strict=True))
+    for row in rows:
         at = row["created_at"]
         created = None if at is None else to_micros(at)
         record = WORKFLOW_RUN_REL.format(row["workflow_id"], row["workflow_run_id"])
-        row["size"] = row["size"] or 0
-        said = (row[name] for name in (*NAME, *SAID))
-        yield (*said, created, True if record in records else None)
+        *said, size = (row[name] for name in (*NAME, *SAID))
+        yield (*said, size or 0, created, True if record in records else None)
 
 
 def _candidates(removals: Sequence[Decision], entries: dict[str, Entry]) -> Iterator[Candidate]:

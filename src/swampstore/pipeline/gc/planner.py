@@ -36,6 +36,8 @@ SAID = (
     *("version", "is_latest", "deferred", "lifecycle", "lifetime", "garbage_collection"),
     *("workflow_id", "workflow_run_id", "size"),
 )
+# The columns of the table of artifacts that the planner needs.
+NEEDED = (*NAME, *SAID, "created_at")
 _GIVEN = (*NAME, *SAID, "created", "is_recorded", "created_at")
 # Takes the members of a row of the catalog out of these; of those that it does not look at, the
 # planner gets the empty text that comes after them.

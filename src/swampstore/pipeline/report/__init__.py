@@ -9,35 +9,57 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from swampstore.errors import NotFoundError, ValidationError
 from swampstore.files import disk_errors, replace_file
 from swampstore.index.results import Progress, Step
 from swampstore.layout import WORKFLOW_RUNS
+from swampstore.pipeline.evidence.local_engine import objects_in
 from swampstore.pipeline.gc.planner import planned
+from swampstore.pipeline.metrics import NO_METRICS, Meter, Metrics, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.report.figures import Figures, SummaryReader, narrowed, run_figures
-from swampstore.pipeline.report.local_engine import summary_here
+from swampstore.pipeline.report.figures import (
+    COLUMNS,
+    RUN_COLUMNS,
+    Figures,
+    SummaryReader,
+    narrowed,
+    run_figures,
+)
+from swampstore.pipeline.report.local_engine import Gathered, summary_here, summed_up
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
 from swampstore.pipeline.running import spark_errors, watched
 from swampstore.pipeline.schemas import write_table
-from swampstore.pipeline.tables import Tables
+from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.index import Index
+from swampstore.pipeline.source.objects import Objects
+from swampstore.pipeline.source.records import Outputs
+from swampstore.pipeline.tables import read_by_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# So many objects are summed up by the driver, once tasks have read what is told of them: Spark
+# takes ten seconds to sum up anything at all, and these take 100 MB.
+_FEW = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a report says, and where it is; without `output` nothing was written."""
+    """What a report says, and where it is; without `output` nothing was written.
+
+    `metrics` tell what was asked of the stores.
+    """
 
     output: str | None
     tables_dir: str | None
     summary: Summary
     seconds: float
+    metrics: Metrics = NO_METRICS
 
     def to_json(self) -> dict[str, Any]:
         """Return the totals, the top tens and where the rest is."""
@@ -45,6 +67,7 @@ class Reported:
             "dryRun": self.output is None,
             "report": self.output,
             "tables": self.tables_dir,
+            "metrics": self.metrics.to_json(),
             "seconds": round(self.seconds, 3),
             **self.summary.to_json(),
         }
@@ -62,14 +85,15 @@ def report(
     """Write a page about everything in these places, as of `now`, to the file `output`.
 
     Without a file there is only the summary. The artifacts are read once. `tables_dir` becomes a
-    directory with each table as Parquet. Without Spark this process sums up, which is faster where
-    little is stored; then there are no tables.
+    directory with each table as Parquet. Without Spark this process reads and sums up, which is
+    faster where little is stored; then there are no tables.
     A file is there when all of it is. Raises NotFoundError if there is no directory for it,
     ValidationError if it is one, DiskError, SparkJobError, and what the stores do.
     """
-    started = time.monotonic()
+    started, meter = time.monotonic(), Meter(spark)
     path = None if output is None else _file_to_write(output)
     tables_dir = tables_dir and os.path.abspath(tables_dir)
+    places = metered(places, meter)
     if spark is None:
         if tables_dir is not None:
             raise ValidationError(
@@ -81,7 +105,7 @@ def report(
     if path is not None:
         with disk_errors(path):
             replace_file(path, page(summary).encode(), durable=False)
-    return Reported(path, tables_dir, summary, time.monotonic() - started)
+    return Reported(path, tables_dir, summary, time.monotonic() - started, meter.read())
 
 
 def _summary(
@@ -92,17 +116,21 @@ def _summary(
     progress: Progress,
 ) -> Summary:
     sources = [Source(place.identity, place.namespace) for place in places]
-    with spark_errors(), _figures(spark, places, now, progress) as figures:
+    tables = _Read.of(spark, places)
+    if tables_dir is None and objects_in(places, _FEW) < _FEW:
+        with watched(spark, "reading", tasks_for(spark), progress):
+            return summed_up(sources, tables.gathered(), now)
+    with spark_errors(), _figures(spark, tables, now, progress) as figures:
         reader = SummaryReader(
             figures,
             lambda done: progress(Step("summing up", done, SummaryReader.STEPS, 0, 0, "tasks")),
         )
-        days, methods = run_figures(Tables(spark, places).outputs(), now)
+        days, methods = run_figures(tables.outputs, now)
         summary = replace(reader.summary(sources, now), run_days=days, methods=methods)
-        tables = figures.tables() if tables_dir else {}
-        for number, (name, table) in enumerate(tables.items(), 1):
+        written = figures.tables() if tables_dir else {}
+        for number, (name, table) in enumerate(written.items(), 1):
             write_table(table, f"{tables_dir}/{name}")
-            progress(Step("writing tables", number, len(tables), 0, 0, "tables"))
+            progress(Step("writing tables", number, len(written), 0, 0, "tables"))
     return summary
 
 
@@ -119,9 +147,31 @@ def _file_to_write(output: str) -> str:
     return path
 
 
+class _Read(NamedTuple):
+    """What a report is made of, as tasks read it: no more columns of it than are needed."""
+
+    artifacts: DataFrame
+    records: DataFrame
+    outputs: DataFrame
+
+    @classmethod
+    def of(cls, spark: SparkSession, places: Sequence[Place]) -> Self:
+        """Return the tables of some places; nothing is read yet."""
+        return cls(
+            read_by_tasks(spark, Artifacts(), places, COLUMNS),
+            _run_records(spark, places),
+            read_by_tasks(spark, Outputs(), places, RUN_COLUMNS),
+        )
+
+    def gathered(self) -> Gathered:
+        """Read all of it."""
+        artifacts, records, outputs = (frame.toArrow().to_pylist() for frame in self)
+        return Gathered(artifacts, [tuple(row.values()) for row in records], outputs)
+
+
 @contextmanager
 def _figures(
-    spark: SparkSession, places: Sequence[Place], now: datetime, progress: Progress
+    spark: SparkSession, tables: _Read, now: datetime, progress: Progress
 ) -> Iterator[Figures]:
     """Yield the tables, with what they are made of kept in memory until the end of the block."""
     with ExitStack() as stack:
@@ -131,10 +181,10 @@ def _figures(
             stack.callback(frame.unpersist)
             return frame
 
-        versions = keep(narrowed(Tables(spark, places).artifacts()))
+        versions = keep(narrowed(tables.artifacts))
         with watched(spark, "reading", tasks_for(spark), progress):
             versions.count()
-        plan = stack.enter_context(planned(versions, _run_records(spark, places), now))
+        plan = stack.enter_context(planned(versions, tables.records, now))
         figures = Figures(versions, plan.removals)
         keep(figures.usage)
         keep(figures.duplicates)
@@ -145,10 +195,8 @@ def _run_records(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     """Return the paths of all records of workflow runs, without opening any."""
     indexed = [place for place in places if place.indexed]
     in_place = [place for place in places if not place.indexed]
-    frames = [Tables(spark, indexed).index()] if indexed else []
-    frames += [Tables(spark, in_place).objects()] if in_place else []
-    listed = reduce(
-        lambda one, other: one.unionByName(other),
-        (frame.select("store", "namespace", "rel") for frame in frames),
-    )
+    columns = ("store", "namespace", "rel")
+    frames = [read_by_tasks(spark, Index(), indexed, columns)] if indexed else []
+    frames += [read_by_tasks(spark, Objects(), in_place, columns)] if in_place else []
+    listed = reduce(lambda one, other: one.unionByName(other), frames)
     return listed.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")

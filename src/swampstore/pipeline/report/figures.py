@@ -67,11 +67,13 @@ EXAMPLES = 5
 METHODS = 12
 # Days are days in UTC, whatever time zone the session has.
 _DAY = "date_from_unix_date(CAST(floor(unix_seconds(created_at) / 86400) AS int))"
-_COLUMNS = (
+# What is needed of the artifacts, and of the records of runs.
+COLUMNS = (
     *(*NAME, "version", "model_name", "is_latest", "deferred", "lifecycle", "content_type"),
     *("lifetime", "garbage_collection", "owner_type", "owner_ref", "workflow_id"),
     *("workflow_run_id", "workflow_name", "size", "checksum", "created_at"),
 )
+RUN_COLUMNS = (*MethodRuns._fields[:4], "status", "duration_ms", "started_at")
 _LISTED_COLUMNS = (*NAME, "model_name", "version", "content_type", "size", "created_at")
 
 
@@ -80,7 +82,7 @@ def narrowed(artifacts: DataFrame) -> DataFrame:
 
     The versions of a name are brought together once, and not again for every table.
     """
-    kept = artifacts.select(*_COLUMNS).withColumn("size", sf.coalesce("size", sf.lit(0)))
+    kept = artifacts.select(*COLUMNS).withColumn("size", sf.coalesce("size", sf.lit(0)))
     return kept.repartition(*NAME)
 
 

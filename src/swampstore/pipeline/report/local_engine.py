@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from swampstore.catalog.schema import ACTIVE, Row
-from swampstore.pipeline.gc.local_engine import Decision, decided
+from swampstore.catalog.schema import ACTIVE
+from swampstore.pipeline.gc.local_engine import Decision, decided, named
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.report.figures import (
     DIMENSIONS,
@@ -47,7 +47,6 @@ from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Objects
 from swampstore.pipeline.source.records import Outputs
 
-_COLUMNS = ("store", *Row._fields)
 _OUTPUT_COLUMNS = [column.split()[0] for column in OUTPUTS.split(", ")]
 _REL = {True: 4, False: 2}  # the column of the path in a table of entries, and of objects
 _NAME_OF = attrgetter(*NAME)
@@ -101,11 +100,19 @@ class _Used(NamedTuple):
     last: _Last
 
 
+class Gathered(NamedTuple):
+    """What a report is made of: rows by the names of their columns, and the paths of records."""
+
+    artifacts: Sequence[Mapping[str, Any]]
+    records: Iterable[tuple[str, str, str]]
+    outputs: Iterable[Mapping[str, Any]]
+
+
 def summary_here(places: Sequence[Place], now: datetime) -> Summary:
     """Return what a report says about some places as of `now`."""
-    versions: list[Version] = []
-    candidates: list[Version] = []
-    outputs: list[dict[str, Any]] = []
+    artifacts: list[Mapping[str, Any]] = []
+    records: list[tuple[str, str, str]] = []
+    outputs: list[Mapping[str, Any]] = []
     for place in places:
         with place.open() as store:
 
@@ -113,22 +120,37 @@ def summary_here(places: Sequence[Place], now: datetime) -> Summary:
                 plan = table.plan(place, store, 1)
                 return [row for piece in plan for row in table.rows(place, piece, store)]
 
-            artifacts, paths = rows(Artifacts()), rows(Index() if place.indexed else Objects())
+            artifacts += map(named, rows(Artifacts()))
+            paths = rows(Index() if place.indexed else Objects())
             outputs += [dict(zip(_OUTPUT_COLUMNS, row, strict=True)) for row in rows(Outputs())]
-        found = [_version(dict(zip(_COLUMNS, row, strict=True))) for row in artifacts]
-        stored = (row[_REL[place.indexed]] for row in paths)
-        decisions = decided(artifacts, (rel for rel in stored if rel is not None), now)
-        versions += found
-        candidates += _candidates(found, decisions)
+        rel = _REL[place.indexed]
+        records += [(row[0], row[1], row[rel]) for row in paths if row[rel] is not None]
     sources = [Source(place.identity, place.namespace) for place in places]
-    days, methods = _runs(outputs, now)
+    return summed_up(sources, Gathered(artifacts, records, outputs), now)
+
+
+def summed_up(sources: Sequence[Source], gathered: Gathered, now: datetime) -> Summary:
+    """Return what a report says about rows that are in memory."""
+    stored: dict[Source, list[Mapping[str, Any]]] = {source: [] for source in sources}
+    for row in gathered.artifacts:
+        stored[Source(row["store"], row["namespace"])].append(row)
+    records: dict[Source, list[str]] = {source: [] for source in sources}
+    for store, namespace, rel in gathered.records:
+        records[Source(store, namespace)].append(rel)
+    versions: list[Version] = []
+    candidates: list[Version] = []
+    for source, rows in stored.items():
+        found = [_version(row) for row in rows]
+        versions += found
+        candidates += _candidates(found, decided(rows, records[source], now))
+    days, methods = _runs(gathered.outputs, now)
     summary = SummaryHere(versions, candidates).summary(sources, now)
     return replace(summary, run_days=days, methods=methods)
 
 
-def _version(row: dict[str, Any]) -> Version:
-    row["size"] = row["size"] or 0
-    return Version(*(row[name] for name in Version._fields[:-2]))
+def _version(row: Mapping[str, Any]) -> Version:
+    known = {name: row[name] for name in Version._fields[:-2]}
+    return Version(**known | {"size": row["size"] or 0})
 
 
 def _candidates(versions: Iterable[Version], decisions: Iterable[Decision]) -> Iterator[Version]:
@@ -254,13 +276,13 @@ def _duplicates(versions: Iterable[Version]) -> Iterator[Duplicate]:
 
 
 def _runs(
-    outputs: Iterable[dict[str, Any]], now: datetime
+    outputs: Iterable[Mapping[str, Any]], now: datetime
 ) -> tuple[tuple[RunDay, ...], tuple[MethodRuns, ...]]:
     """Return the last days with runs, the latest first, and the methods slowest on average."""
     since = now - timedelta(days=RUN_DAYS)
     recent = [one for one in outputs if one["started_at"] and one["started_at"] >= since]
     days: dict[date, list[bool]] = defaultdict(list)
-    methods: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    methods: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
     for one in recent:
         days[one["started_at"].astimezone(UTC).date()].append(one["status"] == "failed")
         methods[tuple(one[name] for name in MethodRuns._fields[:4])].append(one)
@@ -273,7 +295,7 @@ def _runs(
     )
 
 
-def _method(key: tuple[str, ...], runs: Sequence[dict[str, Any]]) -> MethodRuns:
+def _method(key: tuple[str, ...], runs: Sequence[Mapping[str, Any]]) -> MethodRuns:
     took = [one["duration_ms"] for one in runs if one["duration_ms"] is not None]
     mean = math.floor(sum(took) / len(took) + 0.5) if took else 0
     failed = sum(one["status"] == "failed" for one in runs)
