@@ -59,6 +59,7 @@ _COLUMNS = (
     "rel, size, sha256, modified, etag, held_size, held_mtime, held_ctime, held_inode, recorded"
 )
 _INSERT_KNOWN = f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})"
+_INSERT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 _INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 
 
@@ -197,7 +198,7 @@ class Base:
             ("DELETE FROM uploads WHERE rel = ?", settled),
             ("DELETE FROM shards WHERE scope = ? AND partition = ?", self._outdated(shards)),
             ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
-            ("INSERT OR REPLACE INTO facts VALUES (?, ?)", learnt),
+            (_INSERT_FACT, learnt),
             ("DELETE FROM facts WHERE name = ?", unlearnt),
             facts=facts,
         )
@@ -282,16 +283,24 @@ class Base:
         self._write_all(("DELETE FROM doomed WHERE rel = ?", [(rel,) for rel in rels]))
 
     def clear(
-        self, keep: Iterable[Known] = (), uploads: Mapping[str, tuple[str, str]] = _NONE
+        self,
+        keep: Iterable[Known] = (),
+        uploads: Mapping[str, tuple[str, str]] = _NONE,
+        facts: Iterable[str] = (),
     ) -> None:
-        """Forget everything but what is to be kept, and note these uploads, in one step."""
+        """Forget everything but what is to be kept, and note these uploads, in one step.
+
+        Of the facts, those that are named stay.
+        """
         rows = [_row(one) for one in keep]
         noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
+        kept = [(name, value) for name in facts if (value := self.fact(name)) is not None]
         self._has_absent_index = False
 
         def then(db: sqlite3.Connection) -> None:
             db.executemany(_INSERT_KNOWN, rows)
             db.executemany(_INSERT_UPLOAD, noted)
+            db.executemany(_INSERT_FACT, kept)
 
         self._file.clear(then)
 

@@ -13,7 +13,7 @@ from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.partitions import Scope
+from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.repair import Recovery
 from swampstore.index.results import Skipped
@@ -307,11 +307,18 @@ class RemoteIndex:
         self._snapshot = version.with_left_out(self._context, snapshot, is_proven=is_proven)
         return None if self._snapshot is snapshot else set()
 
-    def is_first_commit_unfinished(self) -> bool:
-        """Whether whoever made the index was stopped before it could write `_meta.json`."""
+    def untold_partitions(self, rels: Collection[str]) -> set[str] | None:
+        """Return where a commit of these paths may be that `_meta.json` does not tell of.
+
+        Whoever committed was stopped before it could write that, and is not told of it by what is
+        in the index. Others do not see it until somebody commits. None: there is no such commit.
+        """
         snapshot = self._look()
         self._snapshot = snapshot
-        return snapshot.is_told_by_monolith
+        if snapshot.is_told_by_monolith:
+            return set()
+        touched = {partition_of(rel) for rel in rels}
+        return version_of(snapshot.version).untold_partitions(snapshot, touched) or None
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[float], None]) -> Iterator[None]:

@@ -354,7 +354,9 @@ class View:
             return False
         if partition not in meta.partitions:
             return bool(found.doc.entries)
-        return found.etag != meta.shards.get(partition, found.etag)
+        if partition in meta.shards:
+            return found.etag != meta.shards[partition]
+        return bool(found.doc.commit_seq) and not self.snapshot.tells_of(partition, found)
 
     def entry(self, rel: str) -> Entry | None:
         """Return the entry of a path, None if there is none.

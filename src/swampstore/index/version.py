@@ -108,6 +108,11 @@ class IndexVersion(ABC):
         An empty set: something is lost that is no shard.
         """
 
+    def untold_partitions(self, snapshot: MetaSnapshot, partitions: Collection[str]) -> set[str]:
+        """Return those of which `_meta.json` does not say whether all of them was committed."""
+        del snapshot, partitions
+        return set()
+
     def with_left_out(
         self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool
     ) -> MetaSnapshot:

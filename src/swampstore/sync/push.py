@@ -223,10 +223,11 @@ class Push:
             changed = {one.rel: one for one in lost} | changed
             shards = self._context.index.lost_partitions(stored)
         has_work = bool(changed or deleted or prepared.unfinished) or shards is not None
-        # What is marked and needs nothing more may be that of a push which was stopped.
-        if not has_work and not (
-            prepared.settled and self._context.index.is_first_commit_unfinished()
-        ):
+        if not has_work and prepared.settled:
+            # What is marked and needs nothing more may be that of a push which was stopped.
+            shards = self._context.index.untold_partitions(scan.seen)
+            has_work = shards is not None
+        if not has_work:
             prepared.plan, prepared.view = Plan(), None
             prepared.failures = dict(prepared.stuck)
             return

@@ -23,6 +23,7 @@ from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
+from swampstore.index.state import INDEX_VERSION
 from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA, RAW
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.sync import merge
@@ -241,8 +242,10 @@ def _start_over(context: SyncContext) -> None:
     deleted = _deleted_here(context)
     _rescue_content(context, {known.rel for known in deleted})
     shared = _shared_versions(context, {known.rel for known in deleted})
-    # In one step: whoever is stopped in between would never hear of the deletions again.
-    context.base.clear(keep=list(_as_named(context, deleted)), uploads=shared)
+    # In one step: whoever is stopped in between would never hear of the deletions again. An index
+    # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago.
+    named = list(_as_named(context, deleted))
+    context.base.clear(keep=named, uploads=shared, facts=[INDEX_VERSION])
     context.index.refresh()
     context.index.started_over()
 
