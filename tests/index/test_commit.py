@@ -685,7 +685,9 @@ def sharded(a: IndexMachine) -> IndexMachine:
 
 
 def leave_untold(machine: IndexMachine, upserts: dict[str, str]) -> None:
-    """Begin a commit to version 2 that ends before `_meta.json` tells of it."""
+    """Upload, and begin a commit to version 2 that ends before `_meta.json` tells of it."""
+    for rel, content in upserts.items():
+        machine.store.put(rel, content.encode())
     put = machine.store.put_if_match
 
     def stop(key: str, data: bytes, token: str) -> Written:
@@ -742,6 +744,29 @@ def test_what_an_interrupted_commit_left_in_a_new_shard_is_looked_at_before_anyt
     }
 
 
+@pytest.mark.parametrize("healing", [False, True])
+def test_a_request_that_makes_a_shard_once_more_after_its_last_entry_was_removed_revives_nothing(
+    sharded: IndexMachine, foreign: ForeignClient, *, healing: bool
+) -> None:
+    sharded.store.put(raw_rel("n"), b"gone")
+    sharded.commit({raw_rel("n"): "gone"})
+    shard = shard_key(shard_of("n"))
+    sent = sharded.store.get(shard).data
+    sharded.commit(removals=[raw_rel("n")])
+    sharded.store.delete(raw_rel("n"))
+    sharded.store.put_if_absent(shard, sent)  # which arrives a second time
+    if healing:
+        sharded.index.migrate()
+        assert foreign.hashes() == holding(m="x")
+        assert not list(sharded.store.list(shard))
+    with contextlib.suppress(IndexMovedError):
+        view = sharded.index.view((), additions=[shard_of("n")])
+        sharded.index.commit(view, {raw_rel("n", 2): entry("y")}, ())
+    view = sharded.index.view((), additions=[shard_of("n")])
+    sharded.index.commit(view, {raw_rel("n", 2): entry("y")}, ())
+    assert foreign.hashes() == {**holding(m="x"), raw_rel("n", 2): digest("y")}
+
+
 def test_an_empty_shard_that_was_left_behind_is_filled_again(
     sharded: IndexMachine, foreign: ForeignClient
 ) -> None:
@@ -776,6 +801,7 @@ def test_a_store_that_could_replace_a_shard_unseen_is_always_asked(tmp_path: Pat
     ForeignClient(machine.store).write_shard(
         shard_of("n"), {raw_rel("n", 5): foreign_entry(raw_rel("n", 5), "theirs")}
     )
+    machine.store.put(raw_rel("n", 5), b"theirs")
     view = machine.index.view((), additions=[shard_of("n")])
     assert view.entry(raw_rel("n", 5)) is not None
     machine.base.close()

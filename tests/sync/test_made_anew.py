@@ -217,6 +217,79 @@ def test_a_push_that_starts_over_pushes(pair: tuple[Machine, Machine]) -> None:
     assert remote_index(there.store).entries.keys() == there.files().keys()
 
 
+def lose_shard_of_what_one_has_not_seen(here: Machine, there: Machine) -> None:
+    """Lose the shard of a model that `here` wrote last: nobody else knows what was in it."""
+    there.service.migrate_index()
+    there.push()
+    save(here, version(4))
+    here.sync()
+    here.store.delete("_index/data--aws--ec2--i-1.json")
+
+
+def delete_version(machine: Machine, number: int) -> None:
+    for name in ("raw", "metadata.yaml"):
+        machine.delete(f"{MODEL.rel}/state/{number}/{name}")
+
+
+def test_who_heals_an_index_knows_what_others_have_from_then_on(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    lose_shard_of_what_one_has_not_seen(here, there)
+    there.service.migrate_index()
+    assert remote_index(there.store).entries.keys() == here.files().keys()
+    here.sync()
+    delete_version(here, 2)
+    here.push()
+    for one in (there, here, there):
+        one.sync()
+    assert not there.path(f"{MODEL.rel}/state/2/raw").exists()
+    assert remote_index(here.store).entries.keys() == here.files().keys() == there.files().keys()
+
+
+def test_who_makes_a_lost_shard_anew_by_removing_something_pulls_nothing_as_if_it_were_the_old_one(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    lose_shard_of_what_one_has_not_seen(here, there)
+    there.service.remove({f"{MODEL.rel}/stray/1/raw": None})
+    there.pull()
+    assert there.path(f"{MODEL.rel}/state/4/raw").exists()
+    delete_version(here, 4)
+    here.write(f"{MODEL.rel}/state/latest", b"3")
+    for one in (here, there, here, there):
+        one.sync()
+    assert not there.path(f"{MODEL.rel}/state/4/raw").exists()
+    assert not here.path(f"{MODEL.rel}/state/4/raw").exists()
+
+
+def test_what_is_seen_by_a_push_without_work_is_not_built_on_later(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    lose_shard_of_what_one_has_not_seen(here, there)
+    there.service.remove({f"{MODEL.rel}/stray/1/raw": None})
+    assert f"{MODEL.rel}/state/4/raw" in remote_index(there.store).entries
+
+
+def test_a_lost_document_that_others_made_anew_and_lost_again_is_not_written_as_it_was_before(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    is_sharded = here.base.fact("index_version") == "2"
+    document = "_index/data--aws--ec2--i-1.json" if is_sharded else ".datastore-index.json"
+    here.store.delete(document)
+    save(there, version(1, "theirs"))
+    prepared = there.service.prepare_push()
+    save(here, version(4))
+    here.push()
+    here.store.delete(document)
+    there.service.commit_push(prepared)
+    everything = here.files() | there.files() | version(4)
+    assert remote_index(there.store).entries.keys() == everything.keys()
+    assert_all_have(everything, here, there)
+
+
 def test_uploads_of_a_killed_push_that_were_deleted_here_are_no_data_when_the_index_is_lost(
     pair: tuple[Machine, Machine],
 ) -> None:

@@ -76,6 +76,36 @@ def test_metadata_whose_content_was_deleted_elsewhere_goes_after_the_base_was_lo
     assert bob.get(MODEL, "state") == "two"
 
 
+@pytest.mark.parametrize("options", [(), ("--full",), ("--model", MODEL)])
+def test_metadata_whose_content_was_deleted_elsewhere_goes_though_it_is_the_latest_here(
+    ana: Machine, bob: Machine, bucket: Path, options: tuple[str, ...]
+) -> None:
+    forget_a_deletion(ana, bob, bucket, 2)
+    done = synced(bob, *options)
+    assert f"{HOME}/2" in [one["path"] for one in done["skipped"]]
+    assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["1", "latest"]
+    synced(bob)
+    assert named(bob) == {"1/raw", "1/metadata.yaml", "latest"}
+    assert bob.get(MODEL, "state") == "one"
+    ana.put(MODEL, "state", "another")
+    synced(ana)
+    synced(bob)
+    assert bob.get(MODEL, "state") == "another"
+
+
+def test_what_was_held_lazily_of_a_name_that_was_deleted_elsewhere_goes_after_the_base_was_lost(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "other", "content")
+    forget_a_deletion(ana, bob, bucket, 2)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+    synced(ana)
+    synced(bob)
+    assert not (bob.cache / HOME).exists()
+    assert named(bob) == set()
+
+
 def test_metadata_whose_content_is_an_object_that_no_index_names_stays_after_the_base_was_lost(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from swampstore.clock import to_iso
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.index.documents import StoredDocument
+from swampstore.index.errors import MadeAnewError
 from swampstore.index.format import (
     Document,
     Meta,
@@ -66,6 +67,8 @@ class Migration:
         found = snapshot.discovered or self._copy.fetch()
         if found.doc is None:
             found = self._recovery.discover(snapshot).discovered or StoredDocument()
+        if self._watch.must_start_over(View(snapshot, monolith=found)):
+            raise MadeAnewError
         doc = document(found)
         groups = grouped(doc.entries)
         assert sum(map(len, groups.values())) == len(doc.entries)
@@ -145,6 +148,8 @@ class Migration:
         moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
         found = self._recovery.shards(partitions | moved, snapshot)
         view = View(snapshot, shards={one: shard for one, shard in found.items() if shard.doc})
+        if self._watch.must_start_over(view):
+            raise MadeAnewError
         done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)
         committed = after_shards(self._base, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)

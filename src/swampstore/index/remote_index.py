@@ -10,7 +10,7 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.changes import Change, attempts, trust
 from swampstore.index.documents import Documents, StoredDocument
-from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnewError
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import Scope, partition_of
@@ -20,7 +20,6 @@ from swampstore.index.results import Skipped
 from swampstore.index.state import (
     GONE,
     LEFT_OUT,
-    MADE_ANEW,
     META_ETAG,
     PARTIAL,
     Agreements,
@@ -194,6 +193,10 @@ class RemoteIndex:
         self._snapshot = snapshot
         return snapshot.state
 
+    def forget_look(self) -> None:
+        """Let nothing start from what `refresh` found for somebody who did not need it then."""
+        self._snapshot = None
+
     def changes(self, scope: Scope | None = None, *, everything: bool = False) -> Iterator[Slice]:
         """Yield the partitions that are not what the base agreed with.
 
@@ -274,16 +277,8 @@ class RemoteIndex:
         return self._watch.is_another
 
     def must_start_over(self, view: View) -> bool:
-        """Whether the base has to start over before a commit writes what a view has guessed.
-
-        What is missing in a guess was not deleted, and whoever commits it gives the remote another
-        origin. By that, this cache would take it for another remote later on, and what others
-        have deleted until then for something that they miss.
-        """
-        if not view.begins_anew or self._watch.is_fresh or self._base.is_empty():
-            return False
-        self._base.apply(facts={MADE_ANEW: "1"})
-        return True
+        """Whether the base has to start over before a commit writes what a view has guessed."""
+        return self._watch.must_start_over(view)
 
     def started_over(self) -> None:
         """Note that nothing is concluded from what the base knew, until it is read into it."""
@@ -383,11 +378,16 @@ class RemoteIndex:
         self._base.apply(shards=committed.shards, facts=committed.facts)
 
     def migrate(self) -> Migrated:
-        """Make the remote version 2; on version 2, check and heal it. Costs O(everything)."""
+        """Make the remote version 2; on version 2, check and heal it. Costs O(everything).
+
+        Raises MadeAnewError if the base has to start over first.
+        """
         self._snapshot = None
         self._documents.damage = []
         for _ in attempts(()):
             snapshot = self._watch.look_again()
+            if self.is_made_anew:
+                raise MadeAnewError
             migrated = version_of(snapshot.version).migrate(self._context, snapshot)
             if migrated is not None:
                 return migrated

@@ -5,6 +5,7 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -260,7 +261,34 @@ class Recovery:
         is_lost = found.etag is not None or partition in snapshot.meta.partitions
         if found.doc is None and is_lost:
             return self.rebuilt(partition, found, snapshot.meta)
+        if partition not in snapshot.meta.partitions:
+            found = self._without_gone(found)
         return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
+
+    def _without_gone(self, found: StoredDocument) -> StoredDocument:
+        """Return a shard that nobody tells of without entries whose objects are not there.
+
+        Whoever was stopped before its commit came to its end had uploaded all of them. But a
+        request that made a shard may arrive a second time, after the last of its entries was
+        removed and the shard with it.
+        """
+        doc = document(found)
+        if not doc.entries:
+            return found
+        directories = {os.path.dirname(rel) for rel in doc.entries}
+        listed = self._files.listed(os.path.commonpath(directories))
+        notes = self._files.notes()
+
+        def is_there(rel: str, raw: bytes) -> bool:
+            entry, info = _entry(rel, raw), listed.get(rel)
+            if entry is None or info is None:
+                return entry is None  # what cannot be understood is for others to tell
+            return entry.size == info.size and not notes.name(rel, info, entry.sha256)
+
+        there = {rel: raw for rel, raw in doc.entries.items() if is_there(rel, raw)}
+        if len(there) == len(doc.entries):
+            return found
+        return replace(found, doc=replace(doc, entries=there), is_dirty=True)
 
     def rebuilt(self, partition: str, found: StoredDocument, meta: Meta | None) -> StoredDocument:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.

@@ -177,10 +177,11 @@ class Agreements:
 def meta_facts(
     base: Base, meta: Meta, text: str, etag: str, token: str | None, stale: Iterable[str] = ()
 ) -> dict[str, str | None]:
-    """Return the facts that remember a `_meta.json` as the last one seen.
+    """Return the facts that remember a `_meta.json` as the last one seen, or written.
 
-    The origin is that of what the base holds, for as long as it holds anything. `stale` are
-    facts that mean nothing any more, by the version of the index.
+    The origin is that of what the base holds, for as long as it holds anything. That this one has
+    another is remembered with it: whoever is told that nothing changed since does not compare them.
+    `stale` are facts that mean nothing any more, by the version of the index.
     """
     facts: dict[str, str | None] = {
         META: text,
@@ -189,6 +190,8 @@ def meta_facts(
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
+    if not base.is_empty() and meta.origin and meta.origin != (base.fact(ORIGIN) or meta.origin):
+        facts[MADE_ANEW] = "1"
     return facts | origin_fact(base, meta.origin) | dict.fromkeys(stale)
 
 

@@ -45,6 +45,10 @@ class StoredFiles:
         listed = self._documents.store.list(f"{root}{prefix}")
         return {info.key.removeprefix(root): info for info in listed}
 
+    def notes(self) -> Notes:
+        """Return what somebody deleted and has not removed yet."""
+        return read_notes(self._documents.store, self._names)
+
     def payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return the files of this namespace among objects.
 
@@ -52,7 +56,7 @@ class StoredFiles:
         Uploads of ours that no index names yet are about to be committed, and then with their
         hashes. What is left of a deletion does not come back.
         """
-        notes = read_notes(self._documents.store, self._names) if listed else Notes()
+        notes = self.notes() if listed else Notes()
         known = self._base.get_many(rel for rel in listed if notes.mention(rel))
         foreign = {
             directory

@@ -124,6 +124,8 @@ class MonolithCommit:
             return MonolithCommitted(
                 view.snapshot, view.snapshot, before.etag, before.etag, frozenset()
             )
+        if before.is_recovered and not self._watch.is_same(view.snapshot):
+            raise index_moved("others were about to commit", change.rels)
         touched = frozenset(change.by_partition())
         seen = self._watch.begin_anew(view.snapshot) if view.begins_anew else view.snapshot
         mono = self._write_monolith(seen, before, change)

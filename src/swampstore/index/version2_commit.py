@@ -122,9 +122,9 @@ class ShardCommit:
         """Raise what would stand in the way of the commit, before the first entry is taken out."""
         if change.removals:
             self._documents.check_allowed()
-        if any(view.shards[one].restored for one in parts) and not self._watch.is_same(
-            view.snapshot
-        ):
+        # What was put back, or put together, is what there was when it was looked at.
+        is_made = any(view.shards[one].restored or view.shards[one].is_recovered for one in parts)
+        if is_made and not self._watch.is_same(view.snapshot):
             raise index_moved("others were about to commit", change.rels)
 
     @contextlib.contextmanager

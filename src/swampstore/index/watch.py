@@ -33,6 +33,7 @@ from swampstore.index.state import (
     Agreements,
     Fingerprint,
     MetaSnapshot,
+    View,
     meta_facts,
     origin_fact,
     same,
@@ -75,6 +76,18 @@ class Watch:
     def is_another(self) -> bool:
         """Whether any look found that the remote is not the one that the base is of."""
         return self._base.fact(MADE_ANEW) is not None
+
+    def must_start_over(self, view: View) -> bool:
+        """Whether the base has to start over before a commit writes what a view has guessed.
+
+        What is missing in a guess was not deleted, and whoever commits it gives the remote another
+        origin. By that, this cache would take it for another remote later on, and what others
+        have deleted until then for something that they miss.
+        """
+        if not view.begins_anew or self.is_fresh or self._base.is_empty():
+            return False
+        self._base.apply(facts={MADE_ANEW: "1"})
+        return True
 
     # Nothing to do? ----------------------------------------------------------------------------
 

@@ -5,14 +5,15 @@ Nothing tells any more that they came from there. What else is here counts as ne
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from swampstore.artifacts.metadata import Metadata
 from swampstore.files.signature import signature
 from swampstore.index.errors import SyncError
-from swampstore.index.partitions import Scope
+from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import is_metadata
+from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
 from swampstore.sync.complete import is_content_here, local_metadata
@@ -71,28 +72,40 @@ def _copy(
         yield [metadata, Arrival(f"{rel}/{RAW}", None, now)]
 
 
-def hollow_versions(
-    context: SyncContext, scope: Scope | None, named: Container[str]
-) -> Iterator[Arrival]:
-    """Yield what removes metadata whose content is neither here, nor on the remote in any form.
+def hollow_versions(context: SyncContext, scope: Scope | None) -> list[Arrival]:
+    """Return what removes metadata whose content is neither here, nor on the remote in any form.
 
     It was evicted here, or never came, and others deleted the version meanwhile. What is marked
-    stays: somebody is writing it, or has removed its content and may put that back. The base must
-    know all that the index names, except for what is `named` besides.
+    stays: somebody is writing it, or has removed its content and may put that back. So does all of
+    it where a part of the index is lost, or there is none.
     """
     marks = context.tracker.peek().paths
-    for change in LocalScan(context.names, context.base).everything(scope).changed:
-        rel = change.rel
-        version_rel = rel.rpartition("/")[0]
-        raw = f"{version_rel}/{RAW}"
-        if change.known is not None or not is_metadata(rel):
-            continue
-        if is_covered(context.names.mark(rel), marks) or rel in named or raw in named:
-            continue
-        if not merge.is_committed(context, version_rel) or merge.is_whole(context, version_rel):
-            continue
-        if context.base.get(raw) is None and not merge.has_object(context, raw):
-            yield Arrival(rel, None, change.signature)
+    changed = LocalScan(context.names, context.base).everything(scope).changed
+    hollow = {
+        change.rel: Arrival(change.rel, None, change.signature)
+        for change in changed
+        if change.known is None and is_metadata(change.rel)
+        if not is_covered(context.names.mark(change.rel), marks)
+        if _is_hollow(context, change.rel.rpartition("/")[0])
+    }
+    view = context.index.view({partition_of(rel) for rel in hollow}) if hollow else None
+    if view is None or not view.snapshot.exists or view.is_made_anew:
+        return []
+    return [one for rel, one in hollow.items() if not _is_named(view, rel)]
+
+
+def _is_hollow(context: SyncContext, version_rel: str) -> bool:
+    """Whether a version is saved, and there is no content of it."""
+    if not merge.is_committed(context, version_rel) or merge.is_whole(context, version_rel):
+        return False
+    raw = f"{version_rel}/{RAW}"
+    return context.base.get(raw) is None and not merge.has_object(context, raw)
+
+
+def _is_named(view: View, metadata: str) -> bool:
+    """Whether the index names a version here, however damaged its entries are."""
+    raw = f"{metadata.rpartition('/')[0]}/{RAW}"
+    return view.raw(metadata) is not None or view.raw(raw) is not None
 
 
 def _without(context: SyncContext, rel: str) -> Arrival:

@@ -160,17 +160,12 @@ class Pull:
         for name_rel in sorted(work.names if has_lost_base or self._planner.has_lost_base else ()):
             for arrivals in numbered_anew(self._context, name_rel):
                 transfer.install(arrivals)
-        if not has_lost_base or not self._has_compared_all(work):
-            return  # the index may name what is not in the base yet, or there is none
-        named = {*work.downloads, *work.dangling}
-        for arrival in list(hollow_versions(self._context, self._planner.scope, named)):
+        if not has_lost_base or self._context.index.is_made_anew:
+            return
+        for arrival in hollow_versions(self._context, self._planner.scope):
             for one in transfer.install([arrival]):
                 reason = "its content is nowhere any more: neither on this disk nor on the remote"
                 work.skipped.append(Skipped(one.rel.rpartition("/")[0], reason))
-
-    def _has_compared_all(self, work: PullWork) -> bool:
-        """Whether there is an index, and all that it names is in the base."""
-        return not (work.unfinished or work.failures) and bool(self._context.index.agreed())
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.

@@ -16,7 +16,7 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import is_lazy, is_marker, is_metadata, version_file
-from swampstore.index.results import Conflict, Skipped
+from swampstore.index.results import Conflict, Preview, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
 from swampstore.layout import METADATA, RAW
@@ -27,6 +27,7 @@ from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
+from swampstore.sync.push_plan import Plan
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
 
 if TYPE_CHECKING:
@@ -356,4 +357,22 @@ def known_of(
     """Return what the base remembers of a path that is as the index says."""
     return Known(
         rel, entry.size, entry.sha256, entry.last_modified, token, held, recorded_ns=recorded_ns
+    )
+
+
+def preview_of(plan: Plan, work: PullWork) -> Preview:
+    """Return what a sync would do that pushes and pulls this."""
+    clashing = {
+        f"{name}/{version}" for name, versions in plan.clashes.items() for version in versions
+    }
+    conflicts = {one.rel for one in work.conflicts} | clashing
+    conflicts |= plan.copies.keys() | plan.conflicts.keys()
+    return Preview(
+        push=tuple(sorted(plan.uploads.keys() - conflicts)),
+        delete_remote=tuple(sorted(plan.removals)),
+        pull=tuple(sorted(work.downloads)),
+        delete_local=tuple(sorted(work.removals)),
+        conflicts=tuple(sorted(conflicts)),
+        push_bytes=sum(plan.sizes.values()),
+        pull_bytes=sum(one.entry.size for one in work.downloads.values()),
     )

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import to_iso
 from swampstore.files.signature import signature
-from swampstore.index.errors import MadeAnewError, SyncError, WrongNamespaceError
+from swampstore.index.errors import (
+    IncompleteSyncError,
+    MadeAnewError,
+    SyncError,
+    WrongNamespaceError,
+)
 from swampstore.index.format import entry_known
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
@@ -39,9 +44,9 @@ from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
 from swampstore.sync.pull import Pull
-from swampstore.sync.pull_plan import PullPlanner
+from swampstore.sync.pull_plan import PullPlanner, preview_of
 from swampstore.sync.push import Push
-from swampstore.sync.push_plan import Plan, PreparedPush
+from swampstore.sync.push_plan import PreparedPush
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
 from swampstore.sync.transfer import THREADS, Transport, take_remote
 from swampstore.sync.unmigrated import check_migrated
@@ -316,12 +321,26 @@ class SyncService:
         with self._alone():
             scope = _scope(models)
             push = self._push(scope, full=full, progress=no_progress)
-            return _preview(push, self._planner(scope, metadata_only=metadata_only, full=full))
+            planner = self._planner(scope, metadata_only=metadata_only, full=full)
+            return preview_of(push.plan(), planner.plan())
 
     def migrate_index(self) -> Migrated:
-        """Make the remote's index the sharded one; on a sharded one, check and heal it."""
+        """Make the remote's index the sharded one; on a sharded one, check and heal it.
+
+        What is lost of it is made anew by a push of everything that is here: so this cache knows
+        what others have from then on, and what they delete.
+        """
         self._context.tracker.peek()  # raises if a newer release works with this cache
-        with self._alone(), self._commit_lock(nothing) as guard, self._context.index.guarded(guard):
+        with self._alone():
+            try:
+                return self._migrate_index()
+            except MadeAnewError:
+                with contextlib.suppress(IncompleteSyncError):  # what is not sent stays marked
+                    self.push(full=True)
+                return self._migrate_index()
+
+    def _migrate_index(self) -> Migrated:
+        with self._commit_lock(nothing) as guard, self._context.index.guarded(guard):
             return self._context.index.migrate()
 
     def remove(self, tokens: Mapping[str, str | None]) -> None:
@@ -448,6 +467,7 @@ class SyncService:
         """
         with self.holding_cache(deadline):
             self._context.installer.recover()
+            self._context.index.forget_look()
             self._store.deadline = Deadline(deadline)
             try:
                 yield
@@ -475,26 +495,3 @@ def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
         return None
     chosen = list(models)
     return Scope(chosen) if chosen else None
-
-
-def _preview(push: Push, pull: PullPlanner) -> Preview:
-    """Look at both sides and change neither."""
-    plan = push.plan()
-    work = pull.plan()
-    conflicts = {one.rel for one in work.conflicts} | _conflicts(plan)
-    return Preview(
-        push=tuple(sorted(plan.uploads.keys() - conflicts)),
-        delete_remote=tuple(sorted(plan.removals)),
-        pull=tuple(sorted(work.downloads)),
-        delete_local=tuple(sorted(work.removals)),
-        conflicts=tuple(sorted(conflicts)),
-        push_bytes=sum(plan.sizes.values()),
-        pull_bytes=sum(one.entry.size for one in work.downloads.values()),
-    )
-
-
-def _conflicts(plan: Plan) -> set[str]:
-    clashing = {
-        f"{name}/{version}" for name, versions in plan.clashes.items() for version in versions
-    }
-    return clashing | plan.copies.keys() | plan.conflicts.keys()
