@@ -348,18 +348,30 @@ def test_lock_status_shows_the_lock_of_another_client_on_a_model_that_nobody_kno
     assert (shown["model"], shown["holder"]) == ("brand/new/one", "bob@elsewhere")
 
 
-def test_migrating_the_index_waits_for_the_lock_of_another_client(
-    ana: Machine, bucket: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("key", ["data/brand/new/one/.lock", ".datastore.lock"])
+@pytest.mark.parametrize(
+    "command", [("datastore", "migrate-index"), ("data", "gc", "--yes")], ids=" ".join
+)
+def test_work_on_everything_waits_for_the_lock_of_another_client(
+    ana: Machine,
+    bucket: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    key: str,
 ) -> None:
+    for content in (b"one", b"two"):
+        options = ("--gc", "1")
+        assert ana("data", "put", MODEL, "state", *options, stdin=content).status == 0
     monkeypatch.setenv("SWAMP_LOCK_TIMEOUT_MS", "300")
     with DirectoryStore(str(bucket), durable=False) as store:
-        theirs = OldLock(store, "data/brand/new/one/.lock")
+        theirs = OldLock(store, key)
         theirs.acquire()
-        outcome = ana("datastore", "migrate-index")
+        outcome = ana(*command)
         assert outcome.status == EXIT_LOCK_TIMEOUT
         assert "bob@elsewhere" in outcome.err
         theirs.release()
-        assert ana("datastore", "migrate-index").status == 0
+        outcome = ana(*command)
+        assert outcome.status == 0, outcome.err
         assert lock_keys(store) == []
 
 
