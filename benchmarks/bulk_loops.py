@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from swampstore import open_repo
 from swampstore.artifacts.metadata import decode
-from swampstore.index.format import Entry, encode_entry
-from swampstore.index.partitions import partition_of
+from swampstore.index.partitions import partition_of, shard_key
 
 
 def verify(bucket: str) -> Callable[[], None]:
@@ -19,10 +19,8 @@ def verify(bucket: str) -> Callable[[], None]:
 
     def loop() -> None:
         index: dict[str, tuple[int, str]] = {}
-        for shard in os.scandir(f"{bucket}/_index"):
-            with open(shard.path, "rb") as file:
-                document = json.load(file)
-            for rel, entry in document.get("entries", {}).items():
+        for _, entries in _shards(bucket):
+            for rel, entry in entries.items():
                 index[rel] = entry["size"], entry["sha256"]
         for rel, data in _files(bucket):
             if rel.endswith("/metadata.yaml"):
@@ -35,14 +33,34 @@ def verify(bucket: str) -> Callable[[], None]:
 
 
 def reindex(bucket: str) -> Callable[[], None]:
-    """Return a loop that hashes every file and puts the entries of each shard together."""
+    """Return a loop that compares every file with its entry and puts all shards together again.
+
+    Like the job itself it leaves entries that are right, and documents that would not change.
+    """
 
     def loop() -> None:
-        shards: dict[str, dict[str, bytes]] = {}
+        before, after = dict(_shards(bucket)), dict[str, dict[str, Any]]()
         for rel, data in _files(bucket):
-            entry = Entry(len(data), "2026-01-01T00:00:00.000Z", hashlib.sha256(data).hexdigest())
-            shards.setdefault(partition_of(rel), {})[rel] = encode_entry(rel, entry)
-        assert shards
+            partition = partition_of(rel)
+            sha256 = hashlib.sha256(data).hexdigest()
+            entry = before.get(partition, {}).get(rel)
+            if entry is None or (entry["size"], entry["sha256"]) != (len(data), sha256):
+                entry = {"key": rel, "size": len(data), "sha256": sha256}
+            after.setdefault(partition, {})[rel] = entry
+        for partition, entries in after.items():
+            if entries != before.get(partition):
+                with open(f"{bucket}/{shard_key(partition)}", "w") as file:
+                    json.dump({"version": 1, "entries": entries}, file)
+
+    return loop
+
+
+def hashing(bucket: str) -> Callable[[], None]:
+    """Return a loop that only reads and hashes every file: less than any job has to do."""
+
+    def loop() -> None:
+        for _, data in _files(bucket):
+            hashlib.sha256(data).hexdigest()
 
     return loop
 
@@ -64,6 +82,13 @@ def catalog(repo_dir: str) -> Callable[[], None]:
     return loop
 
 
+def _shards(bucket: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for shard in os.scandir(f"{bucket}/_index"):
+        with open(shard.path, "rb") as file:
+            document = json.load(file)
+        yield shard.name.removesuffix(".json"), document.get("entries", {})
+
+
 def _files(bucket: str) -> Iterator[tuple[str, bytes]]:
     skipped = len(bucket) + 1
     for directory, _, names in os.walk(f"{bucket}/data"):
@@ -76,5 +101,6 @@ def _files(bucket: str) -> Iterator[tuple[str, bytes]]:
 LOOPS: Mapping[str, Callable[[str], Callable[[], None]]] = {
     "verify": verify,
     "reindex": reindex,
+    "hashing": hashing,
     "catalog": catalog,
 }

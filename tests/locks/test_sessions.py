@@ -25,6 +25,7 @@ from swampstore.locks.record import LockLostError, gate_key, global_key, model_k
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Store
+from swampstore.stores.wrapper import CountingStore
 from tests.support.locking import (
     KEY,
     ONE,
@@ -594,6 +595,24 @@ def test_in_a_directory_the_locks_of_older_clients_are_found_by_a_walk(in_place:
         assert [str(model) for model, _ in locked(store, "infra", walk=True)] == ["n/1"]
         assert locked(store, "none", walk=True) == []
         assert locked(store) == []
+
+
+def test_locks_in_a_directory_that_serves_as_a_bucket_are_found_without_a_look_into_versions(
+    in_place: Path,
+) -> None:
+    for rel in ("data/aws/ec2/i-1", "data/t/1", "data/t/2/3", "data/aws/ec2/i-1/state/new"):
+        lock_file(in_place, rel)
+    for version in range(2, 40):
+        (in_place / f"data/aws/ec2/i-1/state/{version}").mkdir()
+        (in_place / f"data/aws/ec2/i-1/state/{version}/raw").write_text("1")
+    with DirectoryStore(str(in_place), durable=False) as plain:
+        store = CountingStore(plain)
+        found = Registry(store, "", ttl=30.0, walk=False).everywhere()
+        names = ["aws/ec2/i-1", "aws/ec2/i-1/state/new", "t/1", "t/2/3"]
+        assert [str(model) for model, _ in found] == names
+        folders = [one for one in in_place.glob("data/**/") if "state/" not in f"{one}/"]
+        # The name's own folder, and the one in it that is no version.
+        assert store.tally().requests["list"] == len(folders) + 2
 
 
 def test_everything_in_a_directory_waits_for_older_clients(in_place: Path) -> None:

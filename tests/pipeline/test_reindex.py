@@ -252,6 +252,30 @@ def test_a_shard_that_somebody_else_wrote_meanwhile_is_not_replaced(tmp_path: Pa
             write_shard(place, store, "audit", WANTED, None)
 
 
+def test_what_a_migration_left_of_the_monolith_tells_what_a_lost_shard_said(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, 2)
+    entries = {rel: one for rel, one in _entries(ground.bucket).items() if "/m00/" in rel}
+    ground.bucket.remove(SHARD)
+    done = reindex_here(ground.places)
+    assert (done.kept, done.made) == (len(ground.payload), 0)
+    assert entries.items() <= _entries(ground.bucket).items()
+
+
+def test_what_a_migration_left_of_the_monolith_is_read_once_by_whoever_only_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swampstore.pipeline.evidence.gathering._WORTH_A_PART", 1)
+    [place] = Ground(tmp_path, 2).places
+
+    def readings(table: Claims) -> int:
+        with place.open() as store:
+            parts = [one for piece in table.plan(place, store, 8) for one in piece]
+        return [one.which for one in parts].count(MONOLITH_KEY)
+
+    assert readings(Claims()) == 1
+    assert readings(Claims(with_frozen=True)) > 1
+
+
 def test_results_of_several_places_add_up() -> None:
     both = Reindexed(places=1, kept=2, seconds=0.5) + Reindexed(places=1, made=3, dry_run=True)
     assert (both.places, both.entries, both.dry_run) == (2, 5, True)

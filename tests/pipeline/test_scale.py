@@ -36,6 +36,7 @@ from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import listed
 from swampstore.pipeline.reindex.local_engine import reindex_little
 from swampstore.pipeline.report.local_engine import summary_here
+from swampstore.pipeline.running import unpacked
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source import index as index_table
@@ -191,7 +192,8 @@ def test_several_tasks_take_parts_of_a_large_document(
 
 
 def _items(rows: list[Row]) -> Iterator[list[Any]]:
-    return (msgspec.msgpack.decode(body) for _, unit, body in rows if unit is not None)
+    bodies = (body for _, unit, body in rows if unit is not None)
+    return (msgspec.msgpack.decode(unpacked(body)) for body in bodies)
 
 
 # What the driver holds ----------------------------------------------------------------------------

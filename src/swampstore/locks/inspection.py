@@ -3,7 +3,7 @@
 Which models are locked is what sessions say, and what a search finds. Buckets cannot be searched
 for locks without listing all data, so sessions say which models they have locked. Those of other
 clients do not. Whoever has to know of them all searches: a bucket at the price of a listing, a
-directory that is used in place by a walk.
+directory by a walk, which need not look into versions.
 
 A lock that is given back is deleted, or stays as a record that says "free". A deletion may come
 late, or twice. Only if the store keeps to its condition can it never hit the lock of a successor,
@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar
 
 from swampstore.clock import to_iso
 from swampstore.errors import DiskError, LockTimeoutError, ValidationError
-from swampstore.layout import LATEST, ModelRef
+from swampstore.layout import LATEST, ModelRef, is_version
 from swampstore.locks.process import is_dead
 from swampstore.locks.record import (
     LockRecord,
@@ -36,7 +36,7 @@ from swampstore.locks.record import (
     registry_prefix,
 )
 from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, level
 from swampstore.stores.wrapper import StoreWrapper
 
 # Stores date objects and answers in whole seconds.
@@ -195,7 +195,7 @@ class Registry:
 
         In a bucket that costs a listing of all data: a request for each thousand objects.
         """
-        search = _walk if self._walk else _listed
+        search = _walk if self._walk else _folders if _is_directory(self._store) else _listed
         return self._judged(self._fetched(set(search(self._store, self._namespace))))
 
     def of(self, models: Iterable[ModelRef]) -> list[tuple[ModelRef, LockState]]:
@@ -246,6 +246,23 @@ def _listed(store: Store, namespace: str) -> Iterator[ModelRef]:
         model = model_of_key(info.key, namespace)
         if model is not None:
             yield model
+
+
+def _is_directory(store: Store) -> bool:
+    return store.identity.startswith(_FILE)
+
+
+def _folders(store: Store, namespace: str) -> Iterator[ModelRef]:
+    """Find the locks in a directory that serves as a bucket, without looking into versions."""
+    waiting = [f"{below(namespace)}data/"]
+    while waiting:
+        prefix = waiting.pop()
+        found = level(store, prefix)
+        keys = {info.key for info in found.objects}
+        yield from filter(None, (model_of_key(key, namespace) for key in keys))
+        is_name = f"{prefix}{LATEST}" in keys
+        inner = (name for name in found.folders if not (is_name and is_version(name)))
+        waiting += (f"{prefix}{name}/" for name in inner)
 
 
 def _walk(store: Store, namespace: str) -> Iterator[ModelRef]:

@@ -111,7 +111,7 @@ def _results_of(rows: list[Any]) -> Iterator[Any]:
 
     rows.reverse()
     while rows:
-        result = cloudpickle.loads(_unpacked(rows.pop()[0]))
+        result = cloudpickle.loads(unpacked(rows.pop()[0]))
         if isinstance(result, SwampstoreError):
             raise result
         yield result
@@ -129,21 +129,22 @@ def _task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 results = _results(work, cloudpickle.loads(payloads[number]))
-                packed = (_packed(cloudpickle.dumps(result)) for result in results)
-                yield pa.RecordBatch.from_arrays([pa.array(packed, pa.binary())], ["result"])
+                pickles = (packed(cloudpickle.dumps(result)) for result in results)
+                yield pa.RecordBatch.from_arrays([pa.array(pickles, pa.binary())], ["result"])
 
     return run
 
 
-def _packed(data: bytes) -> bytes:
+def packed(data: bytes) -> bytes:
     """Compress what travels; the JVM takes longer over bytes than this does."""
     import pyarrow as pa
 
-    packed: bytes = pa.compress(data, codec="lz4_raw", asbytes=True)
-    return len(data).to_bytes(8) + packed
+    small: bytes = pa.compress(data, codec="lz4_raw", asbytes=True)
+    return len(data).to_bytes(8) + small
 
 
-def _unpacked(data: bytes) -> bytes:
+def unpacked(data: bytes) -> bytes:
+    """Return what was packed."""
     import pyarrow as pa
 
     size = int.from_bytes(data[:8])

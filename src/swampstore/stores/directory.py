@@ -222,15 +222,24 @@ class DirectoryStore:
 
     def contents(self, prefix: str, wanted: Wanted, limit: int) -> Iterator[Handed]:
         """See swampstore.stores.protocol."""
+        is_wanted = False
+
+        def opens() -> bool:
+            return is_wanted  # who wanted a file mostly wants the next one
+
         with self._errors(prefix):
-            for found in tree.walk(self._root, parent_of(prefix), prefix, LOCKS, []):
-                info = _info(found.path, found.status)
-                if not wanted(info):
-                    yield Handed(info, is_wanted=False)
-                elif info.size > limit:
-                    yield Handed(info, is_wanted=True)
-                else:
-                    yield _handed(info, found)
+            for found in tree.walk(self._root, parent_of(prefix), prefix, LOCKS, [], opens):
+                try:
+                    info = _info(found.path, found.status)
+                    is_wanted = wanted(info)
+                    if is_wanted and info.size <= limit:
+                        handed = _handed(info, found)
+                    else:
+                        handed = Handed(info, is_wanted)
+                finally:
+                    if found.content != -1:
+                        os.close(found.content)
+                yield handed
 
     def level(self, prefix: str = "") -> Level:
         """See swampstore.stores.protocol."""
@@ -451,6 +460,9 @@ def _fill(fd: int, body: bytes | BinaryIO) -> None:
 
 def _handed(info: ObjectInfo, found: tree.WalkedFile) -> Handed:
     """Return an object of a walk with its content, if that can be read."""
+    if found.content != -1:
+        data = tree.read_all(found.content, info.size)
+        return Handed(info, is_wanted=True, data=data)
     try:
         fd, status = tree.open_in(found.directory, found.path.rpartition("/")[2])
     except OSError:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from swampstore.files import NO_FILE, temp_name
@@ -28,12 +28,14 @@ _ATTEMPTS = 100
 class WalkedFile(NamedTuple):
     """A file of a walk: its path below the root, and what the file system says about it.
 
-    `directory` is a descriptor of its directory; it is good until the walk goes on.
+    `directory` is a descriptor of its directory; it is good until the walk goes on. Where nobody
+    has opened the file, `content` is -1; else its descriptor, which whoever gets it closes.
     """
 
     path: str
     status: os.stat_result
     directory: int = -1
+    content: int = -1
 
 
 @contextlib.contextmanager
@@ -150,17 +152,25 @@ def remove_if_older(root: int, path: str, moment: float) -> None:
             remove_empty_parents(root, path)
 
 
-def walk(root: int, start: str, prefix: str, hidden: str, temps: list[str]) -> Iterator[WalkedFile]:
+def walk(
+    root: int,
+    start: str,
+    prefix: str,
+    hidden: str,
+    temps: list[str],
+    opens: Callable[[], bool] = lambda: False,
+) -> Iterator[WalkedFile]:
     """Yield the regular files below `start` whose path starts with `prefix`, ordered by path.
 
     Links and the top-level directory `hidden` are passed over. So are temporary files, whose
-    paths are added to `temps`.
+    paths are added to `temps`. While `opens` says so, files are opened at once, as far as they can
+    be: that also tells their status, and whoever reads them need not ask for it twice.
     """
     try:
         directory = _descend(root, start.split("/") if start else [], create=False)
     except (FileNotFoundError, NotADirectoryError):
         return
-    yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps)
+    yield from _walk(directory, f"{start}/" if start else "", prefix, hidden, temps, opens)
 
 
 def children(root: int, path: str) -> tuple[list[str], list[WalkedFile]]:
@@ -189,7 +199,12 @@ def children(root: int, path: str) -> tuple[list[str], list[WalkedFile]]:
 
 
 def _walk(
-    directory: int, above: str, prefix: str, hidden: str, temps: list[str]
+    directory: int,
+    above: str,
+    prefix: str,
+    hidden: str,
+    temps: list[str],
+    opens: Callable[[], bool],
 ) -> Iterator[WalkedFile]:
     hidden_paths = hidden, f"{hidden}/"
     # Not recursive: what is found deep down would be handed up through every level.
@@ -212,8 +227,7 @@ def _walk(
                         entered.append((inner, path, _sorted_names(inner)))
                         break
                     if path.startswith(prefix):
-                        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                        yield WalkedFile(path, status, directory)
+                        yield _walked(path, name, directory, is_opened=opens())
                 except (FileNotFoundError, NotADirectoryError):
                     continue
             else:
@@ -221,6 +235,15 @@ def _walk(
     finally:
         for descriptor, _, _ in entered:
             os.close(descriptor)
+
+
+def _walked(path: str, name: str, directory: int, *, is_opened: bool) -> WalkedFile:
+    if is_opened:
+        with contextlib.suppress(OSError):
+            fd, status = open_in(directory, name)
+            return WalkedFile(path, status, directory, fd)
+    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    return WalkedFile(path, status, directory)
 
 
 def _sorted_names(directory: int) -> Iterator[str]:

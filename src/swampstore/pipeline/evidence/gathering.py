@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import reduce
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.index.documents import Documents
@@ -39,7 +39,14 @@ from swampstore.pipeline.planning import (
     pieces,
 )
 from swampstore.pipeline.schemas import arrow_schema
-from swampstore.pipeline.source.index import Index, Part, document_of, documents, read_document
+from swampstore.pipeline.source.index import (
+    Index,
+    Part,
+    document_of,
+    documents,
+    read_document,
+    read_meta,
+)
 from swampstore.pipeline.source.objects import (
     IN_MEMORY,
     Content,
@@ -77,10 +84,15 @@ def everything(rel: str) -> bool:
 
 @dataclass(frozen=True)
 class Claims:
-    """The entries of all documents: of the monolith and of every shard that is named or there."""
+    """The entries of all documents: of the monolith and of every shard that is named or there.
+
+    What a migration left of the monolith is only counted, unless they come `with_frozen`: nobody
+    believes it, however long it is, but it may tell what a damaged shard said.
+    """
 
     chosen: Chosen = everything
     with_raw: bool = False
+    with_frozen: bool = False
 
     def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[DocumentPart, ...]]:
         """Pack the documents into tasks; several read a large one, and each takes a part of it."""
@@ -95,6 +107,10 @@ class Claims:
             sizes[MONOLITH_KEY] = store.head(place.names().remote(MONOLITH_KEY)).size
         most = max(_WORTH_A_PART, sum(sizes.values()) // tasks)
         parts = [one for rel in chosen for one in _parts(rel, sizes.get(rel, 0), most)]
+        if MONOLITH_KEY in chosen and not self.with_frozen and _is_left_over(place, store):
+            # It is only counted, and each of its parts would be a reading of all of it.
+            parts = [one for one in parts if one.which != MONOLITH_KEY]
+            parts.append(DocumentPart(MONOLITH_KEY, size=sizes[MONOLITH_KEY]))
         return [tuple(one) for one in bins(parts, lambda one: one.size, tasks)]
 
     def rows(
@@ -107,8 +123,7 @@ class Claims:
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue
-            if found.is_frozen and not self.with_raw:
-                # What a migration left of the monolith: nobody believes it, however long it is.
+            if found.is_frozen and not self.with_frozen:
                 entries = len(found.entries) if part == 0 else 0
                 yield rows.sum_row(number, Summary(document, partition, entries))
                 continue
@@ -154,6 +169,12 @@ def _parts(rel: str, size: int, most: int) -> Iterator[DocumentPart]:
     return (DocumentPart(rel, number, count, size // count) for number in range(count))
 
 
+def _is_left_over(place: Place, store: Store) -> bool:
+    """Whether shards are the truth by what `_meta.json` says, and the monolith is not."""
+    meta, _ = read_meta(place, store)
+    return meta is not None and not version_of(meta.version).counts(None)
+
+
 def _sizes(place: Place, store: Store) -> dict[str, int]:
     """Return how long the shard of each partition is."""
     if not place.indexed:
@@ -174,13 +195,15 @@ class Listing:
     """The objects of a place, bookkeeping included, with content as far as the budget goes.
 
     Who lists a directory reads its files at the least cost. But one data name can hold most of
-    what there is, and one task should not read all of that.
+    what there is, and one task should not read all of that. Where content is not `described`, only
+    its hash is known.
     """
 
     look: int
     chosen: Chosen = everything
     reads: Chosen = everything
     budget: Budget = field(default_factory=Budget)
+    described: bool = True
 
     def plan(self, place: Place, store: Store, tasks: int) -> Iterable[Piece]:
         """Cut the listing into pieces that hold about as much, as far as the index tells."""
@@ -198,22 +221,27 @@ class Listing:
         self, place: Place, store: Store, chosen: Iterable[tuple[Listed, Handed]]
     ) -> Iterator[Item]:
         """Yield objects; only those that have to be asked for are read by many at once."""
-        every = iter(chosen)
-        while some := list(islice(self._handed(every), _TOGETHER)):
-            yield from ((one.rel, seen) for one, seen in some if seen is not None)
-            asked = (one for one, seen in some if seen is None)
-            for one, read in each(place, lambda one: readable_content(store, one), asked):
-                yield one.rel, seen_as(one, self.look, read)
-
-    def _handed(
-        self, chosen: Iterable[tuple[Listed, Handed]]
-    ) -> Iterator[tuple[Listed, Seen | None]]:
-        """Yield objects as they were seen, None for those whose content has to be asked for."""
+        asked: list[Listed] = []
         for one, handed in chosen:
             if handed.data is not None:
-                yield one, seen_as(one, self.look, content_of(one.rel, handed.data))
+                content = content_of(one.rel, handed.data, described=self.described)
+                yield one.rel, seen_as(one, self.look, content)
+            elif not handed.is_wanted:
+                yield one.rel, seen_as(one, self.look, None)
             else:
-                yield one, None if handed.is_wanted else seen_as(one, self.look, None)
+                asked.append(one)
+                if len(asked) == _TOGETHER:
+                    yield from self._read(place, store, asked)
+                    asked = []
+        yield from self._read(place, store, asked)
+
+    def _read(self, place: Place, store: Store, asked: Iterable[Listed]) -> Iterator[Item]:
+        for one, content in each(place, lambda one: self.content(store, one), asked):
+            yield one.rel, seen_as(one, self.look, content)
+
+    def content(self, store: Store, one: Listed) -> Content | None:
+        """Read an object; see `readable_content`."""
+        return readable_content(store, one, described=self.described)
 
 
 class _Tally:
@@ -274,10 +302,10 @@ def as_listed(place: Place, rel: str, seen: Seen) -> Listed:
     return Listed(rel, info, seen.internal)
 
 
-def readable_content(store: Store, one: Listed) -> Content | None:
+def readable_content(store: Store, one: Listed, *, described: bool = True) -> Content | None:
     """Read an object, None if it is gone; one that the store does not give out has an error."""
     try:
-        return read_content(store, one)
+        return read_content(store, one, described=described)
     except (CorruptObjectError, StorePermissionError) as error:
         return Content(error=error.message)
 
@@ -304,17 +332,19 @@ def gathered(
         return spark.createDataFrame([], rows.ROWS)
     schema = arrow_schema(rows.ROWS)
     # Spark takes two readings that look alike for one, and answers from what it keeps of the
-    # first, however old that is. So each has numbers of its own.
-    first, count = secrets.randbits(48), len(shares)
+    # first, however old that is. So each function has something of its own. It must not be the
+    # numbers of a range: they are compiled into the code of its stage, each time anew.
+    marked = secrets.token_hex(8), shares
 
     def read(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ids:
             for one in batch.column(0).to_pylist():
-                number, piece = shares[one - first]
+                number, piece = marked[1][one]
                 with places[number].open() as store:
                     yield from batches(table.rows(number, places[number], piece, store), schema)
 
-    return spark.range(first, first + count, 1, count).mapInArrow(read, rows.ROWS)
+    count = len(shares)
+    return spark.range(0, count, 1, count).mapInArrow(read, rows.ROWS)
 
 
 def sums_in(frame: DataFrame) -> dict[int, list[Any]]:
@@ -398,6 +428,12 @@ class IndexState:
     def has_lost_list(self) -> bool:
         """Whether shards are the truth, and nobody can tell which there should be."""
         return self.meta is None and self.version is not None and not self.version.counts(None)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether there may be paths of which no document that counts says anything sensible."""
+        has_nonsense = any(one.nonsense for one in self.summaries)
+        return self.is_assumed or self.has_lost_list or has_nonsense or bool(self.damaged)
 
     @property
     def is_bare(self) -> bool:

@@ -69,9 +69,9 @@ def gathered_here(table: Claims | Listing, places: Places) -> Gathered:
     return Gathered(list(batches(units(), arrow_schema(rows.ROWS))), sums)
 
 
-def listing_here(chosen: Chosen, reads: Chosen) -> Listing:
+def listing_here(chosen: Chosen, reads: Chosen, *, described: bool = True) -> Listing:
     """Return a listing that reads all that it may while it lists."""
-    return Listing(secrets.randbits(53), chosen, reads, _EVERYTHING)
+    return Listing(secrets.randbits(53), chosen, reads, _EVERYTHING, described)
 
 
 def done_here(task: Task, *evidence: Sequence[pa.RecordBatch]) -> list[tuple[Any, ...]]:

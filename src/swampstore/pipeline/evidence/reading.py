@@ -31,7 +31,6 @@ from swampstore.pipeline.evidence.gathering import (
     Task,
     as_listed,
     gathered,
-    readable_content,
     seen_as,
     shares_of,
     sums_in,
@@ -84,16 +83,23 @@ class Reading:
     """The objects of some places, and their content as far as it was read; use it in `with`.
 
     `directory` must be one that all executors see; None: nothing is kept for a later run. It is
-    removed when the block ends well.
+    removed when the block ends well. See `Listing` for what is `described`.
     """
 
     def __init__(
-        self, spark: SparkSession, places: Places, directory: str | None, progress: Progress
+        self,
+        spark: SparkSession,
+        places: Places,
+        directory: str | None,
+        progress: Progress,
+        *,
+        described: bool = True,
     ) -> None:
         self._spark = spark
         self._places = places
         self._directory = directory
         self._progress = progress
+        self._described = described
         self._held: list[DataFrame] = []
 
     def __enter__(self) -> Self:
@@ -115,7 +121,7 @@ class Reading:
         """
         is_first = not (self._held or self._portions())
         portions = self._portions_of(expected) if is_first else 1
-        table = Listing(secrets.randbits(53), chosen, reads)
+        table = Listing(secrets.randbits(53), chosen, reads, described=self._described)
         shares = shares_of(table, places, portions * tasks_for(self._spark))
         if is_first:
             table = replace(table, budget=_share(expected, len(shares)))
@@ -264,7 +270,7 @@ def _reader(places: Places, table: Listing) -> Task:
     def read_rows(
         number: int, place: Place, store: Store, objects: list[Listed]
     ) -> Iterator[rows.Row]:
-        contents = each(place, lambda one: readable_content(store, one), objects)
+        contents = each(place, lambda one: table.content(store, one), objects)
         items = (
             (one.rel, seen_as(one, table.look, content))
             for one, content in contents

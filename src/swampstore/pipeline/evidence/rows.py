@@ -20,15 +20,18 @@ from swampstore.index.removals import Notes
 from swampstore.index.version import IndexVersion
 from swampstore.index.versions import FIRST
 from swampstore.layout import is_internal, is_plain
+from swampstore.pipeline.running import packed, unpacked
 from swampstore.pipeline.source.objects import Content
 from swampstore.stores.protocol import ObjectInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A row has some of the evidence about a unit: a data name, or a single other file. One without a
-# unit sums up what a task has gathered.
+# A row has some of the evidence about a unit: a data name, or a single other file. Its paths have
+# much in common, so it is packed. A row without a unit sums up what a task has gathered.
 ROWS = "place int, unit string, body binary"
+# Of rows that a later run may find; one that does not know them reads anew.
+ROWS_FORMAT = "packed"
 # So much evidence is put together before it becomes rows.
 _TOGETHER = 5_000
 
@@ -140,12 +143,12 @@ def rows_of(place: int, items: Iterable[Item]) -> Iterator[Row]:
         for item in some:
             units.setdefault(unit_of(item[0]), []).append(item)
         for unit, found in units.items():
-            yield place, unit, _encode(found)
+            yield place, unit, packed(_encode(found))
 
 
 def lone_row(place: int, item: Item) -> Row:
     """Return a row that stands for its path alone, and not for its unit."""
-    return place, item[0], _encode([item])
+    return place, item[0], packed(_encode([item]))
 
 
 def sum_row(place: int, body: Summary | Total) -> Row:
@@ -190,7 +193,7 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, list[
     for batch in batches:
         columns = [column.to_pylist() for column in batch.columns]
         for place, unit, body in zip(*columns, strict=True):
-            yield place, unit, _decode_items(body)
+            yield place, unit, _decode_items(unpacked(body))
 
 
 def paths_in(

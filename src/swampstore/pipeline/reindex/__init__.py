@@ -36,6 +36,7 @@ from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
     IndexState,
+    Places,
     Task,
     everything,
     gathered,
@@ -227,17 +228,24 @@ class Rebuilding:
         self._finish_deletes()
         assert self._spark is not None
         places = {0: self._place}
-        table = Claims(with_raw=True)
-        shares = shares_of(table, places, tasks_for(self._spark))
-        claims = gathered(self._spark, table, places, shares).persist()
-        with watched(self._spark, "read the index", len(shares), self._progress):
-            state = survey(places, sums_in(claims))[0]
-        with Reading(self._spark, places, None, self._progress) as reading:
+        state, claims = self._claims(places, Claims(with_raw=True))
+        if state.has_gaps:
+            claims.unpersist()
+            state, claims = self._claims(places, Claims(with_raw=True, with_frozen=True))
+        with Reading(self._spark, places, None, self._progress, described=False) as reading:
             look = reading.look(places, state.expected, everything, self._reads(state))
             entries = claims.where("unit IS NOT NULL")
             done = self._rebuilt(state, look, entries.unionByName(look.rows))
         claims.unpersist()
         return done
+
+    def _claims(self, places: Places, table: Claims) -> tuple[IndexState, DataFrame]:
+        """Return what there is of the index, and its entries, kept by Spark."""
+        assert self._spark is not None
+        shares = shares_of(table, places, tasks_for(self._spark))
+        claims = gathered(self._spark, table, places, shares).persist()
+        with watched(self._spark, "read the index", len(shares), self._progress):
+            return survey(places, sums_in(claims))[0], claims
 
     def _finish_deletes(self) -> None:
         """Finish deletions that were stopped. A repair may need their content yet."""

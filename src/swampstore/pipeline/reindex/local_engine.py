@@ -86,7 +86,10 @@ class RebuildingHere(Rebuilding):
         places = {0: self._place}
         claims = gathered_here(Claims(with_raw=True), places)
         state = survey(places, claims.sums)[0]
-        table = listing_here(everything, self._reads(state))
+        if state.has_gaps:
+            claims = gathered_here(Claims(with_raw=True, with_frozen=True), places)
+            state = survey(places, claims.sums)[0]
+        table = listing_here(everything, self._reads(state), described=False)
         listed = gathered_here(table, places)
         plan = self._plan(state, table.look)
         rows: list[_Planned] = done_here(plan.task(), claims.evidence, listed.evidence)

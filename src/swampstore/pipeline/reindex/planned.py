@@ -23,6 +23,7 @@ from swampstore.pipeline.evidence.rows import Entry, Path, Seen, TrustRules, bel
 from swampstore.pipeline.metrics import NO_METRICS, Metrics
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
+from swampstore.pipeline.running import packed, unpacked
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-# What becomes of some paths of a partition; the body has each path with its entry, if it gets one.
+# What becomes of some paths of a partition; the body has each path with its entry, if it gets one,
+# and is packed.
 PLANNED = "home string, fate string, count bigint, body binary"
 # What becomes of a path.
 KEPT = "kept"
@@ -107,39 +109,32 @@ class Plan:
                 key = partition_of(one.rel), one.fate
                 groups.setdefault(key, []).append((one.rel, one.entry))
             for (home, fate), entries in groups.items():
-                yield home, fate, len(entries), msgspec.msgpack.encode(entries)
+                yield home, fate, len(entries), packed(msgspec.msgpack.encode(entries))
 
     def planned(self, store: Store, paths: Iterable[Path]) -> Iterator[Planned]:
-        """Plan some paths; what has to be hashed is read."""
-        needy: list[tuple[Path, Entry | None, str]] = []
+        """Plan some paths; what has to be hashed, and was not, is read."""
+        unread: list[tuple[Path, Entry | None, str]] = []
         for path in paths:
             entry = believed(path, self.trust)
             fate = self._fate(path, entry)
-            if fate in _HASH_NEEDED or (fate == KEPT and self.rehash):
-                needy.append((path, entry, fate))
-            elif fate is not None:
+            if fate is None:
+                continue
+            if fate not in _HASH_NEEDED and not (fate == KEPT and self.rehash):
                 yield _as_it_is(path, entry, fate)
-        for (path, entry, fate), sha256 in self._hashed(store, needy):
-            yield self._settled(path, entry, fate, sha256)
-
-    def _hashed(
-        self, store: Store, needy: list[tuple[Path, Entry | None, str]]
-    ) -> Iterator[tuple[tuple[Path, Entry | None, str], str | None]]:
-        unread = []
-        for one in needy:
-            content = one[0].content
-            if content is None:
-                unread.append(one)
+            elif (content := path.content) is not None:
+                yield self._settled(path, entry, fate, content.sha256)
             else:
-                yield one, content.sha256
+                unread.append((path, entry, fate))
 
         def sha256(one: tuple[Path, Entry | None, str]) -> str | None:
             seen = one[0].seen
             assert seen is not None
-            content = readable_content(store, as_listed(self.place, one[0].rel, seen))
-            return content.sha256 if content else None
+            listed = as_listed(self.place, one[0].rel, seen)
+            found = readable_content(store, listed, described=False)
+            return found.sha256 if found else None
 
-        yield from each(self.place, sha256, unread)
+        for (path, entry, fate), found in each(self.place, sha256, unread):
+            yield self._settled(path, entry, fate, found)
 
     def _fate(self, path: Path, entry: Entry | None) -> str | None:
         """Return what becomes of a path before anything is hashed, None for bookkeeping."""
@@ -187,7 +182,7 @@ class Plan:
 
 def entries_in(body: bytes) -> list[NewEntry]:
     """Return the paths of a planned row, and their entries."""
-    return _decode(body)
+    return _decode(unpacked(body))
 
 
 def _as_it_is(path: Path, entry: Entry | None, fate: str) -> Planned:

@@ -114,10 +114,11 @@ class Content(NamedTuple):
     error: str | None = None
 
 
-def read_content(store: Store, one: Listed) -> Content | None:
+def read_content(store: Store, one: Listed, *, described: bool = True) -> Content | None:
     """Read an object as a whole and say what it holds; None if it is gone by now.
 
-    Raises StoreUnreachableError and its like: an object that nobody could look at is not damaged.
+    Whoever does not want metadata and markers `described` is only told the hash. Raises
+    StoreUnreachableError and its like: an object that nobody could look at is not damaged.
     """
     try:
         if one.info.size > IN_MEMORY:
@@ -126,12 +127,14 @@ def read_content(store: Store, one: Listed) -> Content | None:
         data = store.get(one.info.key).data
     except ObjectNotFoundError:
         return None
-    return content_of(one.rel, data)
+    return content_of(one.rel, data, described=described)
 
 
-def content_of(rel: str, data: bytes) -> Content:
-    """Say what the content of a path holds."""
+def content_of(rel: str, data: bytes, *, described: bool = True) -> Content:
+    """Say what the content of a path holds, as `read_content` does."""
     sha256 = hashlib.sha256(data).hexdigest()
+    if not described:
+        return Content(sha256, len(data))
     if is_metadata(rel):
         return _described(sha256, data, rel)
     if is_marker(rel):

@@ -21,6 +21,7 @@ from swampstore.index.results import Progress, no_progress
 from swampstore.layout import LOCAL_DIR
 from swampstore.notices import notice
 from swampstore.pipeline.evidence.reading import Reading
+from swampstore.pipeline.evidence.rows import ROWS_FORMAT
 from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
@@ -86,7 +87,8 @@ def _directory(
         if not is_local or not os.path.isdir(target):
             return None
         work_dir = os.path.join(target, LOCAL_DIR, _WORK)
-    what = "\n".join([*map(str, places), repr((selection.slice, selection.sample))])
+    chosen = repr((selection.slice, selection.sample))
+    what = "\n".join([*map(str, places), chosen, ROWS_FORMAT])
     return os.path.join(work_dir, f"verify-{hashlib.sha256(what.encode()).hexdigest()[:16]}")
 
 
