@@ -341,7 +341,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(
         look = goes_on.look(places, whole, everything, everything)
         found = {
             path.rel: path.content.sha256
-            for paths in paths_in(look.rows.toArrow().to_batches(), look.number).values()
+            for *_, paths in paths_in(look.rows.toArrow().to_batches(), look.number)
             for path in paths.values()
             if path.content
         }

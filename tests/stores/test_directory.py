@@ -395,16 +395,22 @@ def test_content_that_vanishes_or_grows_during_a_listing_is_not_made_up(
 ) -> None:
     for key in ("a", "b", "c"):
         store.put(key, b"old")
+    before = store.head("b").etag
 
     def wanted(info: ObjectInfo) -> bool:
-        if info.key == "a":
-            (root / "a").unlink()
-        if info.key == "b":
-            store.put("b", b"newer")
+        if info.key in ("a", "b"):
+            store.put(info.key, b"newer")
         return True
 
-    gone, changed, same = contents(store, "", wanted, 1000)
-    assert (gone.info.key, gone.is_wanted, gone.data) == ("a", True, None)
-    assert (changed.data, changed.info.size) == (b"newer", 5)
-    assert changed.info.etag == store.head("b").etag
+    # Who wanted the first one is about to get the second one, which is open already.
+    newer, opened, same = contents(store, "", wanted, 1000)
+    assert (newer.data, newer.info.etag) == (b"newer", store.head("a").etag)
+    assert (opened.data, opened.info.size, opened.info.etag) == (b"old", 3, before)
     assert same.data == b"old"
+
+    def removed(_: ObjectInfo) -> bool:
+        (root / "a").unlink(missing_ok=True)
+        return True
+
+    gone, *_ = contents(store, "", removed, 1000)
+    assert (gone.info.key, gone.is_wanted, gone.data) == ("a", True, None)

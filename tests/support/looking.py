@@ -83,4 +83,4 @@ def _units(rows: list[Row]) -> dict[str, dict[str, Evidence]]:
     sent = [row for row in rows if row[1] is not None]
     arrays = [pa.array(column) for column in zip(*sent, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, ["place", "unit", "body"])
-    return {unit: paths for (_, unit), paths in paths_in([batch], LOOK).items()}
+    return {unit: paths for _, unit, paths in paths_in([batch], LOOK)}

@@ -24,9 +24,11 @@ from typing import NamedTuple, TypeVar
 
 from swampstore.clock import to_iso
 from swampstore.errors import DiskError, LockTimeoutError, ValidationError
+from swampstore.files import disk_errors
 from swampstore.layout import LATEST, ModelRef, is_version
 from swampstore.locks.process import is_dead
 from swampstore.locks.record import (
+    LOCK,
     LockRecord,
     below,
     decode,
@@ -36,7 +38,7 @@ from swampstore.locks.record import (
     registry_prefix,
 )
 from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
-from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store, level
+from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store
 from swampstore.stores.wrapper import StoreWrapper
 
 # Stores date objects and answers in whole seconds.
@@ -195,7 +197,7 @@ class Registry:
 
         In a bucket that costs a listing of all data: a request for each thousand objects.
         """
-        search = _walk if self._walk else _folders if _is_directory(self._store) else _listed
+        search = _walk if self._walk or _is_directory(self._store) else _listed
         return self._judged(self._fetched(set(search(self._store, self._namespace))))
 
     def of(self, models: Iterable[ModelRef]) -> list[tuple[ModelRef, LockState]]:
@@ -252,42 +254,33 @@ def _is_directory(store: Store) -> bool:
     return store.identity.startswith(_FILE)
 
 
-def _folders(store: Store, namespace: str) -> Iterator[ModelRef]:
-    """Find the locks in a directory that serves as a bucket, without looking into versions."""
-    waiting = [f"{below(namespace)}data/"]
-    while waiting:
-        prefix = waiting.pop()
-        found = level(store, prefix)
-        keys = {info.key for info in found.objects}
-        yield from filter(None, (model_of_key(key, namespace) for key in keys))
-        is_name = f"{prefix}{LATEST}" in keys
-        inner = (name for name in found.folders if not (is_name and is_version(name)))
-        waiting += (f"{prefix}{name}/" for name in inner)
-
-
 def _walk(store: Store, namespace: str) -> Iterator[ModelRef]:
     base = store.identity.removeprefix(_FILE)
-    for path in _lock_files(os.path.join(base, f"{below(namespace)}data")):
-        model = model_of_key(os.path.relpath(path, base), namespace)
-        if model is not None:
-            yield model
+    with disk_errors(base):
+        for path in _lock_files(os.path.join(base, f"{below(namespace)}data")):
+            model = model_of_key(os.path.relpath(path, base), namespace)
+            if model is not None:
+                yield model
 
 
 def _lock_files(directory: str) -> Iterator[str]:
     """Yield the locks below a directory, without looking into the versions of data names."""
-    try:
-        with os.scandir(directory) as entries:
-            inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    if inside.get(LATEST) is False:
-        return
-    for name, is_directory in inside.items():
-        path = os.path.join(directory, name)
-        if is_directory:
-            yield from _lock_files(path)
-        elif name == ".lock":
-            yield path
+    waiting = [directory]
+    while waiting:
+        above = waiting.pop()
+        try:
+            with os.scandir(above) as entries:
+                inside = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if inside.get(LOCK) is False:
+            yield f"{above}/{LOCK}"
+        is_name = inside.get(LATEST) is False
+        waiting += (
+            f"{above}/{name}"
+            for name, is_directory in inside.items()
+            if is_directory and not (is_name and is_version(name))
+        )
 
 
 class Deletions:

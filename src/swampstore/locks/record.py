@@ -132,7 +132,7 @@ def _ttl(value: object) -> int:
     return ttl
 
 
-_LOCK = ".lock"
+LOCK = ".lock"
 _CONTROL = "_control/locks"
 
 
@@ -148,12 +148,12 @@ def global_key(namespace: str) -> str:
 
 def model_key(namespace: str, model: ModelRef) -> str:
     """Return the lock of one model, which older clients know as well."""
-    return f"{below(namespace)}{model.rel}/{_LOCK}"
+    return f"{below(namespace)}{model.rel}/{LOCK}"
 
 
 def model_of_key(key: str, namespace: str) -> ModelRef | None:
     """Return the model that a key is the lock of, None if it is no such key."""
-    prefix, suffix = f"{below(namespace)}data/", f"/{_LOCK}"
+    prefix, suffix = f"{below(namespace)}data/", f"/{LOCK}"
     if not (key.startswith(prefix) and key.endswith(suffix)):
         return None
     try:

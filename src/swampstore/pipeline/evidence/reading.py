@@ -258,7 +258,7 @@ def _reader(places: Places, table: Listing) -> Task:
 
     def read(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         unread: dict[int, list[Listed]] = {}
-        for (number, _), paths in paths_in(incoming, table.look).items():
+        for number, _, paths in paths_in(incoming, table.look):
             for path in paths.values():
                 seen = path.seen
                 if seen and not seen.internal and path.content is None and table.reads(path.rel):

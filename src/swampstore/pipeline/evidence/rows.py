@@ -198,17 +198,26 @@ def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, str, list[
 
 def paths_in(
     batches: Iterable[pa.RecordBatch], look: int
-) -> dict[tuple[int, str], dict[str, Path]]:
-    """Return the evidence that a task is given, by place and unit, and there by path."""
-    found: dict[tuple[int, str], dict[str, Path]] = {}
-    for place, unit, items in rows_in(batches):
-        paths = found.setdefault((place, unit), {})
-        for rel, body in items:
-            path = paths.get(rel)
-            if path is None:
-                path = paths[rel] = Path(rel)
-            path.add(body, look)
-    return found
+) -> Iterator[tuple[int, str, dict[str, Path]]]:
+    """Yield the evidence that a task is given: place, unit, and what is said of each path.
+
+    All of it is in memory, but packed: only one unit is spread out at a time.
+    """
+    bodies: dict[tuple[int, str], list[bytes]] = {}
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for place, unit, body in zip(*columns, strict=True):
+            bodies.setdefault((place, unit), []).append(body)
+    while bodies:
+        (place, unit), some = bodies.popitem()
+        paths: dict[str, Path] = {}
+        for body in some:
+            for rel, one in _decode_items(unpacked(body)):
+                path = paths.get(rel)
+                if path is None:
+                    path = paths[rel] = Path(rel)
+                path.add(one, look)
+        yield place, unit, paths
 
 
 class TrustRules(NamedTuple):

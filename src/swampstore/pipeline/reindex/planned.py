@@ -95,7 +95,7 @@ class Plan:
 
         def work(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             found = paths_in(incoming, self.look)
-            paths = (path for unit in found.values() for path in unit.values())
+            paths = (path for *_, unit in found for path in unit.values())
             with self.place.open() as store:
                 yield from batches(self._rows(store, paths), schema)
 

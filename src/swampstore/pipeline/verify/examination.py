@@ -109,7 +109,7 @@ def comparer(shards: Mapping[int, frozenset[str]]) -> Task:
     def compare(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = Counter(
             (number, partition)
-            for (number, _), paths in paths_in(incoming, look=0).items()
+            for number, _, paths in paths_in(incoming, look=0)
             for path in paths.values()
             for partition in stale_in(path)
             if partition in shards.get(number, ())
@@ -266,7 +266,7 @@ def judge(places: Places, trusts: Mapping[int, TrustRules], look: int) -> Task:
         yield from batches(findings(incoming), schema)
 
     def findings(incoming: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
-        for (number, unit), paths in paths_in(incoming, look).items():
+        for number, unit, paths in paths_in(incoming, look):
             files, found = examined(unit, paths.values(), trusts[number])
             yield from _rows(places[number], unit, files, found)
 
