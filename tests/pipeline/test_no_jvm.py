@@ -83,6 +83,7 @@ BULK = [
     ["pipeline", "copy", "{bucket}", "{bucket}-copy"],
     ["pipeline", "verify", "{bucket}-copy", "--engine", "local"],
     ["pipeline", "catalog", "{bucket}", "--refresh"],
+    ["pipeline", "report"],
     ["pipeline", "push"],
 ]
 

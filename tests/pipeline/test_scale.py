@@ -7,6 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,8 @@ from swampstore.pipeline.running import unpacked
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source import index as index_table
+from swampstore.pipeline.source.artifacts import Artifacts
+from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.verify.local_engine import verify_here
 from swampstore.stores.errors import ObjectNotFoundError
 from tests.support.imaginary import ImaginaryConfig, register
@@ -189,6 +192,33 @@ def test_several_tasks_take_parts_of_a_large_document(
     [told] = survey({0: place}, sums).values()
     [expected] = survey({0: place}, everything.sums).values()
     assert told.summaries == expected.summaries
+
+
+@pytest.mark.parametrize("table", [Index(), Artifacts()])
+def test_several_tasks_read_the_rows_of_a_model_that_has_most_objects(
+    imagine: Imagine, monkeypatch: pytest.MonkeyPatch, table: Any
+) -> None:
+    monkeypatch.setattr(index_table, "_WORTH_A_PART", 1000)
+    place = imagine("20x4x5", heavy=700)
+    with place.open() as store:
+        plan = list(table.plan(place, store, 8))
+        rows = [list(table.rows(place, piece, store)) for piece in plan]
+        [whole] = ([*table.rows(place, one, store)] for one in table.plan(place, store, 1))
+    assert sorted(map(repr, chain(*rows))) == sorted(map(repr, whole))
+    assert _spread([len(some) for some in rows]) <= 1.3
+
+
+def test_a_large_document_that_is_damaged_is_told_once(
+    imagine: Imagine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_table, "_WORTH_A_PART", 1000)
+    place = imagine("20x4x5", heavy=700)
+    heavy = shard_key("data--imaginary--t0000--m000000")
+    with place.open() as store:
+        plan = list(Index().plan(place, store, 8))
+        store.put(heavy, b"garbage")
+        rows = [row for piece in plan for row in Index().rows(place, piece, store)]
+    assert [row[2] for row in rows if row[-1] is not None] == [heavy]
 
 
 def _items(rows: list[Row]) -> Iterator[list[Any]]:
