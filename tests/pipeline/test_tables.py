@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import pickle
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from swampstore import init_repo, open_repo
 from swampstore.catalog.schema import Row
@@ -22,13 +25,19 @@ from swampstore.index.errors import IndexMovedError
 from swampstore.index.results import Step, no_progress
 from swampstore.layout import METADATA
 from swampstore.locks.record import global_key
-from swampstore.pipeline import load, places_of, running
+from swampstore.pipeline import load, places_of, running, schemas
 from swampstore.pipeline.errors import SparkJobError
 from swampstore.pipeline.index_writer import committer, editing
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Piece, bins, listed, pieces
 from swampstore.pipeline.running import run_tasks
-from swampstore.pipeline.schemas import ARTIFACTS, arrow_schema, write_table
+from swampstore.pipeline.schemas import (
+    ARTIFACTS,
+    Kept,
+    arrow_schema,
+    write_few_findings,
+    write_table,
+)
 from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source import PUSH_DOWN
 from swampstore.pipeline.source.index import Index
@@ -362,6 +371,24 @@ def test_tables_are_data_frames_of_all_their_places(
     for _ in range(2):  # what is there is replaced
         write_table(findings, str(tmp_path / "found"))
     assert spark.read.parquet(str(tmp_path / "found")).count() == 3
+
+
+@pytest.mark.parametrize("name", ["found.json", "found"])
+def test_findings_of_earlier_runs_stay_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = str(tmp_path / name)
+    rows = [{"kind": "wrong-size", "rel": rel, "severity": "error"} for rel in "ab"]
+    for number, append in enumerate([True, True, False, True]):
+        monkeypatch.setattr(schemas, "run_id", lambda number=number: f"2026-01-01T00:0{number}Z")
+        write_few_findings(rows, Kept(path, append))
+        if name.endswith(".json"):
+            found = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        else:
+            found = parquet.read_table(path).to_pylist()
+        runs = Counter(row["run_id"][15] for row in found)
+        assert runs == [{"0": 2}, {"0": 2, "1": 2}, {"2": 2}, {"2": 2, "3": 2}][number]
+    assert sorted(os.listdir(tmp_path)) == [name]  # nothing is left beside it
 
 
 def _doubled(number: int) -> Iterator[int]:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.files import disk_errors, replacing, temp_name
@@ -142,16 +142,22 @@ def variant_of_value(value: Any) -> dict[str, bytes] | None:
         return None
 
 
+class Kept(NamedTuple):
+    """Where findings are kept; with `append` those of earlier runs stay."""
+
+    path: str
+    append: bool = False
+
+
 def write_table(table: DataFrame, path: str) -> None:
     """Write a table as a Parquet directory, or as JSON lines if the path ends with `.json`.
 
     What is at the path is replaced, by all of it or not at all. Raises DiskError.
     """
-    rows = (row.asDict() for row in table.toLocalIterator())
-    _replace(path, rows, table.write.parquet)
+    _write_table(table, Kept(path))
 
 
-def write_findings(findings: DataFrame, path: str) -> None:
+def write_findings(findings: DataFrame, kept: Kept) -> None:
     """Write findings in the same way, each with the id of this run, so that runs can be told apart.
 
     Raises DiskError.
@@ -159,13 +165,18 @@ def write_findings(findings: DataFrame, path: str) -> None:
     from pyspark.sql import functions as sql
 
     columns = [column.split()[0] for column in FINDINGS.split(", ")]
-    write_table(findings.select(*columns, sql.lit(run_id()).alias("run_id")), path)
+    _write_table(findings.select(*columns, sql.lit(run_id()).alias("run_id")), kept)
 
 
-def write_few_findings(rows: Iterable[Mapping[str, Any]], path: str) -> None:
+def write_few_findings(rows: Iterable[Mapping[str, Any]], kept: Kept) -> None:
     """Write findings in the same two ways without Spark; a page of them is in memory."""
     found = ({**row, "run_id": run_id()} for row in rows)
-    _replace(path, found, lambda temp: _write_parquet(found, temp))
+    _keep(kept, found, lambda temp: _write_parquet(found, temp))
+
+
+def _write_table(table: DataFrame, kept: Kept) -> None:
+    rows = (row.asDict() for row in table.toLocalIterator())
+    _keep(kept, rows, table.write.parquet)
 
 
 @cache
@@ -174,27 +185,40 @@ def run_id() -> str:
     return f"{to_iso(system_clock())}-{uuid.uuid4().hex[:8]}"
 
 
-def _replace(
-    path: str, rows: Iterable[Mapping[str, Any]], write_parquet: Callable[[str], object]
+def _keep(
+    kept: Kept, rows: Iterable[Mapping[str, Any]], write_parquet: Callable[[str], object]
 ) -> None:
-    path = os.path.abspath(path)  # Spark may have been started in another directory
+    path = os.path.abspath(kept.path)  # Spark may have been started in another directory
     with disk_errors(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if path.endswith(".json"):
             with replacing(path, durable=False) as temp:
+                if kept.append and os.path.exists(path):
+                    shutil.copyfile(path, temp)
                 _write_lines(rows, temp)
             return
         temp = f"{path}{temp_name()}"
         try:
             write_parquet(temp)
-            shutil.rmtree(path, ignore_errors=True)
-            os.rename(temp, path)
+            if kept.append and os.path.isdir(path):
+                _add_files(temp, path)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+                os.rename(temp, path)
         finally:
             shutil.rmtree(temp, ignore_errors=True)
 
 
+def _add_files(source: str, directory: str) -> None:
+    """Move the files of a Parquet directory into another one, under names of this run."""
+    run = run_id().replace(":", "")  # which Spark does not like in paths
+    for name in sorted(os.listdir(source)):
+        if name.endswith(".parquet"):
+            os.rename(f"{source}/{name}", f"{directory}/{run}-{name}")
+
+
 def _write_lines(rows: Iterable[Mapping[str, Any]], path: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path, "a", encoding="utf-8") as file:
         for row in rows:
             document = {key: value for key, value in row.items() if value is not None}
             file.write(json.dumps(document, ensure_ascii=False) + "\n")

@@ -15,6 +15,7 @@ from swampstore.cli.progress import saying
 from swampstore.cli.session import Session
 from swampstore.errors import RepoNotFoundError
 from swampstore.pipeline.places import places_of
+from swampstore.pipeline.schemas import Kept
 from swampstore.pipeline.settings import settings_of
 from swampstore.pipeline.spark.session import session_for
 
@@ -33,7 +34,7 @@ class Bulk:
     target: str | None
     namespaces: tuple[str, ...]
     dry_run: bool
-    findings: str | None
+    findings: Kept | None
     master: str | None
 
     def places(self, session: Session) -> list[Place]:
@@ -87,11 +88,29 @@ _namespace = click.option(
     help="Only this namespace, * for all; may be given several times."
     "  [default: the repository's own, of a URL all]",
 )
-findings_option = click.option(
+_findings = click.option(
     "--findings",
     metavar="PATH",
     help="Keep what is found: JSON lines if the path ends with .json, else a Parquet directory.",
 )
+_append = click.option(
+    "--append", is_flag=True, help="Keep what earlier runs found at that path, too."
+)
+
+
+def findings_option(function: Callable[..., None]) -> Callable[..., None]:
+    """Add `--findings` and `--append`; they reach the function as `findings`."""
+
+    @wraps(function)
+    def collected(*args: Any, findings: str | None, append: bool, **rest: Any) -> None:
+        if append and findings is None:
+            raise click.UsageError("--append is about findings: say where, --findings PATH")
+        kept = None if findings is None else Kept(findings, append)
+        function(*args, findings=kept, **rest)
+
+    return _findings(_append(collected))
+
+
 master_option = click.option(
     "--master",
     metavar="URL",
@@ -122,7 +141,7 @@ def spark_options(function: Callable[..., None]) -> Callable[..., None]:
         namespaces: tuple[str, ...],
         master: str | None,
         dry_run: bool = False,
-        findings: str | None = None,
+        findings: Kept | None = None,
         **rest: Any,
     ) -> None:
         bulk = Bulk(target, namespaces, dry_run, findings, master)

@@ -18,7 +18,7 @@ from swampstore.cli.rendering import counted, size_text
 from swampstore.cli.row_formats import table
 from swampstore.cli.session import Session
 from swampstore.errors import EXIT_ERROR
-from swampstore.pipeline.schemas import write_few_findings
+from swampstore.pipeline.schemas import Kept, write_few_findings
 
 if TYPE_CHECKING:
     from swampstore.pipeline.copy import Copied
@@ -36,7 +36,7 @@ def _collected(function: Callable[..., None]) -> Callable[..., None]:
         source: str,
         namespaces: tuple[str, ...],
         dry_run: bool,
-        findings: str | None,
+        findings: Kept | None,
         master: str | None,
         **rest: Any,
     ) -> None:

@@ -14,7 +14,7 @@ from swampstore.cli.rendering import counted, named_lines, size_text
 from swampstore.cli.session import Session
 from swampstore.pipeline import syncing
 from swampstore.pipeline.engines import EngineTransport
-from swampstore.pipeline.schemas import write_few_findings
+from swampstore.pipeline.schemas import Kept, write_few_findings
 from swampstore.pipeline.syncing import findings
 from swampstore.sync.run import raised_as_not_pushed
 
@@ -48,7 +48,7 @@ def push(
     session: Session,
     *,
     dry_run: bool,
-    findings: str | None,
+    findings: Kept | None,
     engine: Engine | None,
     master: str | None,
     timeout: int | None,
@@ -87,7 +87,7 @@ def pull(
     *,
     metadata_only: bool,
     dry_run: bool,
-    findings: str | None,
+    findings: Kept | None,
     engine: Engine | None,
     master: str | None,
     timeout: int | None,
@@ -107,11 +107,11 @@ def pull(
     _show(session, synced)
 
 
-def _keep_findings(repo: Repo, synced: Synced, path: str | None) -> None:
+def _keep_findings(repo: Repo, synced: Synced, kept: Kept | None) -> None:
     """Write what was found on the way to a file, if one is named."""
-    if path is not None:
+    if kept is not None:
         identity = repo.connection.store.identity
-        write_few_findings(findings(synced, identity, repo.config.namespace), path)
+        write_few_findings(findings(synced, identity, repo.config.namespace), kept)
 
 
 def _show(session: Session, synced: Synced) -> None:

@@ -91,7 +91,7 @@ class Index(Whole[tuple[str, ...]]):
         found = documents(place, store, every=self.every_document)
         if store.capabilities.keeps_paths and MONOLITH_KEY in found:
             found.remove(MONOLITH_KEY)
-            chosen = [*found, *ranges(place, store, tasks)]
+            chosen: list[Part] = [*found, *ranges(place, store, tasks)]
             return [tuple(one) for one in bins(chosen, lambda _: 1, tasks)]
         return packed(place, store, found, tasks)
 
