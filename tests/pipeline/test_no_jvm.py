@@ -83,7 +83,7 @@ BULK = [
     ["pipeline", "copy", "{bucket}", "{bucket}-copy"],
     ["pipeline", "verify", "{bucket}-copy", "--engine", "local"],
     ["pipeline", "catalog", "{bucket}", "--refresh"],
-    ["pipeline", "report"],
+    ["pipeline", "report", "--dry-run"],
     ["pipeline", "push"],
 ]
 
