@@ -34,7 +34,7 @@ NEWEST = {
     "base": 1,
     "uses": 1,
     # Files of a repository.
-    "catalog": 2,
+    "catalog": 3,
     "secret": 2,
     "run tracker": 4,
     "outputs": 1,

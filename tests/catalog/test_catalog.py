@@ -191,6 +191,16 @@ def test_every_point_lookup_uses_an_index(repo: Repo) -> None:
     [
         ('tags.env == "prod"', None, "SEARCH t USING PRIMARY KEY (key=? AND value=?)"),
         ('"prod" == tags["env"]', "createdAt", "SEARCH c USING INTEGER PRIMARY KEY (rowid=?)"),
+        (
+            'tags.env == "prod" && modelType == "aws/ec2"',
+            None,
+            "SEARCH c USING INDEX latest_type (type_normalized=? AND created_at=? AND rowid=?)",
+        ),
+        (
+            'tags.env == "prod" && dataType == "file" && name.startsWith("a")',
+            "createdAt desc",
+            "USING INDEX latest_data_type (data_type=? AND created_at=? AND rowid=?)",
+        ),
         ('modelName == "web" && version > 1', None, "USING INDEX model_names"),
         ('modelType == "aws/ec2"', None, "USING INDEX latest_address"),
         ('name.startsWith("a")', None, "USING INDEX latest_data_name"),

@@ -77,12 +77,41 @@ def tagged(count: int) -> MemoryDatabase:
         lambda: Query(
             'tags.env == "canary" && modelType == "type/1"', order="createdAt desc", limit=20
         ),
+        lambda: Query('tags.env == "canary" && modelType == "type/1"', limit=20),
     ],
 )
 def test_the_first_rows_with_a_tag_cost_little_more_among_many(query: Callable[[], Query]) -> None:
     few, many = (steps(tagged(count), query()) for count in (1_000, 8_000))
     # Beside the rows themselves, SQLite counts how many have the tag: two steps each.
     assert many - few < 7_000 * 15 / 100
+
+
+@pytest.mark.parametrize("order", [None, "createdAt desc", "name"])
+@pytest.mark.parametrize("field", ["modelType", "specName", "dataType"])
+def test_a_tag_with_another_condition_finds_what_reading_every_row_finds(
+    field: str, order: str | None
+) -> None:
+    rows = [
+        row(
+            number,
+            tags=f'{{"env":"{"xy"[number % 2]}","all":"1"}}',
+            # Many were made at the same moment, some nobody knows when.
+            created_at=["", "2026-01-01T00:00:00.000Z", "2026-01-02T00:00:00.000Z"][number % 3],
+            lifecycle="deleted" if number % 11 == 0 else "active",
+            is_latest=int(number % 7 > 0),
+            **dict.fromkeys(("type_normalized", "spec_name", "data_type"), f"value-{number % 5}"),
+        )
+        for number in range(420)
+    ]
+    predicate = f'tags.env == "y" && tags.all == "1" && {field} == "value-3"'
+    found = Query(predicate, order=order).run(filled(rows), _nothing)
+    assert sorted(one.data_name for one in found) == [
+        f"name-{number:06}"
+        for number in range(420)
+        if number % 2 and number % 5 == 3 and number % 11 and number % 7
+    ]
+    times = [one.created_at for one in found]
+    assert order != "createdAt desc" or times == sorted(times, reverse=True)
 
 
 def test_a_condition_that_fewer_rows_meet_leads_instead_of_the_tag() -> None:
@@ -159,8 +188,17 @@ def test_a_word_that_nothing_has_any_more_leads_nowhere_and_goes_with_a_rebuild(
     assert ("name", "", "other") in rebuilt
 
 
+def to_schema_2(path: Path) -> None:
+    """Make a catalog what the release before left: no rows by type and time."""
+    with sqlite3.connect(path) as db:
+        db.execute("DROP INDEX latest_type")
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+
+
 def to_schema_1(path: Path) -> None:
-    """Make a catalog what the release before left: tags without times, no words."""
+    """Make a catalog what the first release left: tags without times, no words."""
+    to_schema_2(path)
     with sqlite3.connect(path) as db:
         for name in ("tag_added", "tag_gained", "tag_lost", "tag_removed"):
             db.execute(f"DROP TRIGGER {name}")
@@ -172,14 +210,17 @@ def to_schema_1(path: Path) -> None:
     db.close()
 
 
-def test_a_catalog_of_the_release_before_keeps_its_rows_and_what_was_begun(repo: Repo) -> None:
+@pytest.mark.parametrize("make_older", [to_schema_1, to_schema_2])
+def test_a_catalog_of_an_older_release_keeps_its_rows_and_what_was_begun(
+    repo: Repo, make_older: Callable[[Path], None]
+) -> None:
     repo.artifacts.save(MODEL, "a", b"1", tags={"env": "prod", "modelName": "web"})
     repo.artifacts.save(MODEL, "b", b"1", tags={"env": "dev"})
     assert len(repo.query()) == 2
     before = words(repo.catalog)
     repo.close()
     path = Path(f"{repo.config.local_dir}/swampstore.db")
-    to_schema_1(path)
+    make_older(path)
     with sqlite3.connect(path) as db:
         db.execute("UPDATE catalog SET size = 77")  # what no rebuild would say
         db.execute("INSERT INTO intent VALUES ('data/a/b/m/x', '{}')")
@@ -190,8 +231,10 @@ def test_a_catalog_of_the_release_before_keeps_its_rows_and_what_was_begun(repo:
     old.close()
     with open_repo(repo.config.repo_dir) as fresh:
         assert [found.row.size for found in fresh.query('tags.env == "prod"')] == [77]
+        typed = f'tags.env == "prod" && modelType == "{repo.ref(MODEL, "a").model.type}"'
+        assert [found.row.size for found in fresh.query(typed)] == [77]
         assert [found.name for found in run_query(fresh, None, word="WEB")] == ["a"]
         assert words(fresh.catalog) == before
         fresh.artifacts.save(MODEL, "c", b"1", tags={"env": "prod"})
         assert [found.name for found in fresh.query('tags.env == "prod"', order="name")] == [*"ac"]
-    assert not path.with_name(f"{path.name}.schema-1").exists()
+    assert not list(path.parent.glob(f"{path.name}.schema-*"))

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from typing import NamedTuple, Protocol, TypeVar
 
-from swampstore.catalog.schema import DDL, SCHEMA_VERSION, UPGRADE_FROM_1
+from swampstore.catalog.schema import DDL, SCHEMA_VERSION, UPGRADES
 from swampstore.errors import CatalogError, DiskError
 from swampstore.files.sqlite_file import (
     LOG,
@@ -218,8 +218,8 @@ class Database(SqliteFile):
         version = self._checked_version(connection)
         if version == SCHEMA_VERSION:
             return
-        if (version, SCHEMA_VERSION) == (1, 2) and _has_tables(connection):
-            _upgrade(connection)
+        if version in UPGRADES and _has_tables(connection):
+            _upgrade(connection, version)
             return
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             # An unknown schema: keep it out of the way, start afresh.
@@ -240,15 +240,15 @@ def _is_populated(connection: sqlite3.Connection) -> bool:
 
 
 def _has_tables(connection: sqlite3.Connection) -> bool:
-    """Whether this is a catalog of schema 1, and not something else that says so."""
+    """Whether this is a catalog of an older schema, and not something else that says so."""
     found = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     return {"catalog", "tag", "tag_added", "tag_gained", "tag_lost", "tag_removed"} <= found
 
 
-def _upgrade(connection: sqlite3.Connection) -> None:
-    """Bring a catalog of schema 1 to ours: its rows, and what is being changed, stay."""
+def _upgrade(connection: sqlite3.Connection, version: int) -> None:
+    """Bring a catalog of an older schema to ours: its rows, and what is being changed, stay."""
     with transaction(connection):
-        for statement in UPGRADE_FROM_1:
+        for statement in UPGRADES[version]:
             connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 

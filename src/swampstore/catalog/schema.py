@@ -148,9 +148,13 @@ LATEST_TABLES = (
     "CREATE TRIGGER tag_removed AFTER DELETE ON catalog WHEN old.is_latest = 1"
     f" BEGIN {_DROP_TAGS} END",
 )
-# To schema 2 from a catalog of schema 1, whose tags had no times and which had no words. With a
-# schema 3, both are rebuilt.
-UPGRADE_FROM_1 = (
+# Whether a row with some tag is of some type, without a look at the row. The condition holds for
+# every row: it keeps the index from all who do not ask for it, whose answers come by address.
+_LATEST_TYPE = (
+    "CREATE INDEX latest_type ON catalog (type_normalized, created_at)"
+    " WHERE is_latest = 1 AND created_at >= ''"
+)
+_FROM_1_TO_2 = (
     "DROP TABLE tag",
     *(f"DROP TRIGGER {name}" for name in ("tag_added", "tag_gained", "tag_lost", "tag_removed")),
     *LATEST_TABLES,
@@ -162,6 +166,9 @@ UPGRADE_FROM_1 = (
         for kind, column in WORD_COLUMNS.items()
     ),
 )
+# What brings a catalog of an older schema to ours: in the first one tags had no times, and there
+# were no words; in the second one no rows by type and time.
+UPGRADES = {1: (*_FROM_1_TO_2, _LATEST_TYPE), 2: (_LATEST_TYPE,)}
 
 # Nearly all that a person asks is about the latest versions, so those have the rich set of
 # indexes, which grow with the number of names and not of versions; history has few.
@@ -171,6 +178,7 @@ DDL = (
     " (type_normalized, model_id, data_name, version, namespace)",
     "CREATE INDEX latest_address ON catalog"
     " (type_normalized, model_id, data_name, namespace) WHERE is_latest = 1",
+    _LATEST_TYPE,
     "CREATE INDEX latest_model_id ON catalog (model_id) WHERE is_latest = 1",
     "CREATE INDEX latest_data_name ON catalog (data_name) WHERE is_latest = 1",
     "CREATE INDEX latest_spec_name ON catalog (spec_name, created_at) WHERE is_latest = 1",

@@ -23,6 +23,14 @@ _TAGGED = (
     "EXISTS (SELECT 1 FROM tag"
     " WHERE key = ? AND value = ? AND created_at = c.created_at AND row = c.rowid)"
 )
+# Indexes of the latest versions by a column and the time: a row that a tag names is found in them,
+# or is not, without being read.
+_BY_TIME = {
+    "type_normalized": "latest_type",
+    "spec_name": "latest_spec_name",
+    "data_type": "latest_data_type",
+}
+_AT_ITS_TIME = "c.created_at >= '' AND c.created_at = t.created_at"
 _HAVING_TAG = "SELECT 1 FROM tag WHERE key = ? AND value = ?"
 # Columns that an index of the latest versions begins with.
 _INDEXED = frozenset(
@@ -75,13 +83,17 @@ class Query:
                 order = self._order.replace("c.", "+c.")
                 return self._sql("catalog c", [_BY_NUMBER], [json.dumps(numbers)], order)
         tags = self._leading_tags(db)
-        if tags and not self._order and self._indexed:
+        index = next((_BY_TIME[name] for name, _ in self._indexed if name in _BY_TIME), None)
+        if tags and not self._order and self._indexed and not index:
             # The entries of an index are compared with those of the tag; rows are not read for it.
             return self._sql("catalog c", [_IN_TAG], [*tags[0]], "")
         if tags:
             conditions = [_BY_TAG, *[_TAGGED] * (len(tags) - 1)]
             order = self._order.replace("c.created_at", "t.created_at").replace("c.rowid", "t.row")
             source = "tag t CROSS JOIN catalog c ON c.rowid = t.row"
+            if index:
+                conditions.append(_AT_ITS_TIME)
+                source = source.replace(" ON ", f" INDEXED BY {index} ON ")
             return self._sql(source, conditions, [text for tag in tags for text in tag], order)
         return self._sql("catalog c", [], [], self._order)
 
