@@ -123,7 +123,7 @@ def newer_base(place: Place) -> None:
 
 
 def newer_catalog(place: Place) -> None:
-    raise_sqlite(place.catalog, 3)
+    raise_sqlite(place.catalog, 4)
 
 
 KINDS: dict[str, tuple[Callable[[Place], None], int]] = {
