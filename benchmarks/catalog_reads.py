@@ -14,6 +14,7 @@ from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
 from swampstore import Repo, init_repo, open_repo
 from swampstore.catalog.disk_rows import row_of
 from swampstore.catalog.schema import INSERT, Row
+from swampstore.repo.querying import run_query
 
 ARTIFACTS = 1_000_000
 LOOKUPS = 10_000
@@ -32,6 +33,7 @@ class Kind(NamedTuple):
     what: str
     predicate: Callable[[], str | None]
     order: str | None = None
+    word: Callable[[], str] | None = None
 
 
 def measure(setting: Setting) -> Iterator[Line]:
@@ -102,7 +104,8 @@ def _queries(repo: Repo, shape: sample.Shape) -> Iterator[Line]:
 
 
 def _ask(repo: Repo, kind: Kind) -> Sized:
-    return repo.query(kind.predicate(), order=kind.order, limit=ROWS)
+    word = kind.word and kind.word()
+    return run_query(repo, kind.predicate(), order=kind.order, limit=ROWS, word=word)
 
 
 def _timed(what: str, ask: Callable[[], Sized]) -> Line:
@@ -114,6 +117,10 @@ def _timed(what: str, ask: Callable[[], Sized]) -> Line:
         times.append(seconds(lambda: counts.append(len(ask()))))
     note = f"{sorted(counts)[len(counts) // 2]} rows, slowest {max(times) * 1000:.1f} ms"
     return Line(what, median_ms(times), "ms", QUERY_LIMIT_MS, note)
+
+
+def _anything() -> None:
+    return None
 
 
 def _kinds(shape: sample.Shape) -> list[Kind]:
@@ -171,10 +178,19 @@ def _kinds(shape: sample.Shape) -> list[Kind]:
         Kind("specName in [two]", two_specs),
         Kind("modelType == && modelId == && name == && version >= 1", one_history),
         Kind("modelName == && version >= 1", all_history),
-        Kind("everything (data search)", lambda: None, recent),
+        Kind("everything (data search)", _anything, recent),
         Kind("dataType == (7 of 10)", lambda: 'dataType == "resource"', recent),
         Kind("dataType == (1 of 100)", lambda: 'dataType == "report"', recent),
         Kind("modelName ==", lambda: f'modelName == "{sample.model_name(model())}"', recent),
         Kind("tags.env == (half of all)", lambda: 'tags.env == "prod"', recent),
         Kind("tags.env == (1 of 200)", lambda: 'tags.env == "canary"', recent),
+        Kind(
+            "tags.env == (1 of 200) && modelType ==",
+            lambda: f'tags.env == "canary" && modelType == "{model_type()}"',
+            recent,
+        ),
+        Kind("word (100 rows)", _anything, recent, lambda: f"service-{model():05}"),
+        Kind("word (1 of 20)", _anything, recent, lambda: "disk-"),
+        Kind("word (half of all)", _anything, recent, lambda: "prod"),
+        Kind("word (none)", _anything, recent, lambda: "nothing has this"),
     ]
