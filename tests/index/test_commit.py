@@ -767,6 +767,17 @@ def test_a_request_that_makes_a_shard_once_more_after_its_last_entry_was_removed
     assert foreign.hashes() == {**holding(m="x"), raw_rel("n", 2): digest("y")}
 
 
+def test_an_entry_whose_object_is_lost_stays_in_a_shard_that_was_told_of_after_the_look(
+    sharded: IndexMachine, b: IndexMachine, foreign: ForeignClient
+) -> None:
+    b.index.refresh()
+    sharded.commit({raw_rel("n"): "lost"})
+    view = b.index.view([shard_of("n")])
+    with pytest.raises(IndexMovedError):
+        b.index.commit(view, {raw_rel("n", 2): entry("y")}, ())
+    assert foreign.hashes() == holding(m="x", n="lost")
+
+
 def test_an_empty_shard_that_was_left_behind_is_filled_again(
     sharded: IndexMachine, foreign: ForeignClient
 ) -> None:

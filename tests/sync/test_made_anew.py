@@ -263,6 +263,27 @@ def test_who_makes_a_lost_shard_anew_by_removing_something_pulls_nothing_as_if_i
     assert not here.path(f"{MODEL.rel}/state/4/raw").exists()
 
 
+def test_who_has_started_over_once_starts_over_again_when_a_shard_is_lost_again(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    lose_shard_of_what_one_has_not_seen(here, there)
+    save(there, version(1, "theirs"))
+    there.push()
+    here.sync()
+    save(here, version(5))
+    here.push()
+    here.store.delete("_index/data--aws--ec2--i-1.json")
+    for name in ("raw", "metadata.yaml"):
+        here.store.delete(f"{MODEL.rel}/state/2/{name}")
+    save(there, version(2, "theirs"))
+    there.push()
+    there.pull()
+    assert there.path(f"{MODEL.rel}/state/2/raw").exists()
+    there.push()
+    assert remote_index(there.store).entries.keys() >= version(2).keys()
+
+
 def test_what_is_seen_by_a_push_without_work_is_not_built_on_later(
     pair: tuple[Machine, Machine],
 ) -> None:

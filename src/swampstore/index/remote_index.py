@@ -359,7 +359,10 @@ class RemoteIndex:
         change = Change(
             upserts, frozenset(removals) - upserts.keys(), {rel: view.raw(rel) for rel in rels}
         )
-        return version_of(view.version).commit(self._context, view, change, scope, look_again)
+        version = version_of(view.version)
+        committed = version.commit(self._context, view, change, scope, look_again)
+        self._watch.is_fresh = False  # what the base knows by it, others may change from now on
+        return committed
 
     def renew(self, view: View) -> None:
         """Write the documents of a view anew, with the same entries.

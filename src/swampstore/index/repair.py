@@ -288,7 +288,8 @@ class Recovery:
         there = {rel: raw for rel, raw in doc.entries.items() if is_there(rel, raw)}
         if len(there) == len(doc.entries):
             return found
-        return replace(found, doc=replace(doc, entries=there), is_dirty=True)
+        # If somebody tells of it by now, these entries were committed: the commit looks again.
+        return replace(found, doc=replace(doc, entries=there), is_dirty=True, is_recovered=True)
 
     def rebuilt(self, partition: str, found: StoredDocument, meta: Meta | None) -> StoredDocument:
         """Return the entries of a lost or damaged shard: as the base has them, if it followed.

@@ -69,7 +69,8 @@ class Watch:
         self._monolith: ObjectInfo | None = None
         # When the `_meta.json` that the base remembers was last said to be the current one.
         self._confirmed: tuple[str, float] | None = None
-        # The base has just started over: what it says is all of the remote that is there now.
+        # The base has just started over, and has learnt nothing since: neither from a pull nor by a
+        # commit.
         self.is_fresh = False
 
     @property
