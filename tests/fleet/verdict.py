@@ -14,6 +14,7 @@ from swampstore.pipeline.evidence.gathering import Claims, IndexState, look, see
 from swampstore.pipeline.evidence.rows import Claim, Item, Path, Summary, decoded_sum
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import listed, pieces
+from swampstore.pipeline.running import unpacked
 from swampstore.pipeline.source.objects import content_of
 from swampstore.pipeline.verify.examination import of_documents, readable_shards, stale_in
 from swampstore.pipeline.verify.kinds import KINDS
@@ -51,7 +52,7 @@ def _claims(place: Place, store: FleetStore) -> tuple[dict[str, Path], list[Summ
             if unit is None:
                 sums.append(decoded_sum(body))
                 continue
-            for rel, claim in _items.decode(body):
+            for rel, claim in _items.decode(unpacked(body)):
                 assert isinstance(claim, Claim)
                 paths.setdefault(rel, Path(rel)).add(claim, 0)
     return paths, sums
