@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,3 +166,38 @@ def test_colours_are_for_terminals_that_want_them(repo_dir: Path) -> None:
     assert coloured.stdout.startswith(b"\x1b[31merror:\x1b[0m the model a/b")
     plain = run_on_terminal("data", "get", "a/b", "x", repo=repo_dir, no_color=True)
     assert plain.stdout.startswith(b"error: the model a/b")
+
+
+_CLEANING_UP_FOR_LONG = """
+import os, signal, time
+from swampstore.cli import errors
+from swampstore.cli.session import Session
+
+errors._GRACE = 0.1
+session = Session()
+session.json = {json}
+with errors.heard_signals(session):
+    try:
+        os.kill(os.getpid(), signal.{signal})
+    finally:
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "json", "status", "told"),
+    [
+        ("SIGTERM", False, 143, "error: terminated\n"),
+        ("SIGINT", False, 130, "error: interrupted\n"),
+        ("SIGINT", True, 130, '"code": "interrupted"'),
+    ],
+)
+def test_what_takes_too_long_to_clean_up_ends_with_its_line(
+    name: str, json: bool, status: int, told: str
+) -> None:
+    program = _CLEANING_UP_FOR_LONG.format(signal=name, json=json)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (status, "")
+    assert told in done.stderr

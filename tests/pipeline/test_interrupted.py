@@ -10,24 +10,38 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.support.fault_proxy import Hang
 from tests.support.members import bucket_on_a_server
 from tests.support.remotes import ProxiedRemote
 
 
+@pytest.mark.parametrize(
+    ("job", "where", "number", "ending"),
+    [
+        ("verify", "/2/raw", signal.SIGINT, (130, "error: interrupted")),
+        ("gc", "/2/metadata.yaml", signal.SIGTERM, (143, "error: terminated")),
+    ],
+)
 def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
-    tmp_path: Path, s3_remote: ProxiedRemote
+    tmp_path: Path,
+    s3_remote: ProxiedRemote,
+    job: str,
+    where: str,
+    number: signal.Signals,
+    ending: tuple[int, str],
 ) -> None:
     ana = bucket_on_a_server(tmp_path, s3_remote).member("ana")
     ana.save("one", "two")
     ana.push()
     stuck = s3_remote.proxy.fail(
-        lambda request: request.kind == "GET" and request.key.endswith("/2/raw"), Hang(), None
+        lambda request: request.kind == "GET" and request.key.endswith(where), Hang(), None
     )
     conf = '{"spark.driver.memory": "700m"}'
     # The first JVM of a cache is a child of ours; the second has a shell around it, and tells why.
     first = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = ["pipeline", "verify", "--engine", "spark", "--master", "local[2]"]
+    command = ["pipeline", job, "--engine", "spark", "--master", "local[2]"]
     process = subprocess.Popen(
         [sys.executable, "-m", "swampstore.cli", *command],
         cwd=ana.repo_dir,
@@ -40,13 +54,14 @@ def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
         _wait_until(lambda: bool(stuck.fired) or process.poll() is not None)
         [jvm] = _children(process.pid, "java")
 
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
 
-    said = [line for line in err.splitlines() if not line.startswith("read the index: ")]
-    assert (process.returncode, out, said) == (130, "", ["Starting Spark.", "error: interrupted"])
+    shown = ("read the index: ", "plan: ")
+    said = [line for line in err.splitlines() if not line.startswith(shown)]
+    assert (process.returncode, out, said) == (ending[0], "", ["Starting Spark.", ending[1]])
     _wait_until(lambda: not os.path.exists(f"/proc/{jvm}"))
 
     s3_remote.proxy.heal()

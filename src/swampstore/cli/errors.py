@@ -69,7 +69,7 @@ def _run(root: click.Command, arguments: list[str]) -> int:
     session = Session()
     started = time.monotonic()
     try:
-        with heard_signals(), root.make_context(PROGRAM, arguments, obj=session) as context:
+        with heard_signals(session), root.make_context(PROGRAM, arguments, obj=session) as context:
             root.invoke(context)
         _flush()
     except BrokenPipeError:
@@ -227,35 +227,41 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def heard_signals() -> Iterator[None]:
+def heard_signals(session: Session) -> Iterator[None]:
     """Turn SIGINT and SIGTERM into exceptions in this block, and insist on an end soon."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        signal.SIGINT: signal.signal(signal.SIGINT, _interrupt),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminate),
-    }
+    hearing = _Hearing(session)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, hearing.hear) for number in numbers}
     try:
         yield
     finally:
+        hearing.is_over = True
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    _insist(EXIT_INTERRUPTED)
-    raise KeyboardInterrupt
+class _Hearing:
+    """Ends the process some seconds after a signal, with its line if that was not told by then.
 
+    The line is told as soon as the block that hears the signal `is_over`.
+    """
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    del number, frame
-    _insist(EXIT_TERMINATED)
-    raise Terminated
+    def __init__(self, session: Session) -> None:
+        self.is_over = False
+        self._session = session
 
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+        timer = threading.Timer(_GRACE, self._end, [_failure_of(error)])
+        timer.daemon = True
+        timer.start()
+        raise error
 
-def _insist(status: int) -> None:
-    timer = threading.Timer(_GRACE, os._exit, [status])
-    timer.daemon = True
-    timer.start()
+    def _end(self, failure: Failure) -> None:
+        if not self.is_over:
+            _report(failure, as_json=self._session.json)
+        os._exit(failure.status)

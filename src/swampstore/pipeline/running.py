@@ -26,11 +26,12 @@ from swampstore.errors import NewerFormatError, SwampstoreError
 from swampstore.formats import UPDATE
 from swampstore.index.results import Progress, Step
 from swampstore.pipeline.errors import FilesNotSeenError, SparkJobError
+from swampstore.pipeline.spark.session import silence
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import StatusTracker
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -170,13 +171,23 @@ def watched(spark: SparkSession, label: str, tasks: int, progress: Progress) -> 
             progress(Step(label, tasks, tasks, 0, 0, "tasks"))
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C, or somebody wants us to end
-                _quickly(stop)
+                _quickly(partial(_stopped, spark, stop))
             raise
 
 
+def _stopped(spark: SparkSession, stop: Callable[[], object]) -> None:
+    silence(spark)
+    stop()
+
+
 def _quickly(stop: Callable[[], object]) -> None:
-    """Stop jobs without waiting for long until the JVM has heard it."""
-    thread = threading.Thread(target=stop, name="stop", daemon=True)
+    """Ask something of the JVM without waiting for long until it has heard it."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):  # it may be gone
+            stop()
+
+    thread = threading.Thread(target=quietly, name="stop", daemon=True)
     thread.start()
     thread.join(_LOOK_EVERY)
 
@@ -189,6 +200,24 @@ def attentively(spark: SparkSession, action: Callable[[], R]) -> R:
     if threading.current_thread() is not threading.main_thread():
         return action()
     return _begun(spark, action)()
+
+
+def collected(frame: DataFrame) -> list[Any]:
+    """Return the rows of a frame; whoever interrupts that does not wait for them."""
+    return attentively(frame.sparkSession, frame.collect)
+
+
+def iterated(frame: DataFrame) -> Iterator[Any]:
+    """Yield the rows of a frame, a partition at a time, in the same way."""
+    yield from attentively(frame.sparkSession, frame.toLocalIterator)
+
+
+def forget(frame: DataFrame) -> None:
+    """Let Spark forget what it keeps of a frame, without waiting for long.
+
+    While it is still reading what it is to keep, it would not answer before it has read all of it.
+    """
+    _quickly(frame.unpersist)
 
 
 def _begun(spark: SparkSession, action: Callable[[], R]) -> Callable[[], R]:

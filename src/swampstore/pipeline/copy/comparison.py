@@ -26,7 +26,7 @@ from swampstore.marker import find_repo
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
 from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.running import spark_errors
+from swampstore.pipeline.running import collected, forget, iterated, spark_errors
 from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.source.index import Index, documents
 from swampstore.pipeline.source.objects import Objects
@@ -166,18 +166,17 @@ class Comparison:
         pages = max(1, -(-totals.missing // _PAGE))
         ordered = self.frame.where("missing").repartitionByRange(pages, "unit")
         with spark_errors():
-            for row in ordered.sortWithinPartitions("unit", "rel").toLocalIterator():
+            for row in iterated(ordered.sortWithinPartitions("unit", "rel")):
                 yield _wanted(row)
 
     def close(self) -> None:
         """Let Spark forget what it has read."""
-        self.frame.unpersist()
+        forget(self.frame)
 
 
 def _collected(frame: DataFrame) -> list[Row]:
     with spark_errors():
-        rows: list[Row] = frame.collect()
-        return rows
+        return collected(frame)
 
 
 def _indexed(spark: SparkSession, source: Place) -> DataFrame:

@@ -20,7 +20,7 @@ from swampstore.index.path_kinds import version_file
 from swampstore.layout import LATEST, WORKFLOW_RUNS, DataRef, ModelRef
 from swampstore.pipeline.gc.planner import NEEDED, PLACE, planned, warnings
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.running import watched
+from swampstore.pipeline.running import collected, forget, iterated, watched
 from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
@@ -102,13 +102,14 @@ def plan_places(
             watched(spark, "plan", tasks_for(spark), progress),
             planned(read_by_tasks(spark, Artifacts(), places, NEEDED), records, now) as plan,
         ):
-            doubts = plan.doubts.collect()
+            doubts = collected(plan.doubts)
             damage = F.count("problem").alias("damaged")
-            told_of = index.groupBy(*PLACE).agg(F.count("*").alias("entries"), damage).collect()
+            entries = F.count("*").alias("entries")
+            told_of = collected(index.groupBy(*PLACE).agg(entries, damage))
             pages = sum(row.entries for row in told_of) // _PAGE + 1
             found = candidates_of(plan.removals, index, pages)
     finally:
-        index.unpersist()
+        forget(index)
     told = []
     for place in places:
         here = (place.identity, place.namespace)
@@ -132,7 +133,7 @@ def candidates_of(removals: DataFrame, index: DataFrame, pages: int = 1) -> Cand
     found: Candidates = {}
     name = ("store", "namespace", "name_rel")
     ordered = _candidates(removals, index).repartitionByRange(pages, *name)
-    for row in ordered.sortWithinPartitions(*name).toLocalIterator():
+    for row in iterated(ordered.sortWithinPartitions(*name)):
         found.setdefault((row.store, row.namespace), Spool()).append(_candidate_of(row))
     return found
 

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 from swampstore.catalog.schema import Row
 from swampstore.clock import from_micros, to_micros
 from swampstore.layout import WORKFLOW_RUN_REL, workflow_run_rel
+from swampstore.pipeline.running import forget
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.retention.plan import NamePlanner
@@ -82,7 +83,7 @@ def planned(artifacts: DataFrame, runs: DataFrame, now: datetime) -> Iterator[Pl
             decided.where("cause IS NOT NULL").select(*PLACE, "cause", "names", "example"),
         )
     finally:
-        decided.unpersist()
+        forget(decided)
 
 
 def warnings(doubts: Iterable[SparkRow]) -> tuple[str, ...]:

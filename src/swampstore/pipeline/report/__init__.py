@@ -31,7 +31,7 @@ from swampstore.pipeline.report.figures import (
 from swampstore.pipeline.report.local_engine import Gathered, summary_here, summed_up
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
-from swampstore.pipeline.running import spark_errors, watched
+from swampstore.pipeline.running import attentively, forget, spark_errors, watched
 from swampstore.pipeline.schemas import write_table
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
@@ -165,7 +165,9 @@ class _Read(NamedTuple):
 
     def gathered(self) -> Gathered:
         """Read all of it."""
-        artifacts, records, outputs = (frame.toArrow().to_pylist() for frame in self)
+        artifacts, records, outputs = (
+            attentively(frame.sparkSession, frame.toArrow).to_pylist() for frame in self
+        )
         return Gathered(artifacts, [tuple(row.values()) for row in records], outputs)
 
 
@@ -178,12 +180,12 @@ def _figures(
 
         def keep(frame: DataFrame) -> DataFrame:
             frame.persist()
-            stack.callback(frame.unpersist)
+            stack.callback(forget, frame)
             return frame
 
         versions = keep(narrowed(tables.artifacts))
         with watched(spark, "reading", tasks_for(spark), progress):
-            versions.count()
+            attentively(spark, versions.count)
         plan = stack.enter_context(planned(versions, tables.records, now))
         figures = Figures(versions, plan.removals)
         keep(figures.usage)

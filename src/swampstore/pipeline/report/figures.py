@@ -34,6 +34,7 @@ from swampstore.pipeline.report.summary import (
     Totals,
     Usage,
 )
+from swampstore.pipeline.running import collected, forget
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
@@ -266,7 +267,7 @@ class SummaryReader:
         )
 
     def _collect(self, frame: DataFrame) -> list[Row]:
-        rows: list[Row] = frame.collect()
+        rows: list[Row] = collected(frame)
         self._done += 1
         self._progress(self._done)
         return rows
@@ -403,8 +404,8 @@ def run_figures(
         )
         counted = [
             RunDay((EPOCH + timedelta(days=number)).date(), *counts)
-            for number, *counts in days.collect()
+            for number, *counts in collected(days)
         ]
-        return tuple(counted), tuple(map(MethodRuns._make, methods.collect()))
+        return tuple(counted), tuple(map(MethodRuns._make, collected(methods)))
     finally:
-        recent.unpersist()
+        forget(recent)

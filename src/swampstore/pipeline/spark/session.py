@@ -168,19 +168,27 @@ def _stop_meanwhile(spark: SparkSession) -> None:
     """Stop a session without waiting for long; its JVM ends with this process at the latest."""
 
     def quietly() -> None:
-        # Whatever goes wrong in tasks that lose their session is not worth telling. Some threads
-        # print it past every log.
-        with contextlib.suppress(Exception):
-            spark.sparkContext.setLogLevel("OFF")
-            java: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
-            nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
-            java.java.lang.System.setErr(nowhere)
+        silence(spark)
         with contextlib.suppress(Exception):
             stop(spark)
 
     thread = threading.Thread(target=quietly, name="stop", daemon=True)
     thread.start()
     thread.join(_PATIENCE)
+
+
+def silence(spark: SparkSession) -> None:
+    """Let a session that was started here, and is about to end, say nothing any more.
+
+    Whatever goes wrong in tasks that lose their session is not worth telling. Some threads print it
+    past every log.
+    """
+    with contextlib.suppress(Exception):
+        if started_here(spark):
+            spark.sparkContext.setLogLevel("OFF")
+            java: Any = spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way
+            nowhere = java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
+            java.java.lang.System.setErr(nowhere)
 
 
 def started_here(spark: SparkSession) -> bool:
