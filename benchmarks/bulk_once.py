@@ -17,7 +17,7 @@ from typing import Any
 
 import bulk_loops
 import task_times
-from measuring import peak_rss, processor_seconds
+from measuring import ProcessorTime, peak_rss
 from swampstore import open_repo
 from swampstore.index.results import no_progress
 
@@ -35,12 +35,12 @@ def main() -> None:
     spark = _session(master, target) if master else None
     started = time.perf_counter() - start
     work = _job(job, target, spark)
-    times, processor = [], []
+    times, processor, busy = [], [], ProcessorTime()
     for _ in range(int(rounds)):
-        start, busy = time.perf_counter(), processor_seconds()
+        start, before = time.perf_counter(), busy.seconds()
         work()
         times.append(time.perf_counter() - start)
-        processor.append(processor_seconds() - busy)
+        processor.append(busy.seconds() - before)
     told = {"started": started, "rounds": times, "processor": processor, "rss": peak_rss()}
     if spark is not None:
         found = task_times.stages(spark)

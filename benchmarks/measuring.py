@@ -8,6 +8,7 @@ import os
 import resource
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, ParamSpec
@@ -100,19 +101,31 @@ def family(pid: int) -> Iterator[int]:
         return  # it has ended
 
 
-def processor_seconds() -> float:
-    """Return the processor time of this process and of all that it started, so far."""
-    ticks = sum(map(_ticks, family(os.getpid())))
-    return ticks / os.sysconf("SC_CLK_TCK")
+class ProcessorTime:
+    """Looks every second how long this process and all below it have kept processors busy.
 
+    Those that have ended count as they were seen last: some are waited for by nobody.
+    """
 
-def _ticks(pid: int) -> int:
-    """Return the time of a process and of those that it has seen end."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return sum(map(int, file.read().rpartition(")")[2].split()[11:15]))
-    except OSError:
-        return 0
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def seconds(self) -> float:
+        """Return the processor time so far."""
+        self._look()
+        return sum(self._seen.values()) / os.sysconf("SC_CLK_TCK")
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(1)
+            self._look()
+
+    def _look(self) -> None:
+        for pid in family(os.getpid()):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+                ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+                self._seen[pid] = max(ticks, self._seen.get(pid, 0))
 
 
 def forget_peak() -> None:

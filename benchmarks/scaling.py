@@ -28,10 +28,17 @@ _MIB = 1 << 20
 
 
 class Cost(NamedTuple):
-    """Seconds of a job once Spark is there, and the most bytes its driver's Python had."""
+    """What a job took once Spark was there.
+
+    Seconds, those of all processors, the most bytes that the Python of its driver and the JVM had,
+    and how much longer the longest task of a stage took than the mean.
+    """
 
     seconds: float
+    processor: float
     memory: int
+    jvm: int
+    spread: float
 
 
 def measure(setting: Setting) -> Iterator[Line]:
@@ -42,17 +49,23 @@ def measure(setting: Setting) -> Iterator[Line]:
             objects = models * _OBJECTS_OF_A_MODEL
             say(f"{job} of {objects:,} objects")
             cost = _run(job, models, setting.directory)
-            yield Line(f"{job} of {objects:,} objects", cost.seconds, "s")
+            yield Line(
+                f"{job} of {objects:,} objects",
+                cost.seconds,
+                "s",
+                note=f"the longest task of a stage took {cost.spread:.2f} times the mean",
+            )
             yield Line(
                 f"{job} of {objects:,} objects: memory of the driver",
                 cost.memory / _MIB,
                 "MiB",
                 _DRIVER,
+                f"the JVM, which also runs the tasks, {cost.jvm / _MIB:.0f} MiB",
             )
             if before is not None:
                 yield Line(
-                    f"{job}: ten times the objects take",
-                    cost.seconds / before.seconds,
+                    f"{job}: ten times the objects take, in processor time",
+                    cost.processor / before.processor,
                     "x",
                     _LINEAR,
                 )
@@ -65,4 +78,4 @@ def _run(job: str, models: int, directory: str) -> Cost:
     command = [sys.executable, f"{here}/bulk_once.py", job, target, "local[2]", "1"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
-    return Cost(told["rounds"][0], told["rss"])
+    return Cost(told["rounds"][0], told["processor"][0], told["rss"], told["jvm"], told["spread"])
