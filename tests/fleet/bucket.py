@@ -27,6 +27,8 @@ _AS_GET_OR_LIST = {"get_if_changed": "get", "download": "get", "level": "list", 
 class Kind(NamedTuple):
     """What a store is like: whether tokens tell content, and whether it deletes on conditions.
 
+    Those that do copy on conditions, too.
+
     `is_lax`: it takes the condition, and does not heed it.
     """
 
@@ -98,6 +100,7 @@ class BucketStore(MemoryStore):
         self.bucket = bucket
         self.capabilities = Capabilities(
             conditional_delete=bucket.kind.conditional_delete or bucket.kind.is_lax,
+            conditional_copy=bucket.kind.conditional_delete or bucket.kind.is_lax,
             repeats_tokens=bucket.kind.by_content,
         )
 
@@ -111,6 +114,12 @@ class BucketStore(MemoryStore):
             self.delete(key)
             return
         super().delete_if_match(key, token)
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        if self.bucket.kind.is_lax:
+            self.copy(source, target)
+            return
+        super().copy_if_absent(source, target, token)
 
     def clock(self) -> datetime:
         return self.bucket.world.moment()

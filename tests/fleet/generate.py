@@ -162,6 +162,8 @@ class Theme(NamedTuple):
     pairs: tuple[tuple[str, str], ...] = ()
     # After how many steps all come to rest. Whoever is at rest has read everything.
     rest: int = 8
+    # Whether all that is saved has the same content.
+    is_equal: bool = False
     # What is done in sessions.
     work: tuple[str, ...] = ("save",)
 
@@ -229,6 +231,14 @@ THEMES = (
         rest=24,
         work=("save", "save", "delete_one"),
     ),
+    # The same large content is saved again, while what it is a copy of goes, or is lost.
+    Theme(
+        {"save": 10, "push": 8, "pull": 2, "delete_one": 4, "delete_all": 1, "lose_object": 1},
+        ("stop", "slow", "late", "lost", "twice", "kill", "kill-after", "fail"),
+        ("copy data", "copy data", "put data", "read data", "put index", "delete data"),
+        sizes=(LARGE,),
+        is_equal=True,
+    ),
 )
 
 
@@ -251,6 +261,7 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
         for one in (step.args, *step.args.get("work", ())):
             if "size" in one:
                 one["size"] = chance.choice(theme.sizes)
+                one["equal"] = theme.is_equal
             for flag in ("appendable", "stream", "scope") if is_plain else ():
                 one.pop(flag, None)
         if op == "session" and is_plain:
@@ -336,6 +347,7 @@ def _args(
         place["size"] = chance.choice([10, 10, 10, LARGE])
         if op == "save":
             flags = {"appendable": chance.random() < 0.3, "stream": chance.random() < 0.3}
+            flags["equal"] = place["size"] == LARGE and chance.random() < 0.5
         else:
             flags = {"old": chance.random() < 0.3}
         return place | {flag: True for flag, is_up in flags.items() if is_up}

@@ -130,10 +130,18 @@ class Oracle:
 
     # What machines tell ----------------------------------------------------------------------
 
-    def new_work(self, model: str, name: str, size: int, who: str) -> tuple[str, bytes]:
-        """Return the tag and the content of something that is about to be saved."""
+    def new_work(
+        self, model: str, name: str, size: int, who: str, *, is_equal: bool = False
+    ) -> tuple[str, bytes]:
+        """Return the tag and the content of something that is about to be saved.
+
+        If it is to be equal, that is the content of the last one that is as large.
+        """
         tag = f"w{next(self._numbers)}{who}"
         content = f"{tag}:".encode() + tag.encode() * (size // len(tag))
+        if is_equal:
+            made = [one.content for one in self.works.values() if len(one.content) >= size]
+            content = made[-1] if made else content
         renamed = {(at, new) for at, old, new in self._renaming if (at, old) == (model, name)}
         self.works[tag] = Work(content, {(model, name)} | renamed)
         return tag, content

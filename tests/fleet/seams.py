@@ -306,7 +306,7 @@ def _patch_sqlite() -> None:
 def _patch_swampstore() -> None:
     from swampstore import clock as clocks
     from swampstore.artifacts import name_lock as mutation
-    from swampstore.index import workers
+    from swampstore.index import base, workers
     from swampstore.locks import lock, manager, process
     from swampstore.stores import config as store_configs
     from swampstore.stores.memory import MemoryConfig
@@ -334,6 +334,8 @@ def _patch_swampstore() -> None:
     _replace(probe.examine, _ask)
     # What is large takes another way; it need not be large for that.
     _patch(uploads, IN_MEMORY=300)
+    _patch(base, LARGE=300)
+    _patch(probe._Trial, copies=lambda _: None)  # it takes threads that no script knows of
     # Names share lock files; few names need few of them for that.
     _patch(mutation, STRIPES=4)
     real_getpid, real_uname = os.getpid, os.uname

@@ -76,7 +76,7 @@ def _simpler(step: Step) -> list[Step]:
     if step.op == "session" and not step.args["all"] and not step.faults and len(work) == 1:
         inner = {name: value for name, value in work[0].items() if name != "op"}
         found.append(Step(step.machine, work[0]["op"], inner, [], step.overlaps))
-    for name in ("full", "lazy", "scope", "deep", "appendable", "stream", "garble"):
+    for name in ("full", "lazy", "scope", "deep", "appendable", "stream", "equal", "garble"):
         if step.args.get(name):
             rest = {key: value for key, value in step.args.items() if key != name}
             found.append(replace(step, args=rest))

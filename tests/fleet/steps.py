@@ -62,7 +62,9 @@ class Tell:
 
 def save(tell: Tell, args: Args) -> None:
     model, name = args["model"], args["name"]
-    tag, content = tell.oracle.new_work(model, name, args["size"], tell.machine.name)
+    tag, content = tell.oracle.new_work(
+        model, name, args["size"], tell.machine.name, is_equal=bool(args.get("equal"))
+    )
     data: Any = io.BytesIO(content) if args.get("stream") else content
     made = tell.repo.artifacts.save(
         model,
@@ -113,7 +115,9 @@ def group(tell: Tell, args: Args) -> None:
     with tell.repo.artifacts.deferring() as deferral:
         for one in args["work"]:
             model, name = one["model"], one["name"]
-            tag, content = tell.oracle.new_work(model, name, one["size"], tell.machine.name)
+            tag, content = tell.oracle.new_work(
+                model, name, one["size"], tell.machine.name, is_equal=bool(one.get("equal"))
+            )
             draft = Draft(tags={WORK: tag}, garbage_collection=KEEP)
             ref = DataRef(ModelRef.parse(model), name)
             made.append((deferral.save(ref, content, draft).id, model, name, tag))

@@ -357,7 +357,7 @@ def aim_of(what: str) -> str:
         thing = "note"
     else:
         thing = "index" if "_index/" in key or key.endswith("-index.json") else "data"
-    return f"{verb if verb in {'put', 'delete'} else 'read'} {thing}"
+    return f"{verb if verb in {'put', 'delete', 'copy'} else 'read'} {thing}"
 
 
 def moment_of(text: str) -> datetime:

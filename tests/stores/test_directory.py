@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.errors import ConfigError, DiskError, ValidationError
-from swampstore.stores import Store, directory, open_store
+from swampstore.stores import Store, directory_tree, open_store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import (
     ObjectNotFoundError,
@@ -118,14 +118,14 @@ def test_a_change_by_another_tool_is_noticed(store: DirectoryStore, root: Path) 
 def test_a_create_never_replaces_what_a_program_without_our_locks_creates(
     store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_unique = directory._make_unique
+    make_unique = directory_tree.make_unique
 
     def create_in_between(fd: int, parent: int, name: str) -> str:
         token = make_unique(fd, parent, name)
         (root / "sub/a").write_bytes(b"theirs")
         return token
 
-    monkeypatch.setattr(directory, "_make_unique", create_in_between)
+    monkeypatch.setattr(directory_tree, "make_unique", create_in_between)
     with pytest.raises(PreconditionFailedError, match="sub/a"):
         store.put_if_absent("sub/a", b"ours")
     assert (root / "sub/a").read_bytes() == b"theirs"

@@ -66,6 +66,7 @@ def test_hooks_are_told_every_request_and_its_facts() -> None:
         (Request("level", "x/"), lambda: store.level("x/")),
         (Request("contents", "x"), lambda: list(store.contents("x", lambda _: True, 9))),
         (Request("copy", "c"), lambda: store.copy("a", "c")),
+        (Request("copy_if_absent", "d"), lambda: store.copy_if_absent("c", "d", "4")),
         (Request("delete_if_match", "b"), lambda: store.delete_if_match("b", "3")),
         (Request("delete", "a"), lambda: store.delete("a")),
         (Request("clock"), store.clock),

@@ -22,7 +22,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from tests.support import http_server
 from tests.support.http_server import Answer, head, read_head
 
-_CONDITIONS = frozenset({"if-match", "if-none-match", "x-goog-if-generation-match"})
+_CONDITIONS = frozenset(
+    {
+        *("if-match", "if-none-match", "x-amz-copy-source-if-match"),
+        *("x-goog-if-generation-match", "x-goog-copy-source-if-generation-match"),
+    }
+)
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding"})
 _TIMEOUT = 60.0
 _ERROR_CODES = {

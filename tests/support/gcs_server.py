@@ -88,6 +88,9 @@ class GcsServer(Server):
             original = self._buckets.get(name, {}).get(path)
             if original is None:
                 return _error(HTTPStatus.NOT_FOUND, "NoSuchKey")
+            wanted = request.headers.get("x-goog-copy-source-if-generation-match")
+            if wanted is not None and int(wanted) != original.generation:
+                return _error(HTTPStatus.PRECONDITION_FAILED, "PreconditionFailed")
             data = original.data
         blob = self._store(bucket, key, data, request.time)
         return Answer(headers=_names(blob), body=b"<CopyObjectResult/>" if source else b"")

@@ -20,6 +20,8 @@ from swampstore.stores.retry import RetryingStore, RetryPolicy
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gcs_server import GcsServer
 from tests.support.servers import (
+    AZURITE_ACCOUNT,
+    AZURITE_KEY,
     S3_KEY,
     S3Server,
     azurite,
@@ -129,6 +131,13 @@ def gcs_remote(gcs_server: GcsServer) -> Iterator[ProxiedRemote]:
     with FaultProxy(gcs_server.url, prefix) as proxy:
         config = {"bucket": BUCKET, "prefix": prefix, "apiEndpoint": proxy.url}
         yield ProxiedRemote("gs", config, proxy)
+
+
+@pytest.fixture
+def azure_remote(azure_server: str) -> Remote:
+    account = {"account": AZURITE_ACCOUNT, "accountKey": AZURITE_KEY, "endpoint": azure_server}
+    config = {"bucket": BUCKET, "prefix": uuid.uuid4().hex, **account}
+    return Remote(lambda: store_config("az", config, environ={}).open())
 
 
 @pytest.fixture(params=["memory", "directory", "s3", "gcs"])

@@ -36,6 +36,8 @@ _PARTITIONS = (
 HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
 _ABSENT = "held_inode IS NULL"
 _ABSENT_INDEX = f"CREATE INDEX IF NOT EXISTS known_absent ON known (rel) WHERE {_ABSENT}"
+# Content of at least this size is looked for elsewhere on the remote before it is sent.
+LARGE = 1 << 20
 _HELD_PAGE = 10_000  # each page is a look at every row
 _AFTER_ALL_TEXT = b""  # SQLite sorts any blob behind any text
 
@@ -91,6 +93,7 @@ class Base:
     def __init__(self, cache_dir: str, identity: str) -> None:
         self._file = BaseFile(f"{cache_dir}/{BASE}", SCHEMA, identity)
         self._has_absent_index = False
+        self._has_large_index = False
 
     def get(self, rel: str) -> Known | None:
         """Return what is known of a path."""
@@ -147,6 +150,25 @@ class Base:
             self._file.write(lambda db: db.execute(_ABSENT_INDEX))
             self._has_absent_index = True
         return bool(self._rows(f"SELECT 1 FROM known WHERE {_ABSENT} LIMIT 1"))
+
+    def with_content(self, sha256: str, other_than: str) -> Known | None:
+        """Return another path whose object was seen to have this content, if it is large.
+
+        Only such have a token: what never came here and was not sent from here has none.
+        """
+        if not self._has_large_index:
+            # As above. It has the few large ones alone, so that it costs the others nothing.
+            index = (
+                f"CREATE INDEX IF NOT EXISTS known_large ON known (sha256) WHERE size >= {LARGE}"
+            )
+            self._file.write(lambda db: db.execute(index))
+            self._has_large_index = True
+        sql = (
+            f"SELECT {_COLUMNS} FROM known WHERE sha256 = ? AND size >= {LARGE}"
+            " AND etag IS NOT NULL AND rel != ? LIMIT 1"
+        )
+        rows = self._rows(sql, (sha256, other_than))
+        return _known(rows[0]) if rows else None
 
     def total_bytes(self) -> int:
         """Return the size of everything known, hydrated or not."""
@@ -295,7 +317,7 @@ class Base:
         rows = [_row(one) for one in keep]
         noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
         kept = [(name, value) for name in facts if (value := self.fact(name)) is not None]
-        self._has_absent_index = False
+        self._has_absent_index = self._has_large_index = False
 
         def then(db: sqlite3.Connection) -> None:
             db.executemany(_INSERT_KNOWN, rows)

@@ -13,7 +13,6 @@ what was seen is remembered on this machine.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import uuid
@@ -23,7 +22,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from swampstore.clock import to_iso
-from swampstore.errors import DiskError, LockTimeoutError, ValidationError
+from swampstore.errors import LockTimeoutError, ValidationError
 from swampstore.files import disk_errors
 from swampstore.layout import LATEST, ModelRef, is_version
 from swampstore.locks.process import is_dead
@@ -37,8 +36,9 @@ from swampstore.locks.record import (
     model_of_key,
     registry_prefix,
 )
-from swampstore.stores.errors import ObjectNotFoundError, StoreUnreachableError
+from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Capabilities, Fetched, ObjectInfo, Store
+from swampstore.stores.trials import Trial
 from swampstore.stores.wrapper import StoreWrapper
 
 # Stores date objects and answers in whole seconds.
@@ -48,7 +48,6 @@ _ABANDONED_AFTER = timedelta(minutes=10)
 _FILE = "file://"
 _AT_ONCE, _FEW = 16, 8
 _FACT = "conditional_delete"
-_PROVEN, _REFUTED = "proven", "refuted"
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -283,12 +282,8 @@ def _lock_files(directory: str) -> Iterator[str]:
         )
 
 
-class Deletions:
-    """What is known about conditional deletions of one store.
-
-    `recall` returns a fact about the store that this machine knows by its name, and `remember`
-    keeps facts. Without them, what is learnt lasts as long as this object.
-    """
+class Deletions(Trial):
+    """What is known about conditional deletions of one store: whether locks may be deleted."""
 
     def __init__(
         self,
@@ -296,56 +291,15 @@ class Deletions:
         recall: Callable[[str], str | None] = lambda _: None,
         remember: Callable[[dict[str, str]], None] = lambda _: None,
     ) -> None:
-        self._store = store
-        self._recall = recall
-        self._remember = remember
-        self._known: bool | None = None
+        super().__init__(
+            store, _FACT, lambda claimed: claimed.conditional_delete, _prove, recall, remember
+        )
 
-    def are_proven(self) -> bool:
-        """Whether locks may be deleted. Tries the store (6 small requests) if nobody ever has.
 
-        If the store does not answer, nothing is proven, and somebody tries again later.
-        """
-        if not self._has_to_be_tried:
-            return self._store.capabilities.conditional_delete
-        if not self.is_known:
-            from swampstore.stores.probe import proves_conditional_delete
+def _prove(store: Store) -> bool:
+    from swampstore.stores.probe import proves_conditional_delete
 
-            try:
-                self.learn(proven=proves_conditional_delete(self._store))
-            except StoreUnreachableError:
-                return False
-        return self._known is True
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the store was tried, or need not be: then `are_proven` asks nobody."""
-        if not self._has_to_be_tried:
-            return True
-        if self._known is None:
-            self._known = self._remembered()
-        return self._known is not None
-
-    @property
-    def are_refuted(self) -> bool:
-        """Whether the store is known to delete whatever is there; asks nobody."""
-        return self.is_known and not self.are_proven()
-
-    def learn(self, *, proven: bool) -> None:
-        """Remember what a trial of the store has shown."""
-        self._known = proven
-        if self._has_to_be_tried:
-            # Who cannot write it down tries the store once more.
-            with contextlib.suppress(DiskError):
-                self._remember({_FACT: _PROVEN if proven else _REFUTED})
-
-    @property
-    def _has_to_be_tried(self) -> bool:
-        capabilities = self._store.capabilities
-        return capabilities.conditional_delete and not capabilities.own_conditions
-
-    def _remembered(self) -> bool | None:
-        return {_PROVEN: True, _REFUTED: False}.get(self._recall(_FACT) or "")
+    return proves_conditional_delete(store)
 
 
 class ProvenStore(StoreWrapper):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _CONTAINER = re.compile(r"[a-z0-9](-?[a-z0-9]){2,62}")
 # What a URL may say beside what all buckets know.
 PARAMETERS = ("account", "endpoint")
+# Which version of its protocol Azure is asked to speak.
+_VERSION = "2021-12-02"
 _REMEDIES = Remedies(
     sign_in="Run `az login`, or set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN.",
     permissions="the role Storage Blob Data Contributor on the container",
@@ -86,7 +88,10 @@ class AzureConfig:
             signs_headers=bool(self.account_key),
             largest=5000 << 20,
         )
-        return open_bucket(self._client, bucket)
+        # With a token instead of a key, nothing can be signed.
+        return open_bucket(
+            self._client, bucket, copy_headers=_copy_headers if self.account_key else None
+        )
 
     def _client(self, retries: RetryConfig, extra: ClientOptions) -> AzureStore:
         from obstore.store import AzureStore
@@ -107,6 +112,17 @@ class AzureConfig:
             client_options=client_options(self.limits, self.endpoint, extra),
             retry_config=retries,
         )
+
+
+def _copy_headers(url: str, token: str) -> dict[str, str]:
+    """Return the headers of a copy that is done when it is answered; up to 256 MiB can be."""
+    return {
+        "x-ms-version": _VERSION,
+        "x-ms-requires-sync": "true",
+        "x-ms-copy-source": url,
+        "x-ms-source-if-match": token,
+        "If-None-Match": "*",
+    }
 
 
 def _key_from(environ: Mapping[str, str]) -> str:

@@ -130,6 +130,8 @@ def _is_rejection(reply: Reply) -> bool:
 def _is_transient(reply: Reply) -> bool:
     if reply.status is None:
         return _REDIRECTED not in reply.text and _BAD_KEY not in reply.text
+    if reply.status == 501:  # it will not learn that by being asked again
+        return False
     return reply.status in {408, 409, 429} or reply.status >= 500
 
 

@@ -36,13 +36,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Self
 
 from swampstore.errors import ConfigError, DiskError, SwampstoreError, ValidationError
-from swampstore.files import disk_errors, write_all
+from swampstore.files import disk_errors
 from swampstore.layout import is_temp
 from swampstore.notices import shell_word
 from swampstore.redaction import without_credentials
 from swampstore.stores import directory_tree as tree
 from swampstore.stores.config import Fields, Limits, StoreConfig, split_url
 from swampstore.stores.errors import (
+    ObjectNotFoundError,
     StoreError,
     StoreNotMountedError,
     StorePermissionError,
@@ -53,7 +54,6 @@ from swampstore.stores.errors import (
     not_found,
 )
 from swampstore.stores.protocol import (
-    CHUNK,
     Capabilities,
     Fetched,
     Handed,
@@ -77,9 +77,6 @@ _TRANSIENT = frozenset(
 )
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.EOPNOTSUPP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-# File systems keep times to a nanosecond, to 10 ms or (FAT) to two seconds.
-_TICKS_NS = (0, 10_000_000, 2_000_000_000)
-_BELOW_A_MILLISECOND = 1_000_000
 # No writer pauses that long between two pieces of an object.
 _ABANDONED_AFTER = timedelta(hours=1)
 _HINT = "Mount it, or create it."
@@ -135,7 +132,7 @@ class DirectoryStore:
     It is opened by the first request, or by `reach`.
     """
 
-    capabilities = Capabilities(conditional_delete=True, own_conditions=True)
+    capabilities = Capabilities(conditional_delete=True, conditional_copy=True, own_conditions=True)
 
     def __init__(
         self,
@@ -263,7 +260,9 @@ class DirectoryStore:
 
     def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
         """See Store.put_if_absent."""
+        return self._create(key, body)
 
+    def _create(self, key: str, body: tree.Body) -> Written:
         def check(token: str | None) -> None:
             if token is not None:
                 raise exists(key, self.identity)
@@ -288,19 +287,19 @@ class DirectoryStore:
     def _write(
         self,
         key: str,
-        body: bytes | BinaryIO,
+        body: tree.Body,
         check: Callable[[str | None], None],
         publish: Callable[[int, str, str], None] = tree.replace_file,
     ) -> Written:
         with self._errors(_writable(key)):
             directory, fd, temp = tree.new_file(self._root, key, durable=self._durable)
             try:
-                _fill(fd, body)
+                tree.fill(fd, body)
                 self._sync(fd)
                 with self._locked(key):
                     name = os.path.basename(key)
                     check(self._token(key))
-                    token = _make_unique(fd, directory, name)
+                    token = tree.make_unique(fd, directory, name)
                     publish(directory, temp, name)
                 self._sync(directory)
                 return Written(token, token)
@@ -338,6 +337,16 @@ class DirectoryStore:
         check_key(target)
         with self._reading(source) as fd, os.fdopen(os.dup(fd), "rb") as file:
             self.put(target, file)
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """See Store.copy_if_absent. What was opened stays what it is: files are replaced."""
+        try:
+            with self._reading(source) as fd:
+                if tree.token_of(os.fstat(fd)) != token:
+                    raise changed(source, self.identity)
+                self._create(target, fd)
+        except ObjectNotFoundError:
+            raise changed(source, self.identity) from None
 
     def clock(self) -> datetime:
         """See Store.clock. The file system dates a new file: on a mount, with the server's time."""
@@ -394,7 +403,7 @@ class DirectoryStore:
         except FileNotFoundError:
             return None
         try:
-            return _token_of(os.fstat(fd))
+            return tree.token_of(os.fstat(fd))
         finally:
             os.close(fd)
 
@@ -448,16 +457,6 @@ def _writable(key: str) -> str:
     return key
 
 
-def _fill(fd: int, body: bytes | BinaryIO) -> None:
-    if isinstance(body, bytes):
-        chunks: Iterator[bytes] = iter([body])
-    else:
-        body.seek(0)
-        chunks = iter(lambda: body.read(CHUNK), b"")
-    for chunk in chunks:
-        write_all(fd, chunk)
-
-
 def _handed(info: ObjectInfo, found: tree.WalkedFile) -> Handed:
     """Return an object of a walk with its content, if that can be read."""
     if found.content != -1:
@@ -469,34 +468,11 @@ def _handed(info: ObjectInfo, found: tree.WalkedFile) -> Handed:
         return Handed(info, is_wanted=True)
     try:
         # What is read is what the ETag says, whatever was put there since.
-        if _token_of(status) != info.token:
+        if tree.token_of(status) != info.token:
             info = _info(found.path, status)
         return Handed(info, is_wanted=True, data=tree.read_all(fd, status.st_size))
     finally:
         os.close(fd)
-
-
-def _any_below(limit: int) -> int:
-    """Return any number from 0 on; `secrets` and `random` load more than a save needs."""
-    return int.from_bytes(os.urandom(8), "big") % limit
-
-
-def _make_unique(fd: int, directory: int, name: str) -> str:
-    """Give a new file a time that no file of this name had before; return its token."""
-    status = os.fstat(fd)
-    floor = -1
-    with contextlib.suppress(FileNotFoundError):
-        floor = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
-    moment = max(status.st_mtime_ns, floor + 1) + _any_below(_BELOW_A_MILLISECOND)
-    for tick in _TICKS_NS:
-        os.utime(fd, ns=(status.st_atime_ns, moment + tick))
-        if (status := os.fstat(fd)).st_mtime_ns > floor:
-            break
-    return _token_of(status)
-
-
-def _token_of(status: os.stat_result) -> str:
-    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
 
 
 def _time(status: os.stat_result) -> datetime:
@@ -504,5 +480,5 @@ def _time(status: os.stat_result) -> datetime:
 
 
 def _info(key: str, status: os.stat_result) -> ObjectInfo:
-    token = _token_of(status)
+    token = tree.token_of(status)
     return ObjectInfo(key, status.st_size, token, token, _time(status))

@@ -11,9 +11,9 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from swampstore.files import NO_FILE, temp_name
+from swampstore.files import NO_FILE, temp_name, write_all
 from swampstore.layout import is_temp
 from swampstore.stores.protocol import CHUNK
 
@@ -23,6 +23,12 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _ATTEMPTS = 100
+# File systems keep times to a nanosecond, to 10 ms or (FAT) to two seconds.
+_TICKS_NS = (0, 10_000_000, 2_000_000_000)
+_BELOW_A_MILLISECOND = 1_000_000
+_AT_ONCE = 1 << 30
+# What a new file may be filled with; a number is the descriptor of another file of the store.
+Body = bytes | BinaryIO | int
 
 
 class WalkedFile(NamedTuple):
@@ -311,3 +317,50 @@ def read_all(fd: int, size: int) -> bytes:
     """Return what a file holds; one that is as long as it was is read in one go."""
     data = os.read(fd, size + 1)
     return data if len(data) == size else data + b"".join(chunks(fd))
+
+
+def fill(fd: int, body: Body) -> None:
+    """Write a body into a new file."""
+    if isinstance(body, int):
+        _copy(body, fd)
+        return
+    if isinstance(body, bytes):
+        pieces: Iterator[bytes] = iter([body])
+    else:
+        body.seek(0)
+        pieces = iter(lambda: body.read(CHUNK), b"")
+    for piece in pieces:
+        write_all(fd, piece)
+
+
+def _copy(source: int, fd: int) -> None:
+    """Copy a file; where the file system can, its server does it or both share their blocks."""
+    with contextlib.suppress(OSError):  # whatever it cannot do, reading and writing can
+        while os.copy_file_range(source, fd, _AT_ONCE):
+            pass
+    for piece in chunks(source):  # what is left of it
+        write_all(fd, piece)
+
+
+def _any_below(limit: int) -> int:
+    """Return any number from 0 on; `secrets` and `random` load more than a save needs."""
+    return int.from_bytes(os.urandom(8), "big") % limit
+
+
+def make_unique(fd: int, directory: int, name: str) -> str:
+    """Give a new file a time that no file of this name had before; return its token."""
+    status = os.fstat(fd)
+    floor = -1
+    with contextlib.suppress(FileNotFoundError):
+        floor = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mtime_ns
+    moment = max(status.st_mtime_ns, floor + 1) + _any_below(_BELOW_A_MILLISECOND)
+    for tick in _TICKS_NS:
+        os.utime(fd, ns=(status.st_atime_ns, moment + tick))
+        if (status := os.fstat(fd)).st_mtime_ns > floor:
+            break
+    return token_of(status)
+
+
+def token_of(status: os.stat_result) -> str:
+    """Return what tells this very write of a file from any other."""
+    return f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"

@@ -84,7 +84,12 @@ class GcsConfig:
             signs=False,
             largest=5 << 40,
         )
-        return open_bucket(self._client, bucket)
+        return open_bucket(self._client, bucket, self._copier)
+
+    def _copier(self, token: str, retries: RetryConfig, extra: ClientOptions) -> GCSStore:
+        # That there is nothing at the target is a condition of the client's own.
+        headers = {"x-goog-copy-source-if-generation-match": token}
+        return self._client(retries, {**extra, "default_headers": headers})
 
     def _client(self, retries: RetryConfig, extra: ClientOptions) -> GCSStore:
         from obstore.store import GCSStore

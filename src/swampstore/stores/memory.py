@@ -65,7 +65,7 @@ class MemoryConfig:
 class MemoryStore:
     """A dictionary with a lock. Its token counts writes, so it changes with every one of them."""
 
-    capabilities = Capabilities(conditional_delete=True, own_conditions=True)
+    capabilities = Capabilities(conditional_delete=True, conditional_copy=True, own_conditions=True)
 
     def __init__(self, name: str = "", bucket: MemoryBucket | None = None) -> None:
         self.identity = f"memory://{name}"
@@ -149,6 +149,16 @@ class MemoryStore:
         """See Store.copy."""
         check_key(target)
         self.put(target, self.get(source).data)
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """See Store.copy_if_absent."""
+        with self._bucket.lock:
+            found = self._bucket.objects.get(check_key(source))
+            if found is None or found.info.token != token:
+                raise changed(source, self.identity)
+            if target in self._bucket.objects:
+                raise exists(target, self.identity)
+            self._write(target, found.data)
 
     def clock(self) -> datetime:
         """See Store.clock."""

@@ -339,6 +339,13 @@ class MongoStore:
             self.download(source, file.fileno())
             self.put(target, file)
 
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """Refuse it: content that is there already is never sent again in the first place."""
+        raise UnsupportedOperationError(
+            f"{target} in {self.identity} cannot be a copy of {source} ({token})",
+            hint="Content has one place there, whatever names it.",
+        )
+
     # The index -----------------------------------------------------------------------------------
 
     def changed_paths(

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
     Client = S3Store | GCSStore | AzureStore
     MakeClient = Callable[[RetryConfig, ClientConfig], Client]
+    # Makes a client that copies only the object with this token, and only to where there is none.
+    MakeCopier = Callable[[str, RetryConfig, ClientConfig], Client]
+    # Returns the headers of a request that does so: of the object at this URL, with this token.
+    CopyHeaders = Callable[[str, str], Mapping[str, str]]
 
 _NO_RETRIES: RetryConfig = {"max_retries": 0}
 _PAGE = 1000
@@ -58,6 +62,8 @@ _PAGE_PAUSES = (0.1, 0.4, 1.6)
 # One request may not last longer than this, however much it transfers.
 _LONGEST_REQUEST = timedelta(hours=1)
 _LONGEST_CONNECT = 5.0
+# A service says nothing while it copies.
+_LONGEST_COPY = timedelta(minutes=5)
 # The client takes the time of sending for silence: more bytes than these get more time, as much
 # as a line of so many bytes a second needs.
 _QUICK = 4 << 20
@@ -78,22 +84,39 @@ def client_options(limits: Limits, endpoint: str, extra: ClientConfig) -> Client
     }
 
 
-def open_bucket(make_client: MakeClient, bucket: Bucket) -> ObstoreStore:
-    """Return the store of a bucket; nothing is sent yet."""
-    return ObstoreStore(make_client, bucket)
+def open_bucket(
+    make_client: MakeClient,
+    bucket: Bucket,
+    make_copier: MakeCopier | None = None,
+    copy_headers: CopyHeaders | None = None,
+) -> ObstoreStore:
+    """Return the store of a bucket; nothing is sent yet.
+
+    It copies on conditions with one of the last two.
+    """
+    return ObstoreStore(make_client, bucket, make_copier, copy_headers)
 
 
 class ObstoreStore:
     """A bucket, reached by a client that repeats nothing by itself."""
 
-    def __init__(self, make_client: MakeClient, bucket: Bucket) -> None:
+    def __init__(
+        self,
+        make_client: MakeClient,
+        bucket: Bucket,
+        make_copier: MakeCopier | None,
+        copy_headers: CopyHeaders | None,
+    ) -> None:
         self.identity = bucket.identity
         self.capabilities = Capabilities(
             conditional_delete=True,
+            conditional_copy=bool(make_copier or copy_headers),
             repeats_tokens=bucket.repeats_tokens,
             endpoint=bucket.clock_url,
         )
         self._make_client = make_client
+        self._make_copier = make_copier
+        self._copy_headers = copy_headers
         self._client = make_client(_NO_RETRIES, {})
         self._bucket = bucket
         self._signed = SignedRequests(bucket.timeout)
@@ -300,6 +323,32 @@ class ObstoreStore:
         check_key(target)
         with self._errors("copy", source):
             obstore.copy(self._client, source, target)
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """See Store.copy_if_absent."""
+        check_key(target)
+        with self._errors("copy", source):
+            try:
+                self._copy_on(source, target, token)
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise exists(target, self.identity) from error
+            except FileNotFoundError as error:
+                if isinstance(translate(error, self._bucket, "copy", source), StoreMissingError):
+                    raise
+                raise changed(source, self.identity) from error
+
+    def _copy_on(self, source: str, target: str, token: str) -> None:
+        if self._make_copier is not None:
+            copier = self._make_copier(token, _NO_RETRIES, {"read_timeout": _LONGEST_COPY})
+            obstore.copy(copier, source, target, overwrite=False)
+        elif self._copy_headers is not None:
+            url = obstore.sign(self._client, "PUT", target, _SIGNED_FOR)
+            signed = obstore.sign(self._client, "GET", source, _SIGNED_FOR)
+            self._signed.send("PUT", url, self._copy_headers(signed, _quoted(token)))
+        else:
+            raise UnsupportedOperationError(
+                f"{self.identity} copies nothing on a condition", hint="Upload the content."
+            )
 
     def clock(self) -> datetime:
         """See Store.clock. Whatever the service answers, it dates its answer."""

@@ -14,7 +14,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -26,10 +26,11 @@ from swampstore.stores.errors import (
     StoreUnreachableError,
     UntrustworthyStoreError,
 )
-from swampstore.stores.protocol import Store, Written, admitted_limits
+from swampstore.stores.protocol import Store, admitted_limits
 
 RACERS = 32
 _ROUNDS = 5
+_COPIERS = 8
 _CLEANERS = 8
 # Below what other clients leave alone, in case the probe is killed.
 PREFIX = "_control/probe"
@@ -139,6 +140,28 @@ def proves_conditional_delete(store: Store) -> bool:
     return True
 
 
+def proves_conditional_copy(store: Store) -> bool:
+    """Whether a store is seen to refuse copies of another object, and onto one that is there.
+
+    Costs some 20 small requests where the store claims it, none elsewhere. Raises
+    StoreUnreachableError if the store could not be asked.
+    """
+    if not store.capabilities.conditional_copy:
+        return False
+    trial = _Trial(store, f"{PREFIX}/{uuid.uuid4()}", racers=_COPIERS)
+    try:
+        trial.stale_copy()
+        trial.copies()
+    except StoreUnreachableError:
+        raise
+    except (_Wrong, StoreError):
+        return False
+    finally:
+        with contextlib.suppress(StoreError):
+            trial.clean_up()
+    return True
+
+
 def _attempt(named: tuple[str, Callable[[], None]]) -> Finding:
     name, attempt = named
     finding = Finding(name, is_required=name != _DELETION)
@@ -222,6 +245,38 @@ class _Trial:
             self._store.head(key)
             raise _Wrong("an object is still there after a deletion on its own condition")
 
+    def stale_copy(self) -> None:
+        source, there = self._key("copied"), self._key("there")
+        stale = self._store.put(source, b"one").token
+        token = self._store.put(source, b"two").token
+        self._store.put(there, b"three")
+        with contextlib.suppress(PreconditionFailedError):
+            self._store.copy_if_absent(source, there, token)
+            raise _Wrong("a copy onto an object that is there was accepted")
+        with contextlib.suppress(PreconditionFailedError):
+            self._store.copy_if_absent(source, self._key("stale-copy"), stale)
+            raise _Wrong("a copy on the condition of an older state was accepted")
+        if self._store.get(there).data != b"three":
+            raise _Wrong("a copy that was refused has replaced an object")
+
+    def copies(self) -> None:
+        """Let copies race with writers: they meet where two machines save one version."""
+        target = self._key("raced")
+        sources: dict[bytes, tuple[str, str]] = {}
+        for number in range(self._racers // 2):
+            source, data = self._key(f"source-{number}"), f"copied {number}".encode()
+            sources[data] = (source, self._store.put(source, data).token)
+
+        def write(data: bytes) -> None:
+            if data in sources:
+                source, token = sources[data]
+                self._store.copy_if_absent(source, target, token)
+            else:
+                self._store.put_if_absent(target, data)
+
+        others = [f"written {number}".encode() for number in range(self._racers // 2)]
+        self._race_of(target, [*sources, *others], write)
+
     def clean_up_after_deletion(self) -> None:
         self._store.delete(self._key("deleted"))
 
@@ -230,9 +285,14 @@ class _Trial:
         with ThreadPoolExecutor(_CLEANERS) as pool:
             list(pool.map(self._store.delete, keys))
 
-    def _race(self, key: str, write: Callable[[bytes], Written]) -> None:
-        def run(number: int) -> bytes | None:
-            data = f"racer {number} {uuid.uuid4()}".encode()
+    def _race(self, key: str, write: Callable[[bytes], object]) -> None:
+        contents = [f"racer {number} {uuid.uuid4()}".encode() for number in range(self._racers)]
+        self._race_of(key, contents, write)
+
+    def _race_of(
+        self, key: str, contents: Sequence[bytes], write: Callable[[bytes], object]
+    ) -> None:
+        def run(data: bytes) -> bytes | None:
             try:
                 write(data)
             except PreconditionFailedError:
@@ -240,7 +300,7 @@ class _Trial:
             return data
 
         with ThreadPoolExecutor(self._racers) as pool:
-            outcomes = list(pool.map(run, range(self._racers)))
+            outcomes = list(pool.map(run, contents))
         self._only_winner(key, [data for data in outcomes if data is not None])
 
     def _only_winner(self, key: str, winners: list[bytes]) -> None:

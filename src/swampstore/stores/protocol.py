@@ -71,15 +71,17 @@ class Written(NamedTuple):
 class Capabilities(NamedTuple):
     """What a store claims to be able to do; `swampstore.stores.probe` proves it.
 
-    `own_conditions`: our own code sees to the conditions, and no server has to be believed.
-    `repeats_tokens` says that an object which is written again with the same content may have the
-    token that it had. `keeps_paths`: it keeps the index itself, see `swampstore.stores.paths`.
-    `endpoint` is the URL of the server that is asked, empty where there is none.
+    `conditional_copy`: it has `copy_if_absent`. `own_conditions`: our own code sees to the
+    conditions, and no server has to be believed. `repeats_tokens` says that an object which is
+    written again with the same content may have the token that it had. `keeps_paths`: it keeps the
+    index itself, see `swampstore.stores.paths`. `endpoint` is the URL of the server that is asked,
+    empty where there is none.
     """
 
     conditional_create: bool = True
     conditional_update: bool = True
     conditional_delete: bool = False
+    conditional_copy: bool = False
     server_copy: bool = True
     own_conditions: bool = False
     repeats_tokens: bool = False
@@ -155,6 +157,14 @@ class Store(Protocol):
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object inside the store, replacing the target."""
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """Have the store itself copy the object that has this token to where there is none.
+
+        Raises PreconditionFailedError if the source is another one or gone, or if there is
+        something at the target, and UnsupportedOperationError where
+        `capabilities.conditional_copy` is False.
+        """
 
     def clock(self) -> datetime:
         """Ask the store what time it is. Good to a second; ages of objects are judged by it."""

@@ -113,9 +113,17 @@ class S3Config:
             largest=5 << 30,
             repeats_tokens=True,
         )
-        return open_bucket(self._client, bucket)
+        return open_bucket(self._client, bucket, self._copier)
 
-    def _client(self, retries: RetryConfig, extra: ClientOptions) -> S3Store:
+    def _copier(self, token: str, retries: RetryConfig, extra: ClientOptions) -> S3Store:
+        # The client signs what is in its settings, as S3 wants it of headers of its own.
+        condition = f'header: x-amz-copy-source-if-match: "{token}"'
+        headers = {"If-None-Match": "*"}
+        return self._client(retries, {**extra, "default_headers": headers}, condition)
+
+    def _client(
+        self, retries: RetryConfig, extra: ClientOptions, copy_if_not_exists: str = ""
+    ) -> S3Store:
         from obstore.store import S3Store
 
         from swampstore.stores.obstore_store import client_options
@@ -126,6 +134,8 @@ class S3Config:
             "disable_bulk_delete": True,
             "disable_tagging": True,
         }
+        if copy_if_not_exists:
+            settings["copy_if_not_exists"] = copy_if_not_exists
         if self.endpoint:
             # Under its plain name the client would prefer AWS_ENDPOINT_URL_S3.
             settings["aws_endpoint_url_s3"] = self._bucket_endpoint()

@@ -49,7 +49,8 @@ class SignedRequests:
 
         Returns the answer's body.
 
-        Raises FileNotFoundError (404), PreconditionError (412), GenericError (any other refusal)
+        Raises FileNotFoundError (404), PreconditionError (412, or what Azure says when a condition
+        on absence does not hold), GenericError (any other refusal)
         and OSError (no answer).
         """
         parts = urlsplit(url)
@@ -114,7 +115,7 @@ def _check(status: int, what: str, body: bytes) -> None:
     text = f"{what} - Server returned non-2xx status code: {status}: {said}"
     if status == 404:
         raise FileNotFoundError(text)
-    if status == 412:
+    if status == 412 or "<Code>BlobAlreadyExists</Code>" in said:
         raise PreconditionError(text)
     raise GenericError(text)
 

@@ -79,6 +79,7 @@ _KINDS = {
     "put_if_absent": "put",
     "put_if_match": "put",
     "delete_if_match": "delete",
+    "copy_if_absent": "copy",
 }
 
 
@@ -169,6 +170,11 @@ class StoreWrapper:
     def copy(self, source: str, target: str) -> None:
         """See Store.copy."""
         self.around(Request("copy", target), lambda: self.inner.copy(source, target))
+
+    def copy_if_absent(self, source: str, target: str, token: str) -> None:
+        """See Store.copy_if_absent."""
+        request = Request("copy_if_absent", target)
+        self.around(request, lambda: self.inner.copy_if_absent(source, target, token))
 
     def admitted_limits(self) -> Sequence[Limit]:
         """See swampstore.stores.protocol."""

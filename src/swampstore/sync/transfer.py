@@ -19,6 +19,7 @@ from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
+from swampstore.sync.copies import Copies
 from swampstore.sync.downloads import (
     BATCH,
     Brought,
@@ -72,7 +73,8 @@ class Threads:
     ) -> Iterator[Done[Upload, Placed]]:
         """Put files into the store."""
         del sizes
-        uploader = Uploader(context.store, context.names, context.clock)
+        copies = Copies(context.store, context.names, context.base)
+        uploader = Uploader(context.store, context.names, context.clock, copies)
         return put_all(uploader, uploads, context.limits.push_concurrency, deadline)
 
     def download(

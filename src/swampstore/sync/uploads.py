@@ -30,6 +30,7 @@ from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.paths import KeepsPaths, SmallFile
 from swampstore.sync.complete import check_saved
+from swampstore.sync.copies import Copies
 from swampstore.sync.hashing import hash_file
 
 # Larger files are streamed, and are never in memory as a whole.
@@ -92,10 +93,13 @@ class _Body(NamedTuple):
 class Uploader:
     """Puts single files into a store; safe to call from many threads."""
 
-    def __init__(self, store: Store, names: Names, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, names: Names, clock: Clock, copies: Copies | None = None
+    ) -> None:
         self._store = store
         self._names = names
         self._clock = clock
+        self._copies = copies
 
     def put(self, upload: Upload) -> Placed:
         """Bring one file to the remote. A file that changes meanwhile is read again."""
@@ -105,11 +109,13 @@ class Uploader:
             if body is None:
                 return Vanished(upload.rel)
             check_saved(self._names, upload.rel, body.sha256, body.signature.size)
-            placed = self._place(upload, path, body)
+            copied = self._copied(upload, body)
+            placed = copied or self._place(upload, path, body)
             if isinstance(placed, Occupied):
                 return placed
             if body.data is not None or signature(path) == body.signature:
-                return self._uploaded(upload.rel, body, placed)
+                uploaded = self._uploaded(upload.rel, body, placed)
+                return uploaded._replace(sent=0) if copied else uploaded
             if not placed.is_met:
                 upload = _over_ours(upload, placed)
         raise SyncError(
@@ -182,6 +188,15 @@ class Uploader:
             body.read_ns,
         )
         return Uploaded(rel, entry, known, 0 if placed.is_met else entry.size, placed.is_met)
+
+    def _copied(self, upload: Upload, body: _Body) -> Written | None:
+        """Have the store copy content that it has elsewhere; None if it is to be sent.
+
+        Where something may be already, what it is decides, and that takes content to compare.
+        """
+        if self._copies is None or upload.replaces is not None or upload.noted is not None:
+            return None
+        return self._copies.copy_to(upload.rel, body.sha256, body.signature.size)
 
     def _place(self, upload: Upload, path: str, body: _Body) -> Written | Occupied:
         """Write the object, unless it is there with this very content."""

@@ -22,7 +22,12 @@ from swampstore.stores.errors import (
     PreconditionFailedError,
     UnsupportedOperationError,
 )
-from swampstore.stores.probe import PREFIX, probe, proves_conditional_delete
+from swampstore.stores.probe import (
+    PREFIX,
+    probe,
+    proves_conditional_copy,
+    proves_conditional_delete,
+)
 from swampstore.stores.protocol import ObjectInfo, Store, Written, contents, folders, level
 
 RACERS = 16
@@ -371,6 +376,28 @@ class StoreConformance:
         assert store.get(f"{under}/to").data == b"abc"
         assert store.get(f"{under}/from").data == b"abc"
 
+    def test_a_conditional_copy_needs_the_current_source_and_a_free_target(
+        self, store: Store, under: str
+    ) -> None:
+        source, target = f"{under}/from", f"{under}/to"
+        first = store.put(source, b"one")
+        second = store.put(source, b"two")
+        if not store.capabilities.conditional_copy:
+            with pytest.raises(UnsupportedOperationError):
+                store.copy_if_absent(source, target, second.token)
+            return
+        for wrong, token in ((source, first.token), (f"{under}/none", second.token)):
+            with pytest.raises(PreconditionFailedError):
+                store.copy_if_absent(wrong, target, token)
+        with pytest.raises(ObjectNotFoundError):
+            store.head(target)
+        store.copy_if_absent(source, target, second.token)
+        assert store.get(target).data == b"two"
+        store.put(source, b"three")
+        with pytest.raises(PreconditionFailedError):
+            store.copy_if_absent(source, target, store.head(source).token or "")
+        assert store.get(target).data == b"two"
+
     # The store itself
 
     def test_the_clock_and_the_dates_of_objects_agree(self, store: Store, under: str) -> None:
@@ -389,6 +416,7 @@ class StoreConformance:
         assert report.ok
         assert all(finding.ok for finding in report.findings)
         assert proves_conditional_delete(store) == store.capabilities.conditional_delete
+        assert proves_conditional_copy(store) == store.capabilities.conditional_copy
         assert list(store.list(f"{PREFIX}/")) == []
 
 
