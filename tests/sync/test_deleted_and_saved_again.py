@@ -143,3 +143,44 @@ def test_saving_where_somebody_removed_a_part_of_the_cache_deletes_nothing(
     synced(ana, "--full")
     synced(bob)
     assert versions(ana) == versions(bob) == {1: "one", 2: "two", 3: "three", 4: "new"}
+
+
+@pytest.fixture
+def one_each(ana: Machine, bob: Machine) -> tuple[Machine, Machine]:
+    """Two machines that share one version, with its content."""
+    bob.put(MODEL, "state", "same")
+    synced(bob)
+    synced(ana)
+    assert ana.get(MODEL, "state") == "same"
+    return ana, bob
+
+
+def test_a_deletion_does_not_concern_equal_content_that_others_saved_since(
+    one_each: tuple[Machine, Machine],
+) -> None:
+    ana, bob = one_each
+    delete(bob)
+    synced(bob)
+    with bob.open() as repo:
+        again = repo.artifacts.save(MODEL, "state", "same")
+    assert again.version == 1
+    delete(ana)
+    for machine in (bob, ana, bob, ana):
+        synced(machine)
+    assert versions(bob) == {1: "same"}
+    assert versions(ana) == {1: "same"}
+
+
+def test_equal_content_that_was_saved_here_since_does_not_go_with_what_others_deleted(
+    one_each: tuple[Machine, Machine],
+) -> None:
+    ana, bob = one_each
+    delete(ana)
+    delete(bob)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "same")
+    for machine in (ana, bob, ana):
+        synced(machine)
+    assert list(versions(ana).values()) == ["same"]
+    assert versions(ana) == versions(bob)

@@ -15,7 +15,13 @@ from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import is_lazy, is_marker, is_metadata, version_file
+from swampstore.index.path_kinds import (
+    is_lazy,
+    is_marker,
+    is_metadata,
+    metadata_beside,
+    version_file,
+)
 from swampstore.index.results import Conflict, Preview, Skipped
 from swampstore.index.state import Slice
 from swampstore.index.workers import Deadline
@@ -111,6 +117,7 @@ class PullPlanner:
         work.skipped.extend(self._context.index.damage)
         self._spare_what_nobody_deleted(work)
         self._spare_what_others_overwrote(work)
+        self._keep_what_was_saved_again(work)
         if not self._metadata_only:
             self._want_content(work)
         self._keep_versions_apart(work)
@@ -154,6 +161,19 @@ class PullPlanner:
                 entry = entry_known(known)
                 work.downloads[rel] = Download(rel, entry)
                 work.expected[rel] = None
+
+    def _keep_what_was_saved_again(self, work: PullWork) -> None:
+        """Remove no content beside metadata that is new: it is that of a version made here since.
+
+        It happens to be equal to what others have deleted. It is new now, and for the next push.
+        """
+        for rel in [rel for rel in work.removals if version_file(rel) and not is_metadata(rel)]:
+            metadata = metadata_beside(rel)
+            if metadata in work.removals or metadata in work.failures:
+                continue
+            if self._state(metadata, self._context.base.get(metadata)).local is Local.CHANGED:
+                del work.removals[rel]
+                work.forgotten.append(rel)
 
     def _spare_what_others_overwrote(self, work: PullWork) -> None:
         """Replace no whole version of ours by another one if the index was lost in between.

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swampstore.artifacts.latest import is_right, latest_of
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.path_kinds import is_derived, is_marker, is_metadata, unit_of, version_file
+from swampstore.index.path_kinds import (
+    is_derived,
+    is_marker,
+    is_metadata,
+    metadata_beside,
+    unit_of,
+    version_file,
+)
 from swampstore.index.removals import Removal, removal_of
 from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import View
@@ -156,10 +163,21 @@ class Planner:
                 )
 
     def _keep_whole_what_stays(self) -> None:
-        """Delete no file of a version of which another one was changed elsewhere."""
+        """Delete no file of a version of which another one was changed elsewhere.
+
+        Nor content that was sent again since, and whose metadata stays: it is that of a version
+        which somebody saved after the one that was deleted here, and happens to be equal. Metadata
+        has an id of its own, and a pull has brought it already.
+        """
+        removals = self._plan.removals
         staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
-        for rel in [rel for rel in self._plan.removals if rel.rpartition("/")[0] in staying]:
-            del self._plan.removals[rel]
+        for rel in [rel for rel in removals if rel.rpartition("/")[0] in staying]:
+            del removals[rel]
+        for rel in [rel for rel in removals if version_file(rel) and not is_metadata(rel)]:
+            metadata, entry = metadata_beside(rel), self._entry(rel)
+            is_new = entry is not None and entry.last_modified != removals[rel].modified
+            if is_new and metadata not in removals and self._entry(metadata) is not None:
+                self._plan.adopted[rel] = replace(removals.pop(rel), held=None)
 
     def _take_content_along(self) -> None:
         """Delete with a version also content that this cache could not get, and knows nothing of.
