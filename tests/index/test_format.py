@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
+import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,6 +18,7 @@ from hypothesis import strategies as st
 
 from swampstore.errors import NewerFormatError
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import fingerprint, is_named
 from swampstore.index.format import (
     Document,
     Entry,
@@ -278,37 +282,61 @@ def test_the_origin_of_a_remote_is_kept() -> None:
 def test_meta_is_written_with_our_own_members_apart() -> None:
     meta = Meta(2, ("audit", "data--t--ID"), 42, {"audit": '"e1"'}, '"e2"')
     assert encode_meta(meta, "w-1") == META_2[:-1] + (
-        b',"swampstore":{"monolith":"\\"e2\\"","etags":["\\"e1\\"",null],'
+        b',"swampstore":{"monolith":"\\"e2\\"","fingerprints":"DnaD11cAAAAAAA==",'
         b'"of":"c485856e1d8dbbb9","write":"w-1"}}'
     )
-    assert decode_meta(encode_meta(meta, "w-1")) == meta
+    read = decode_meta(encode_meta(meta, "w-1"))
+    assert read == replace(meta, shards={"audit": fingerprint('"e1"')})
+    assert encode_meta(read, "w-1") == encode_meta(meta, "w-1")
     assert encode_meta(decode_meta(META_1), "w-1") == META_1[:-1] + (
         b',"swampstore":{"shards":{},"write":"w-1"}}'
     )
 
 
 MD5S = st.binary(min_size=16, max_size=16).map(bytes.hex)
-NAMES = tuple(f"data--aws--ec2--i-{number:017x}" for number in range(2_000))
+NAMES = tuple(f"data--aws--ec2--i-{number:013x}" for number in range(8_000))
 
 
-def test_meta_of_many_shards_is_little_more_than_the_list_of_their_names() -> None:
-    etags = {name: hashlib.md5(name.encode()).hexdigest() for name in NAMES}
-    data = encode_meta(Meta(2, NAMES, 7, etags), "w-1")
-    assert decode_meta(data).shards == etags
-    assert len(data) <= 1.6 * len(encode_meta(Meta(2, NAMES, 7), "w-1"))
+# Models of one type, with short ids or UUIDs; the ETags of S3 and of a directory.
+@pytest.mark.parametrize("suffix", ["", "-4c1e-9b1f-0123456789abcd"])
+@pytest.mark.parametrize("etag_of", [lambda md5: md5, lambda md5: f"{md5[:14]}-3f2a1-12c"])
+def test_meta_of_many_shards_is_little_more_than_the_list_of_their_names(
+    suffix: str, etag_of: Callable[[str], str]
+) -> None:
+    names = tuple(f"{name}{suffix}" for name in NAMES)
+    etags = {name: etag_of(hashlib.md5(name.encode()).hexdigest()) for name in names}
+    data = encode_meta(Meta(2, names, 7, etags, origin=str(uuid.uuid4())), str(uuid.uuid4()))
+    listed = len(json.dumps(names, separators=(",", ":")))
+    assert len(data) <= 1.2 * listed
+    read = decode_meta(data).shards
+    assert read.keys() == etags.keys()
+    assert all(is_named(read[name], etag) for name, etag in etags.items())
+    assert not any(is_named(read[name], f"{etag}0") for name, etag in etags.items())
+
+
+@pytest.mark.parametrize("etags", [["e1", None], "00112233445566778899aabbccddeeff"])
+def test_whole_etags_that_the_release_before_wrote_are_understood(etags: str | list[str]) -> None:
+    names = ["audit", "data--t--ID"]
+    told = etags if isinstance(etags, list) else base64.b64encode(bytes.fromhex(etags * 2)).decode()
+    own = {"etags": told, "of": "c485856e1d8dbbb9", "write": "w"}
+    read = decode_meta(json.dumps(json.loads(META_2) | {"swampstore": own}).encode())
+    expected = {"audit": "e1"} if isinstance(etags, list) else dict.fromkeys(names, etags)
+    assert read.shards == expected
+    again = decode_meta(encode_meta(read, "w-2")).shards
+    assert again == {name: fingerprint(etag) for name, etag in expected.items()}
 
 
 def test_meta_of_the_release_before_is_understood() -> None:
     document = json.loads(META_2) | {"swampstore": {"shards": {"audit": "e1"}, "write": "w"}}
     read = decode_meta(json.dumps(document).encode())
     assert read.shards == {"audit": "e1"}
-    assert decode_meta(encode_meta(read, "w-2")).shards == {"audit": "e1"}
+    assert decode_meta(encode_meta(read, "w-2")).shards == {"audit": fingerprint("e1")}
 
 
 def test_the_release_before_finds_no_etags_that_it_could_misread() -> None:
-    etags = dict.fromkeys(NAMES[:2], "0" * 32)
+    etags = dict.fromkeys(NAMES[:2], "1" * 32)
     own = json.loads(encode_meta(Meta(2, NAMES[:2], 7, etags), "w-1"))["swampstore"]
-    assert "shards" not in own
+    assert own.keys().isdisjoint({"shards", "etags"})
 
 
 @pytest.mark.parametrize(
@@ -317,16 +345,16 @@ def test_the_release_before_finds_no_etags_that_it_could_misread() -> None:
         lambda meta: meta["partitions"].reverse(),
         lambda meta: meta["partitions"].append("data--z"),
         lambda meta: meta["partitions"].__setitem__(0, "data--other"),
-        lambda meta: meta["swampstore"].update(etags="no base64"),
-        lambda meta: meta["swampstore"].update(etags="AAAA"),
-        lambda meta: meta["swampstore"].update(etags=[None]),
+        lambda meta: meta["swampstore"].update(fingerprints="no base64"),
+        lambda meta: meta["swampstore"].update(fingerprints="AAAA"),
+        lambda meta: meta["swampstore"].update(fingerprints=[None]),
         lambda meta: meta["swampstore"].pop("of"),
     ],
 )
 def test_etags_of_another_list_of_partitions_tell_nothing(
     change: Callable[[dict[str, Any]], object],
 ) -> None:
-    etags = dict.fromkeys(NAMES[:3], "0" * 32)
+    etags = dict.fromkeys(NAMES[:3], "1" * 32)
     document = json.loads(encode_meta(Meta(2, NAMES[:3], 7, etags), "w-1"))
     change(document)
     assert decode_meta(json.dumps(document).encode()).shards == {}
@@ -361,6 +389,8 @@ def test_meta_survives_writing_and_reading(
     assert set(read.partitions) == set(partitions)
     assert (version == 2) or read.partitions == meta.partitions
     assert (read.version, read.commit_seq) == (version, meta.commit_seq)
+    if version == 2:
+        shards = {name: fingerprint(etag) for name, etag in shards.items()}
     assert (read.shards, read.monolith, read.extra) == (shards, monolith, extra)
 
 

@@ -9,13 +9,11 @@ raises NewerFormatError.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -25,6 +23,7 @@ from swampstore.errors import ValidationError
 from swampstore.formats import LARGEST_NUMBER, refuse_newer
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import packed, unpacked, unpacked_etags
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
 
@@ -118,7 +117,8 @@ class Meta:
 
     Version 1: the monolith is the truth and shards are advisory. Version 2: the shards are the
     truth and `commit_seq` counts the commits. `shards` and `monolith` are the ETags that our last
-    commit left behind; they are gone as soon as another client commits. `origin` is the same for
+    commit left behind, on version 2 perhaps only their fingerprints (compare them by `is_named`);
+    they are gone as soon as another client commits. `origin` is the same for
     as long as a remote is: one that was emptied and filled again has another. On version 1 the
     monolith has it, too, for whoever comes when `_meta.json` is lost.
     """
@@ -154,6 +154,7 @@ class _OwnMembers(msgspec.Struct):
     """What we add to `_meta.json` for ourselves."""
 
     shards: dict[str, str] = {}
+    fingerprints: str | None = None
     etags: str | list[str | None] | None = None
     of: str | None = None
     monolith: str | None = None
@@ -177,7 +178,18 @@ _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Letters first: neither `_meta`, nor `.`, nor anything that is not what it looks like.
-_PLAIN_PARTITIONS = re.compile(r"[a-z][A-Za-z0-9@_.\-]{0,199}(?:\n[a-z][A-Za-z0-9@_.\-]{0,199})*")
+_LONGEST_PLAIN = 200
+_LETTER, _OTHER, _ODD = b"a", b"0", b"?"
+_KINDS = b"".join(
+    b"\n"
+    if chr(one) == "\n"
+    else _LETTER
+    if chr(one) in ascii_lowercase
+    else _OTHER
+    if chr(one) in f"{ascii_uppercase}{digits}@_.-"
+    else _ODD
+    for one in range(256)
+)
 _EARLIEST = to_ms(datetime.min.replace(tzinfo=UTC))
 _LATEST = to_ms(datetime.max.replace(tzinfo=UTC))
 
@@ -275,7 +287,9 @@ def decode_meta(data: bytes) -> Meta:
         known.version,
         tuple(dict.fromkeys(known.partitions)),
         known.commit_seq,
-        own.shards or _unpack_etags(known.partitions, own.etags, own.of),
+        own.shards
+        or unpacked(known.partitions, own.fingerprints, own.of)
+        or unpacked_etags(known.partitions, own.etags, own.of),
         own.monolith,
         _without(members, _META_MEMBERS),
         own.origin,
@@ -285,9 +299,11 @@ def decode_meta(data: bytes) -> Meta:
 def _perhaps_no_partitions(names: list[str]) -> list[str]:
     """Return the names to look at one by one: none if all of them are plain at a glance."""
     lines = "\n".join(names)
-    if lines.count("\n") == len(names) - 1 and _PLAIN_PARTITIONS.fullmatch(lines):
-        return []
-    return names
+    if not lines.isascii() or max(map(len, names), default=0) > _LONGEST_PLAIN:
+        return names
+    kinds = b"\n" + lines.encode().translate(_KINDS)
+    is_plain = _ODD not in kinds and kinds.count(b"\n") == kinds.count(b"\n" + _LETTER)
+    return [] if is_plain and kinds.count(b"\n") == len(names) else names
 
 
 def _is_partition(name: str) -> bool:
@@ -313,7 +329,7 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     if meta.version == _PATHS:
         own["paths"] = True  # what other clients may once call version 3 is something else
     if meta.version == 2:
-        own |= _pack_etags(partitions, meta.shards)
+        own |= packed(partitions, meta.shards)
     else:
         own["shards"] = meta.shards
     own[_WRITE] = write_id
@@ -399,52 +415,3 @@ def _without(members: Mapping[str, _T], names: frozenset[str]) -> dict[str, _T]:
 def _utf16(text: str) -> bytes:
     """Sort key of the order in which JavaScript sorts strings."""
     return text.encode("utf-16-be", "surrogatepass")
-
-
-# ETags of shards -------------------------------------------------------------------------------
-#
-# `_meta.json` lists the partitions; the ETags come in the same order, in one text or one list, with
-# a digest of the names that they belong to. Whoever changes the list and does not know them leaves
-# a digest behind that is not that of the list: then they tell nothing, which only costs a listing.
-
-
-# What nearly all S3 servers call an object: its MD5, which two thirds of the text can tell.
-_MD5 = re.compile(r"[0-9a-f]{32}")
-_MD5_BYTES = 16
-
-
-def _pack_etags(partitions: Sequence[str], etags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the members that tell the ETags of these partitions, in their order."""
-    found = [etags.get(one) for one in partitions]
-    if not any(found):
-        return {}
-    packed: str | list[str | None] = found
-    if all(one and _MD5.fullmatch(one) for one in found):
-        packed = base64.b64encode(bytes.fromhex("".join(one or "" for one in found))).decode()
-    return {"etags": packed, "of": _digest(partitions)}
-
-
-def _unpack_etags(
-    partitions: Sequence[str], etags: str | list[str | None] | None, of: str | None
-) -> dict[str, str]:
-    """Return the ETags by partition; nothing if they are not those of these partitions."""
-    if etags is None or of != _digest(partitions):
-        return {}
-    found = _from_md5s(etags) if isinstance(etags, str) else etags
-    if len(found) != len(partitions):
-        return {}
-    return {name: etag for name, etag in zip(partitions, found, strict=True) if etag}
-
-
-def _from_md5s(text: str) -> list[str | None]:
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error:
-        return []
-    if len(data) % _MD5_BYTES:
-        return []
-    return [data[at : at + _MD5_BYTES].hex() for at in range(0, len(data), _MD5_BYTES)]
-
-
-def _digest(partitions: Sequence[str]) -> str:
-    return hashlib.sha256("\n".join(partitions).encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -14,6 +14,7 @@ import msgspec
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Meta
 
 _FACT = "own_shards"
@@ -53,7 +54,7 @@ def recalled(
     found: dict[str, StoredDocument] = {}
     for partition in partitions:
         one = kept.get(partition)
-        if one is not None and meta.shards.get(partition) == one.etag:
+        if one is not None and is_named(meta.shards.get(partition), one.etag):
             try:
                 doc = documents.read_shard(partition, one.text.encode(), one.etag, one.token)
             except IndexDamagedError:

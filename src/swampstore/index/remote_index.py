@@ -11,6 +11,7 @@ from swampstore.index.base import Base
 from swampstore.index.changes import Change, attempts, trust
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnewError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
 from swampstore.index.partitions import Scope, partition_of
@@ -116,7 +117,7 @@ class Reader:
 
     def _has(self, partition: str, *etags: str) -> bool:
         recorded = {self._known.get(partition), self.scoped.get(partition)}
-        return any(etag in recorded for etag in etags if etag)
+        return any(is_named(etag, one) for etag in etags if etag for one in recorded if one)
 
     def is_cold(self) -> bool:
         """Whether the base has no partition as a whole."""

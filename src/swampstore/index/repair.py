@@ -13,6 +13,7 @@ from datetime import timedelta
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import (
     Document,
     Entry,
@@ -168,7 +169,11 @@ class Recovery:
         files = self._files.payload(self._files.listed(""))
         stored = versions_among(files)
         last = self._last_meta()
-        is_last = last is not None and last.shards == {one: shards[one].etag for one in shards}
+        is_last = (
+            last is not None
+            and last.shards.keys() == shards.keys()
+            and all(is_named(last.shards[one], info.etag) for one, info in shards.items())
+        )
         if last is not None and is_last and self._are_named(stored, last):
             return MetaSnapshot(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
         # With it, shards may have been lost.
@@ -192,11 +197,11 @@ class Recovery:
         because without `_meta.json` they took the remote for one of version 1. Then they may also
         have put versions of theirs in the place of some.
         """
-        followed = self._base.shard_etags().items() & meta.shards.items()
+        recorded = self._base.shard_etags()
         known = self._base.get_many(stored)
         if any(_is_another(one, stored[rel]) for rel, one in known.items()):
             return False
-        partitions = {partition for partition, _ in followed}
+        partitions = {one for one, told in meta.shards.items() if is_named(told, recorded.get(one))}
         unsure = {rel for rel in stored if rel not in known or partition_of(rel) not in partitions}
         unread = {partition_of(rel) for rel in unsure}
         if not unread <= meta.shards.keys():
@@ -298,7 +303,7 @@ class Recovery:
         """
         fault = "is missing" if found.etag is None else "cannot be understood"
         told = meta.shards.get(partition) if meta else None
-        if told is not None and self._base.shard_etags().get(partition) == told:
+        if told is not None and is_named(told, self._base.shard_etags().get(partition)):
             self._documents.report(
                 shard_key(partition), f"it {fault}; its entries are those that this cache knows"
             )
@@ -365,7 +370,7 @@ def _are_all_there(meta: Meta | None, found: Mapping[str, StoredDocument]) -> bo
     return all(
         partition in found
         and found[partition].doc is not None
-        and found[partition].etag == meta.shards.get(partition)
+        and is_named(meta.shards.get(partition), found[partition].etag)
         for partition in meta.partitions
     )
 

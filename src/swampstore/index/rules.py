@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.index.version import IndexVersion
@@ -150,7 +151,8 @@ def strangers(seen: IndexDocuments) -> Iterator[Fault]:
     if meta is None:
         return
     for partition, info in sorted(seen.shards.items()):
-        if partition not in meta.partitions or meta.shards.get(partition, info.etag) != info.etag:
+        told = meta.shards.get(partition, info.etag)
+        if partition not in meta.partitions or not is_named(told, info.etag):
             rel, written = shard_key(partition), info.last_modified
             yield Fault(OTHER_SHARD, rel, "", False, partition, written)  # noqa: FBT003
     monolith = seen.monolith if seen.version.counts(None) else None

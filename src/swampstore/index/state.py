@@ -13,6 +13,7 @@ import msgspec
 
 from swampstore.index.base import Base
 from swampstore.index.documents import StoredDocument
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
@@ -131,7 +132,7 @@ def from_monolith(etag: str) -> str:
 
 def same(etag: str | None, other: str | None) -> bool:
     """Whether two ETags prove that nothing changed. Those of multipart uploads prove nothing."""
-    return etag is not None and etag == other and not _MULTIPART.fullmatch(etag)
+    return etag is not None and is_named(etag, other) and not _MULTIPART.fullmatch(etag)
 
 
 class Fingerprint(NamedTuple):
@@ -268,10 +269,12 @@ class MetaSnapshot:
             return True  # nobody knows
         if partition not in self.meta.partitions:
             return True  # and took the last entry out
-        if partition in self.meta.shards:
-            return self.meta.shards[partition] == found.etag
-        # Another client committed last. If its number is that of the shard, ours did not count.
         written = (found.doc.commit_seq if found.doc else None) or 0
+        if partition in self.meta.shards:
+            # However alike they look, a commit that came to its end has no higher number.
+            is_late = written > (self.meta.commit_seq or 0)
+            return not is_late and is_named(self.meta.shards[partition], found.etag)
+        # Another client committed last. If its number is that of the shard, ours did not count.
         return written < (self.meta.commit_seq or 0)
 
     def agrees_with(self, monolith_etag: str | None) -> bool:
@@ -337,7 +340,7 @@ class View:
         if meta is None or self.monolith is not None:
             return self.snapshot.agrees_with(self.monolith.etag if self.monolith else None)
         return not self.is_made_anew and all(
-            found.etag == meta.shards.get(partition)
+            is_named(meta.shards.get(partition), found.etag)
             if partition in meta.partitions
             else found.etag is None
             for partition, found in self.shards.items()
@@ -358,7 +361,7 @@ class View:
         if partition not in meta.partitions:
             return bool(found.doc.entries)
         if partition in meta.shards:
-            return found.etag != meta.shards[partition]
+            return not is_named(meta.shards[partition], found.etag)
         return bool(found.doc.commit_seq) and not self.snapshot.tells_of(partition, found)
 
     def entry(self, rel: str) -> Entry | None:

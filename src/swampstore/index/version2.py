@@ -14,6 +14,7 @@ from swampstore.clock import Clock
 from swampstore.index.changes import NO_CHANGE, Change, index_moved, new_write_id, trust
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexMovedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
 from swampstore.index.own_shards import recalled
@@ -262,7 +263,7 @@ def _is_told(work: Rebuild, etags: Mapping[str, str]) -> bool:
         meta is not None
         and (meta.commit_seq or 0) >= work.highest
         and {*meta.partitions} == etags.keys()
-        and all(meta.shards.get(one, etag) == etag for one, etag in etags.items())
+        and all(is_named(meta.shards.get(one, etag), etag) for one, etag in etags.items())
     )
 
 

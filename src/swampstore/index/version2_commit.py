@@ -34,6 +34,7 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import StoredDocument
+from swampstore.index.fingerprints import fingerprint, is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.own_shards import OwnShard, remembered
 from swampstore.index.partitions import Scope, shard_key
@@ -292,21 +293,23 @@ class ShardCommit:
         if onto.is_healed and not onto.is_exact:
             origin = new_write_id()  # nobody may take what is missing for deleted
         etags = dict(meta.shards)
-        if any(partition not in etags for partition in meta.partitions):
+        if not all(map(etags.__contains__, meta.partitions)):
             # Another client committed last, and left out what it does not know.
             listed = self._documents.listed_shards()
             etags |= {one: listed[one].etag for one in meta.partitions if one in listed}
-        partitions = set(meta.partitions)
-        for partition, etag in _etags(shards).items():
-            if etag is None:
-                partitions.discard(partition)
-            else:
-                partitions.add(partition)
-                etags[partition] = etag
+        now = _etags(shards)
+        partitions: Collection[str] = meta.partitions
+        is_same_list = len(etags) == len(partitions)  # all of them are among the others
+        if not is_same_list or not all(etag and one in etags for one, etag in now.items()):
+            kept = {*partitions} - now.keys()
+            partitions = sorted(kept | {one for one, etag in now.items() if etag is not None})
+        etags |= {one: fingerprint(etag) for one, etag in now.items() if etag is not None}
+        if len(etags) > len(partitions):
+            etags = {one: etags[one] for one in partitions if one in etags}
         return replace(
             meta,
-            partitions=tuple(sorted(partitions)),
-            shards={one: etags[one] for one in sorted(partitions) if one in etags},
+            partitions=tuple(partitions),
+            shards=etags,
             monolith=None,
             origin=origin,
         )
@@ -319,7 +322,8 @@ def _committed_after_all(
     again: dict[str, _Shard] = {}
     for partition, shard in shards.items():
         before, meta = view.shards[partition], onto.meta
-        if before.restored and meta and meta.shards.get(partition) == before.etag:
+        told = meta.shards.get(partition) if meta else None
+        if before.restored and meta and is_named(told, before.etag):
             doc = document(shard.found)
             entries = {rel: raw for rel, raw in doc.entries.items() if rel not in before.restored}
             found = replace(shard.found, doc=Document(entries, doc.extra))
@@ -362,7 +366,7 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
         followed = {
             partition: etag
             for partition, etag in done.etags.items()
-            if known.get(partition, GONE) == (done.etags_before[partition] or GONE)
+            if is_named(known.get(partition, GONE), done.etags_before[partition] or GONE)
         }
         shards |= record_shards(done.etags.keys() - followed.keys(), followed, one)
         if agreements.of(one) == done.onto.fingerprint(None) and followed == done.etags:

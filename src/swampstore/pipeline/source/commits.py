@@ -21,6 +21,7 @@ import msgspec
 from swampstore.files import disk_errors, read_file, replace_file
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, decode_entry, decode_meta
 from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.index.state import same
@@ -150,7 +151,7 @@ def brought(partition: str, found: StoredDocument, told: str, span: Span) -> Ite
     Raises StreamPositionError if an entry has no number.
     """
     assert found.doc is not None
-    waiting = unfinished(found.doc, span, is_told=found.etag == told)
+    waiting = unfinished(found.doc, span, is_told=is_named(told, found.etag))
     for rel, raw in found.doc.entries.items():
         entry = decoded(rel, raw)
         if entry is None:
@@ -298,7 +299,7 @@ def advanced(
         if one in before and same(before[one].etag, etag)
     }
     for partition, found in read(documents, told.shards.keys() - current.keys()):
-        is_told = found.etag == told.shards[partition]
+        is_told = is_named(told.shards[partition], found.etag)
         known = snapshots.entries(before.get(partition))
         entries = _visible(found, known, span, is_told=is_told)
         assert found.doc is not None

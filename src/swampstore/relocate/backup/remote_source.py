@@ -22,6 +22,7 @@ from swampstore.files import disk_errors
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Entry, Meta, RawEntries, decode_entry, decode_meta, iso_ms
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
@@ -116,8 +117,9 @@ class RemoteSource:
                 return self._decoded(found, None, {})
             if meta is None or not _names_shards(version, meta):
                 break
-            if (entries := self._sharded(meta)) is not None:
-                return self._decoded(entries, meta.commit_seq, meta.shards)
+            if (left := self._sharded(meta)) is not None:
+                entries, etags = left
+                return self._decoded(entries, meta.commit_seq, etags)
         return self._locked()
 
     def _monolith(self) -> RawEntries | None:
@@ -131,17 +133,33 @@ class RemoteSource:
             return None
         return doc.entries if doc else None
 
-    def _sharded(self, meta: Meta) -> RawEntries | None:
-        """Return the entries of one commit; None if a shard is not the one that it left."""
-        known = self._previous.origin.shards if self._previous else {}
-        unchanged = {one for one in meta.partitions if same(known.get(one), meta.shards[one])}
+    def _sharded(self, meta: Meta) -> tuple[RawEntries, Mapping[str, str]] | None:
+        """Return the entries of one commit and the ETags of its shards.
+
+        None if a shard is not the one that it left.
+        """
+        etags = self._unchanged(meta)
+        self._reused = frozenset(etags)
         entries: RawEntries = {}
-        for partition, found in self._documents.shards(set(meta.partitions) - unchanged):
-            if found.doc is None or found.etag != meta.shards[partition]:
+        for partition, found in self._documents.shards(set(meta.partitions) - etags.keys()):
+            told = meta.shards[partition]
+            if found.doc is None or found.etag is None or not is_named(told, found.etag):
                 return None
             entries |= found.doc.entries
-        self._reused = frozenset(unchanged)
-        return entries
+            etags[partition] = found.etag
+        return entries, etags
+
+    def _unchanged(self, meta: Meta) -> dict[str, str]:
+        """Return the ETags of the shards that are what they were for the backup before.
+
+        A listing tells them: what `_meta.json` has may be the fingerprint of two.
+        """
+        known = self._previous.origin.shards if self._previous else {}
+        alike = [one for one in meta.partitions if same(known.get(one), meta.shards[one])]
+        listed = self._documents.listed_shards() if alike else {}
+        return {
+            one: known[one] for one in alike if one in listed and known[one] == listed[one].etag
+        }
 
     def _decoded(
         self, raw: RawEntries, commit_seq: int | None, shards: Mapping[str, str]

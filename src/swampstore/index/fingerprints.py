@@ -1,0 +1,118 @@
+"""What `_meta.json` tells of each shard on version 2: short fingerprints of their ETags.
+
+They come in the order of the partitions, in one text, with a digest of the names that they belong
+to. Whoever changes the list and does not know them leaves a digest behind that is not that of the
+list: then they tell nothing, which only costs a listing.
+
+A fingerprint serves to notice that a shard is another one. Two ETags in a million million have the
+same; then a reader takes a shard for unchanged until its next change. Nothing is written on the
+strength of one: commits go by the token of the very shard that they replace.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MARK = "~"  # no ETag begins with it
+_BYTES = 5
+_DIGITS = 2 * _BYTES
+_UNTOLD = "0" * _DIGITS
+_LIKE_UNTOLD = "0" * (_DIGITS - 1) + "1"
+_FINGERPRINT = re.compile(rf"{_MARK}[0-9a-f]{{{_DIGITS}}}")
+# What nearly all S3 servers call an object: its MD5, of which any part is as good as a hash.
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_MD5_BYTES = 16
+
+
+def fingerprint(etag: str) -> str:
+    """Return the fingerprint of an ETag; of a fingerprint, itself."""
+    if is_fingerprint(etag):
+        return etag
+    digits = etag[:_DIGITS]
+    if not _MD5.fullmatch(etag):
+        digits = hashlib.sha256(etag.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return _MARK + (digits if digits != _UNTOLD else _LIKE_UNTOLD)
+
+
+def is_fingerprint(etag: str) -> bool:
+    """Whether it is a fingerprint already."""
+    return etag.startswith(_MARK) and bool(_FINGERPRINT.fullmatch(etag))
+
+
+def is_named(told: str | None, etag: str | None) -> bool:
+    """Whether what `_meta.json` tells of a shard, an ETag or its fingerprint, means this one."""
+    if told is None or etag is None or told == etag:
+        return told == etag
+    if is_fingerprint(told) or is_fingerprint(etag):
+        return fingerprint(told) == fingerprint(etag)
+    return False
+
+
+def packed(partitions: Sequence[str], etags: Mapping[str, str]) -> dict[str, Any]:
+    """Return the members that tell of these partitions, in their order."""
+    if not etags:
+        return {}
+    text = base64.b64encode(_in_order(partitions, etags)).decode()
+    return {"fingerprints": text, "of": digest(partitions)}
+
+
+def _in_order(partitions: Sequence[str], etags: Mapping[str, str]) -> bytes:
+    """Return all fingerprints in a row, quickly if there is one of each partition already."""
+    with contextlib.suppress(KeyError, ValueError):
+        text = "".join(map(etags.__getitem__, partitions))
+        if text.count(_MARK) == len(partitions) and len(text) == len(partitions) * (1 + _DIGITS):
+            return bytes.fromhex(text.replace(_MARK, ""))
+    digits = [fingerprint(etags[one])[1:] if one in etags else _UNTOLD for one in partitions]
+    return bytes.fromhex("".join(digits))
+
+
+def unpacked(partitions: Sequence[str], text: str | None, of: str | None) -> dict[str, str]:
+    """Return the fingerprints by partition; nothing if they are not those of these partitions."""
+    if text is None or of != digest(partitions):
+        return {}
+    data = _bytes(text)
+    if not data or len(data) != _BYTES * len(partitions):
+        return {}
+    # One by one in Python, this would be most of what it takes to read a large document.
+    marked = _MARK + data.hex(" ", -_BYTES).replace(" ", f" {_MARK}")
+    found = dict(zip(partitions, marked.split(" "), strict=True))
+    if f"{_MARK}{_UNTOLD}" in marked:
+        return {name: one for name, one in found.items() if one[1:] != _UNTOLD}
+    return found
+
+
+def unpacked_etags(
+    partitions: Sequence[str], etags: str | list[str | None] | None, of: str | None
+) -> dict[str, str]:
+    """Return the whole ETags that the release before wrote in their place."""
+    if etags is None or of != digest(partitions):
+        return {}
+    found: Sequence[str | None] = etags if isinstance(etags, list) else _md5s(_bytes(etags))
+    if len(found) != len(partitions):
+        return {}
+    told = zip(partitions, found, strict=True)
+    return {name: etag for name, etag in told if etag and not etag.startswith(_MARK)}
+
+
+def _md5s(data: bytes) -> list[str]:
+    if len(data) % _MD5_BYTES:
+        return []
+    return [data[at : at + _MD5_BYTES].hex() for at in range(0, len(data), _MD5_BYTES)]
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def digest(partitions: Sequence[str]) -> str:
+    """Return what tells a list of partitions from any other."""
+    return hashlib.sha256("\n".join(partitions).encode("utf-8", "surrogatepass")).hexdigest()[:16]
