@@ -35,7 +35,6 @@ _PARTITIONS = (
 # Content of versions that is here as well as on the remote, where it can be had again.
 HELD_CONTENT = "held_inode IS NOT NULL AND sha256 IS NOT NULL AND rel GLOB 'data/*/raw'"
 _ABSENT = "held_inode IS NULL"
-_ABSENT_INDEX = f"CREATE INDEX IF NOT EXISTS known_absent ON known (rel) WHERE {_ABSENT}"
 # Content of at least this size is looked for elsewhere on the remote before it is sent.
 LARGE = 1 << 20
 _HELD_PAGE = 10_000  # each page is a look at every row
@@ -92,8 +91,7 @@ class Base:
 
     def __init__(self, cache_dir: str, identity: str) -> None:
         self._file = BaseFile(f"{cache_dir}/{BASE}", SCHEMA, identity)
-        self._has_absent_index = False
-        self._has_large_index = False
+        self._indexes: set[str] = set()
 
     def get(self, rel: str) -> Known | None:
         """Return what is known of a path."""
@@ -145,10 +143,7 @@ class Base:
 
     def lacks_content(self) -> bool:
         """Whether the content of some path never came here; does not look at the others."""
-        if not self._has_absent_index:
-            # Not among the tables: a base without it is no other base.
-            self._file.write(lambda db: db.execute(_ABSENT_INDEX))
-            self._has_absent_index = True
+        self._ensure_index("known_absent", f"known (rel) WHERE {_ABSENT}")
         return bool(self._rows(f"SELECT 1 FROM known WHERE {_ABSENT} LIMIT 1"))
 
     def with_content(self, sha256: str, other_than: str) -> Known | None:
@@ -156,13 +151,8 @@ class Base:
 
         Only such have a token: what never came here and was not sent from here has none.
         """
-        if not self._has_large_index:
-            # As above. It has the few large ones alone, so that it costs the others nothing.
-            index = (
-                f"CREATE INDEX IF NOT EXISTS known_large ON known (sha256) WHERE size >= {LARGE}"
-            )
-            self._file.write(lambda db: db.execute(index))
-            self._has_large_index = True
+        # It has the few large ones alone, so that it costs the others nothing.
+        self._ensure_index("known_large", f"known (sha256) WHERE size >= {LARGE}")
         sql = (
             f"SELECT {_COLUMNS} FROM known WHERE sha256 = ? AND size >= {LARGE}"
             " AND etag IS NOT NULL AND rel != ? LIMIT 1"
@@ -226,23 +216,35 @@ class Base:
         )
 
     def _outdated(self, shards: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
-        """Return under which scopes and partitions other ETags than these are recorded.
-
-        One look at all of them: no index leads to the scopes of a partition.
-        """
+        """Return under which scopes and partitions other ETags than these are recorded."""
         if not shards:
             return []
         now = {(partition, etag) for (partition, _), etag in shards.items()}
         partitions = {partition for partition, _ in now}
+        sql = "SELECT scope, partition, etag FROM shards"
+        if len(partitions) > _PARAMETERS:
+            recorded: Iterable[Any] = self._rows(sql)
+        else:
+            self._ensure_index("shards_by_partition", "shards (partition)")
+            recorded = self._matching(f"{sql} WHERE partition IN", partitions)
         return [
             (scope, partition)
-            for scope, partition, etag in self._rows("SELECT scope, partition, etag FROM shards")
+            for scope, partition, etag in recorded
             if partition in partitions and (partition, etag) not in now
         ]
 
-    def shard_etags(self, scope_key: str = "") -> dict[str, str]:
-        """Return the ETag of each shard as it was last applied in this scope, by partition."""
-        return dict(self._rows("SELECT partition, etag FROM shards WHERE scope = ?", (scope_key,)))
+    def shard_etags(
+        self, scope_key: str = "", partitions: Iterable[str] | None = None
+    ) -> dict[str, str]:
+        """Return the ETag of each shard as it was last applied in this scope, by partition.
+
+        All of them, or those of some partitions, for which nothing else is looked at.
+        """
+        sql = "SELECT partition, etag FROM shards WHERE scope = ?"
+        if partitions is None:
+            return dict(self._rows(sql, (scope_key,)))
+        one = f"{sql} AND partition = ?"
+        return dict(row for name in partitions for row in self._rows(one, (scope_key, name)))
 
     def drop_shards(self, partitions: Iterable[str] | None = None) -> None:
         """Forget that these shards (None: any) were applied, in every scope."""
@@ -317,7 +319,7 @@ class Base:
         rows = [_row(one) for one in keep]
         noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
         kept = [(name, value) for name in facts if (value := self.fact(name)) is not None]
-        self._has_absent_index = self._has_large_index = False
+        self._indexes.clear()
 
         def then(db: sqlite3.Connection) -> None:
             db.executemany(_INSERT_KNOWN, rows)
@@ -332,6 +334,18 @@ class Base:
 
     def _rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         return self._file.read(lambda db: db.execute(sql, parameters).fetchall())
+
+    def _ensure_index(self, name: str, on: str) -> None:
+        """Make an index that helps, unless there is one.
+
+        Not among the tables: a base without it is no other base.
+        """
+        if name in self._indexes:
+            return
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)):
+            sql = f"CREATE INDEX IF NOT EXISTS {name} ON {on}"
+            self._file.write(lambda db: db.execute(sql))
+        self._indexes.add(name)
 
     def _number(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
         return int(self._rows(sql, parameters)[0][0])

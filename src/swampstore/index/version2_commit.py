@@ -362,7 +362,7 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
     agreements = Agreements(base)
     shards: Shards = {}
     for one in scopes_of(scope):
-        known = base.shard_etags(scope_key(one))
+        known = base.shard_etags(scope_key(one), done.etags)
         followed = {
             partition: etag
             for partition, etag in done.etags.items()
