@@ -82,6 +82,7 @@ EXCEPTIONS = {
     ("doctor", "swampstore.runs.tracker"),  # only where there were runs
     ("doctor", "swampstore.sync.unmigrated"),  # without a remote, as above
     ("locks", "swampstore.stores.probe"),  # it has a pool of threads, and is asked once a process
+    ("sync", "swampstore.stores.probe"),  # the same
     ("pipeline", "swampstore.pipeline.source"),  # Spark starts a process for each table and step
     ("config", "swampstore.stores.mongodb"),  # only a database has its password in a file
     ("doctor", "swampstore.stores.mongodb_store"),  # only a database is swept
