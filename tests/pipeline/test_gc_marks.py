@@ -18,6 +18,8 @@ from swampstore.pipeline.gc import marks as marking
 from swampstore.pipeline.gc.candidates import Candidate
 from swampstore.pipeline.gc.marks import MARKS, PAGES, Mark, Marked, MarkPages, beside, without
 from swampstore.retention.rules import Removal
+from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.wrapper import CountingStore
 from tests.support.forked import in_child
@@ -140,8 +142,6 @@ def listed_in(bucket: Path) -> set[str]:
 
 def die_at(monkeypatch: pytest.MonkeyPatch, method: str, after: int, part: str) -> None:
     """Let this process die in the so many-th request of this kind to such a key."""
-    from swampstore.stores.directory import DirectoryStore
-
     real: Any = getattr(DirectoryStore, method)
     left = iter(range(after))
 
@@ -306,5 +306,23 @@ def test_of_two_collections_at_once_the_later_one_leaves_no_page_behind(
     monkeypatch.setattr(MarkPages, "listed", after_another)
     late = six.collect()
     assert late.warnings == ["another collection marked at the same time; its marks stand"]
+    assert pages_of(bucket) == listed_in(bucket)
+    assert kinds(six.collect(after=DAY)) == dict.fromkeys(GARBAGE, "swept")
+
+
+def test_marks_whose_answer_got_lost_are_known_to_be_there(
+    six: Clock, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = DirectoryStore.put_if_absent
+
+    def lost(self: DirectoryStore, key: str, body: Any) -> Any:
+        written = real(self, key, body)
+        if key == MARKS:
+            raise PreconditionFailedError(f"{key} is there")
+        return written
+
+    monkeypatch.setattr(DirectoryStore, "put_if_absent", lost)
+    assert six.collect().warnings == []
+    assert len(pages_of(bucket)) == 2
     assert pages_of(bucket) == listed_in(bucket)
     assert kinds(six.collect(after=DAY)) == dict.fromkeys(GARBAGE, "swept")
