@@ -38,6 +38,7 @@ from swampstore.pipeline.planning import (
     listed_with_content,
     pieces,
 )
+from swampstore.pipeline.running import collected
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.index import (
     Index,
@@ -350,7 +351,7 @@ def gathered(
 def sums_in(frame: DataFrame) -> dict[int, list[Any]]:
     """Return the sums in some evidence, by place."""
     sums: dict[int, list[Any]] = {}
-    for row in frame.where("unit IS NULL").select("place", "body").collect():
+    for row in collected(frame.where("unit IS NULL").select("place", "body")):
         sums.setdefault(row["place"], []).append(rows.decoded_sum(row["body"]))
     return sums
 

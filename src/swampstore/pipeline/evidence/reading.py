@@ -38,7 +38,7 @@ from swampstore.pipeline.evidence.gathering import (
 from swampstore.pipeline.evidence.rows import Seen, Total, paths_in, rows_in
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import Listed, each, tasks_for
-from swampstore.pipeline.running import watched
+from swampstore.pipeline.running import attentively, collected, forget, watched
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.protocol import Store
@@ -110,7 +110,7 @@ class Reading:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for frame in self._held:
-            frame.unpersist()
+            forget(frame)
         if kind is None and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
@@ -142,7 +142,7 @@ class Reading:
         """
         numbers = {number for number, place in self._places.items() if place.identity == store}
         find = _finder(frozenset(hashes))
-        for row in self._known(numbers).mapInArrow(find, _COPIES).collect():
+        for row in collected(self._known(numbers).mapInArrow(find, _COPIES)):
             key = self._places[row["place"]].names().remote(row["rel"])
             yield row["sha256"], Copy(key, row["etag"])
 
@@ -168,7 +168,8 @@ class Reading:
                 _reader(self._places, table), rows.ROWS
             )
             with watched(self._spark, "read the rest", 2 * tasks, self._progress):
-                self._kept(read, is_all=portions == 1).count()
+                kept = self._kept(read, is_all=portions == 1)
+                attentively(kept.sparkSession, kept.count)
 
     def _kept(self, frame: DataFrame, *, is_all: bool) -> DataFrame:
         """Return a portion that will not be read again."""

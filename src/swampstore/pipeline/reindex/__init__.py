@@ -64,7 +64,7 @@ from swampstore.pipeline.reindex.planned import (
     Reindexed,
     entries_in,
 )
-from swampstore.pipeline.running import watched
+from swampstore.pipeline.running import attentively, collected, forget, watched
 from swampstore.pipeline.schemas import FINDINGS, arrow_schema
 from swampstore.pipeline.source.scan import batches
 from swampstore.stores.errors import PreconditionFailedError
@@ -230,13 +230,13 @@ class Rebuilding:
         places = {0: self._place}
         state, claims = self._claims(places, Claims(with_raw=True))
         if state.has_gaps:
-            claims.unpersist()
+            forget(claims)
             state, claims = self._claims(places, Claims(with_raw=True, with_frozen=True))
         with Reading(self._spark, places, None, self._progress, described=False) as reading:
             look = reading.look(places, state.expected, everything, self._reads(state))
             entries = claims.where("unit IS NOT NULL")
             done = self._rebuilt(state, look, entries.unionByName(look.rows))
-        claims.unpersist()
+        forget(claims)
         return done
 
     def _claims(self, places: Places, table: Claims) -> tuple[IndexState, DataFrame]:
@@ -264,7 +264,7 @@ class Rebuilding:
         plan = self._plan(state, look.number)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._progress):
-            fates = dict(map(tuple, rows.groupBy("fate").sum("count").collect()))
+            fates = dict(map(tuple, collected(rows.groupBy("fate").sum("count"))))
         dry_run = self._writer is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
@@ -273,7 +273,7 @@ class Rebuilding:
             with self._documents() as documents:
                 writing = Writing(state, documents, named, self._progress)
                 done = replace(done, documents=writing.run())
-        rows.unpersist()
+        forget(rows)
         return done
 
     @contextmanager
@@ -318,7 +318,7 @@ def _findings(rows: DataFrame, place: Place, *, dry_run: bool) -> DataFrame:
 
     noteworthy = rows.where(rows["fate"] != KEPT).select("fate", "body")
     found = noteworthy.mapInArrow(in_batches, FINDINGS).persist()
-    found.count()
+    attentively(found.sparkSession, found.count)
     return found
 
 
@@ -407,7 +407,8 @@ class Writing:
 
     def _entries(self) -> RawEntries:
         assert self._rows is not None
-        return wanted_in(self._rows.select("body").toArrow().column(0).to_pylist())
+        bodies = self._rows.select("body")
+        return wanted_in(attentively(bodies.sparkSession, bodies.toArrow).column(0).to_pylist())
 
     def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
         """Write all shards in tasks; return their ETags, and how many were not as planned."""
@@ -418,7 +419,7 @@ class Writing:
         write = shard_writer(self._place, expected, commit_seq, dry_run=self._is_dry)
         frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
         with watched(spark, "write shards", tasks, self._progress):
-            answers = frame.mapInArrow(write, WRITTEN).collect()
+            answers = collected(frame.mapInArrow(write, WRITTEN))
         for answer in answers:
             if answer["error"]:
                 raise index_moved(answer["error"], ())

@@ -26,6 +26,7 @@ from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.reindex import GRACE, Rebuilding
+from swampstore.pipeline.running import collected
 from swampstore.pipeline.verify import kinds
 from swampstore.pipeline.verify.examination import FOUND, Selection, examine, is_settled
 from swampstore.pipeline.verify.outcome import NAMED, Finding, Verified, is_wrong
@@ -103,7 +104,7 @@ class _Outcome(NamedTuple):
 
 def _counted(findings: DataFrame) -> _Outcome:
     findings = findings.persist()
-    rows = findings.groupBy("kind", "repaired").count().collect()
+    rows = collected(findings.groupBy("kind", "repaired").count())
     return _Outcome(findings, {(kind, repaired): count for kind, repaired, count in rows})
 
 
@@ -244,4 +245,4 @@ def _verified(seen: Examination, outcome: _Outcome, *, dry_run: bool) -> Verifie
 
 def _first(findings: DataFrame) -> Iterator[Finding]:
     rows = findings.where("severity != 'info'").sort("store", "namespace", "rel", "kind")
-    return (Finding(*row) for row in rows.select(*Finding._fields).limit(NAMED).collect())
+    return (Finding(*row) for row in collected(rows.select(*Finding._fields).limit(NAMED)))

@@ -33,7 +33,7 @@ from swampstore.pipeline.evidence.reading import Reading, tasks_of
 from swampstore.pipeline.evidence.rows import Path, Total, TrustRules, paths_in, why_forbidden
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.running import watched
+from swampstore.pipeline.running import collected, forget, iterated, watched
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.pipeline.source.scan import batches
@@ -83,7 +83,7 @@ def stale_shards(entries: DataFrame, states: Mapping[int, IndexState]) -> dict[i
     if not any(shards.values()):
         return {}
     rows = entries.repartition(tasks_for(entries.sparkSession), "unit")
-    return stale_counts(rows.mapInArrow(comparer(shards), _STALE).collect())
+    return stale_counts(collected(rows.mapInArrow(comparer(shards), _STALE)))
 
 
 def readable_copies(states: Mapping[int, IndexState]) -> dict[int, frozenset[str]]:
@@ -211,7 +211,7 @@ class Examination:
         """Return the places in which anything was found that is wrong."""
         harmless = [kind for kind, one in kinds.KINDS.items() if one.severity == "info"]
         rows = self.found.where(~self.found["kind"].isin(harmless))
-        named = {tuple(row) for row in rows.select("store", "namespace").distinct().collect()}
+        named = {tuple(row) for row in collected(rows.select("store", "namespace").distinct())}
         return [
             number
             for number, one in self.states.items()
@@ -221,12 +221,12 @@ class Examination:
     def units(self, place: Place) -> Iterator[tuple[str, list[File]]]:
         """Yield the data names of a place, and the single other files, that may want mending."""
         rows = self._judged.where(is_of(place)).where("files IS NOT NULL").sort("unit")
-        for row in rows.select("unit", "files").toLocalIterator():
+        for row in iterated(rows.select("unit", "files")):
             yield row["unit"], msgspec.msgpack.decode(bytes(row["files"]), type=list[File])
 
     def forget(self) -> None:
         """Let Spark forget the tables."""
-        self._judged.unpersist()
+        forget(self._judged)
 
 
 def examine(
@@ -247,14 +247,14 @@ def examine(
     task = judge(places, trusts, look.number)
     judged = evidence.mapInArrow(task, _WITH_FILES).persist()
     with watched(spark, "compare", tasks, progress):
-        counts = Counter(dict(map(tuple, judged.groupBy("kind").count().collect())))
+        counts = Counter(dict(map(tuple, collected(judged.groupBy("kind").count()))))
     found = judged.drop("unit", "files")
     stale = stale_shards(entries, states)
     told = list(documents_found(states, look.totals, stale, selection))
     if told:
         found = found.unionByName(spark.createDataFrame(told, FOUND))
         counts.update(row[_KIND] for row in told)
-    claims.unpersist()
+    forget(claims)
     return Examination(states, look.total, counts, found, judged)
 
 
