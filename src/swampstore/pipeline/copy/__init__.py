@@ -242,7 +242,7 @@ class _Copy:
         self._present: int | None = None
         # What was not copied, by path, as of the last look.
         self._refused = Refusals()
-        self._findings: list[Finding] = []
+        self._findings: Spool[Finding] = Spool()
 
     def run(self, *, dry_run: bool) -> Copied:
         check_source(self._ends.source)
@@ -297,7 +297,7 @@ class _Copy:
     def _waves(self, target: Place | None) -> Iterator[list[Unit]]:
         """Yield what is to be copied, as the two indexes are now, wave by wave."""
         comparison = self._compared(target)
-        before, self._refused, self._findings = self._refused, Refusals(), []
+        before, self._refused, self._findings = self._refused, Refusals(), Spool()
         try:
             totals = comparison.totals()
             self._note_troubles(comparison.troubles() if totals.troubles else ())

@@ -148,15 +148,13 @@ class Comparison:
         )
         return Totals(*(int(value or 0) for value in _collected(row)[0]))
 
-    def troubles(self) -> list[Trouble]:
-        """Return what the indexes say that cannot be understood."""
-        rows = _collected(self.frame.where(_TROUBLE))
-        return [
-            Trouble(side, row[f"{prefix}document"] or "", row["rel"], row[f"{prefix}problem"])
-            for row in rows
-            for side, prefix in (("source", ""), ("target", "there_"))
-            if row[f"{prefix}problem"] is not None
-        ]
+    def troubles(self) -> Iterator[Trouble]:
+        """Yield what the indexes say that cannot be understood."""
+        with spark_errors():
+            for row in iterated(self.frame.where(_TROUBLE)):
+                for side, prefix in (("source", ""), ("target", "there_")):
+                    if problem := row[f"{prefix}problem"]:
+                        yield Trouble(side, row[f"{prefix}document"] or "", row["rel"], problem)
 
     def wanted(self, totals: Totals) -> Iterator[Wanted]:
         """Yield what the target lacks, ordered by unit; a page of it is in memory.
