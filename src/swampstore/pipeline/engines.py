@@ -58,14 +58,14 @@ BREAK_EVEN: Mapping[Job, BreakEven] = {
     "pull": BreakEven(NEVER, 50_000),
     "catalog": BreakEven(NEVER, 100_000),
     "snapshot": BreakEven(2_000, 1_000),
-    # In processor time, a process verifies an object of a directory in 71 µs and Spark on two
-    # processors in 83 at best, halved. An estimated 9 s to start and warm up are won back with
-    # 300,000 objects, and later by a reindex, 84 µs. But this process holds 2.5 kB of each object
-    # (a reindex 7), and objects of a bucket cost more, which was not measured. So it does not go as
-    # far as it could. On a cluster nothing was measured: a process verifies some 100,000 objects in
-    # those 9 s, but of a bucket fewer.
+    # In processor time, a process verifies an object of a directory in some 55 µs and Spark on two
+    # processors in 74, halved. An estimated 9 s to start and warm up are won back with half a
+    # million objects, and later by a reindex. But this process holds 0.8 kB of each object, and
+    # objects of a bucket cost more, which was not measured. So it does not go as far as it could.
+    # On a cluster nothing was measured: a process verifies some 100,000 objects in those 9 s, but
+    # of a bucket fewer.
     "verify": BreakEven(100_000, 20_000),
-    "reindex": BreakEven(60_000, 20_000),
+    "reindex": BreakEven(100_000, 20_000),
     # Measured likewise, of a store that answers at once: a process plans a collection or a report
     # with 82 µs an object and 1.8 kB of memory, Spark with 78 µs, halved by two processors. Some
     # 21 s of processor time to start and warm up (a report: 13) are won back with 300,000 objects
