@@ -16,6 +16,8 @@ from swampstore.index import repair
 from swampstore.index.base import Base
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
+from swampstore.stores.errors import StoreUnreachableError
+from swampstore.sync import start_over
 from swampstore.sync.pull_plan import PullPlanner
 from tests.support.broken_store import Killed
 from tests.support.old_client import OldPeer
@@ -282,6 +284,30 @@ def test_who_has_started_over_once_starts_over_again_when_a_shard_is_lost_again(
     assert there.path(f"{MODEL.rel}/state/2/raw").exists()
     there.push()
     assert remote_index(there.store).entries.keys() >= version(2).keys()
+
+
+def test_content_that_only_an_object_has_is_named_again_though_it_could_not_be_fetched_at_first(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("here"), machine("there")
+    here.service.migrate_index()
+    save(here, described(1, b"content"))
+    here.push()
+    there.pull(metadata_only=True)
+    lose_index(here)
+    fill_as_others_do(there)  # and take nothing else into their index
+
+    def unreachable(*_: object) -> bool:
+        raise StoreUnreachableError("503", hint="Wait.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start_over, "take_remote", unreachable)
+        with pytest.raises(StoreUnreachableError):
+            there.pull(metadata_only=True)
+    there.sync()
+    there.sync()
+    assert there.read(f"{MODEL.rel}/state/1/raw") == b"content"
+    assert remote_index(there.store).entries.keys() >= version(1).keys()
 
 
 def test_what_is_seen_by_a_push_without_work_is_not_built_on_later(

@@ -116,6 +116,16 @@ def test_metadata_whose_content_is_an_object_that_no_index_names_stays_after_the
     assert (bob.cache / HOME / "1/metadata.yaml").exists()
 
 
+def test_metadata_beside_a_link_to_its_content_stays_after_the_base_was_lost(
+    ana: Machine, bob: Machine, bucket: Path, tmp_path: Path
+) -> None:
+    forget_a_deletion(ana, bob, bucket, 1)
+    (tmp_path / "elsewhere").write_bytes(b"one")
+    (bob.cache / HOME / "1/raw").symlink_to(tmp_path / "elsewhere")
+    synced(bob)
+    assert (bob.cache / HOME / "1/metadata.yaml").exists()
+
+
 def test_metadata_without_content_that_is_marked_stays_after_the_base_was_lost(
     ana: Machine, bob: Machine
 ) -> None:

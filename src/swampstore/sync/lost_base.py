@@ -5,6 +5,7 @@ Nothing tells any more that they came from there. What else is here counts as ne
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -95,10 +96,12 @@ def hollow_versions(context: SyncContext, scope: Scope | None) -> list[Arrival]:
 
 
 def _is_hollow(context: SyncContext, version_rel: str) -> bool:
-    """Whether a version is saved, and there is no content of it."""
+    """Whether a version is saved, and there is no content of it, nor a link to any."""
     if not merge.is_committed(context, version_rel) or merge.is_whole(context, version_rel):
         return False
     raw = f"{version_rel}/{RAW}"
+    if os.path.lexists(context.names.local(raw)):
+        return False
     return context.base.get(raw) is None and not merge.has_object(context, raw)
 
 

@@ -9,14 +9,13 @@ and not pushed yet, stays deleted: of that the base tells on.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from swampstore.files.signature import Signature
+from swampstore.files.signature import Signature, signature
 from swampstore.index.base import ARRIVING, Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry, decode_entry, entry_known
@@ -25,7 +24,7 @@ from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version
 from swampstore.index.results import Conflict
 from swampstore.index.state import INDEX_VERSION
 from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA, RAW
-from swampstore.stores.errors import ObjectNotFoundError, StoreError
+from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
@@ -277,7 +276,8 @@ def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str
 def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
     """Fetch content that is only on the remote, and that its index has lost.
 
-    Without a base it is new here then, and the next push tells of it.
+    Without a base it is new here then, and the next push tells of it. Raises what keeps it from
+    coming: as soon as the base has started over, nobody would look for it any more.
     """
     lost = {
         known.rel: known
@@ -291,9 +291,14 @@ def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
             if rel in lost and not _is_wrong(context, lost[rel], raw):
                 del lost[rel]
     for rel, known in lost.items():
-        entry = entry_known(known)
-        with contextlib.suppress(StoreError, SyncError):  # what nobody has is told by the push
-            take_remote(context, rel, entry, None)
+        try:
+            take_remote(context, rel, entry_known(known), None)
+        except CorruptObjectError:
+            continue  # nobody has it any more; the push tells
+        except SyncError:
+            if signature(context.names.local(rel)) is None:
+                raise
+            # Somebody who reads it was faster.
 
 
 def _is_wrong(context: SyncContext, known: Known, raw: msgspec.Raw) -> bool:
