@@ -183,8 +183,14 @@ def _untold(fleet: Fleet) -> list[bytes]:
         for key, one in objects.items()
         if key.endswith("/metadata.yaml")
         and key.encode() not in told
-        and not any((cache / key).exists() for cache in caches)
+        and not any(_has(cache, key, one.data) for cache in caches)
     ]
+
+
+def _has(cache: Path, key: str, data: bytes) -> bool:
+    """Whether a cache has this very file; of one name and number there may be two versions."""
+    path = cache / key
+    return path.is_file() and path.read_bytes() == data
 
 
 def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> bool:
@@ -201,8 +207,7 @@ def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> 
     caches = {machine.home / "repos" / REPO_ID for machine in fleet.machines}
 
     def has(cache: Path, key: str) -> bool:
-        path = cache / key
-        return path.is_file() and path.read_bytes() == objects[key].data
+        return _has(cache, key, objects[key].data)
 
     witnesses = [cache for cache in caches if any(has(cache, key) for key in left_out)]
     is_told = len(witnesses) == len(caches) or fleet.past.has_origin
