@@ -14,7 +14,7 @@ from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnew
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
-from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.repair import Recovery
 from swampstore.index.results import Skipped
@@ -303,8 +303,8 @@ class RemoteIndex:
         self._snapshot = version.with_left_out(self._context, snapshot, is_proven=is_proven)
         return None if self._snapshot is snapshot else set()
 
-    def untold_partitions(self, rels: Collection[str]) -> set[str] | None:
-        """Return where a commit of these paths may be that `_meta.json` does not tell of.
+    def untold_partitions(self, partitions: Collection[str] | None) -> set[str] | None:
+        """Return those (None: of all) with commits, perhaps, that `_meta.json` does not tell of.
 
         Whoever committed was stopped before it could write that, and is not told of it by what is
         in the index. Others do not see it until somebody commits. None: there is no such commit.
@@ -313,8 +313,8 @@ class RemoteIndex:
         self._snapshot = snapshot
         if snapshot.is_told_by_monolith:
             return set()
-        touched = {partition_of(rel) for rel in rels}
-        return version_of(snapshot.version).untold_partitions(snapshot, touched) or None
+        untold = version_of(snapshot.version).untold_partitions(snapshot)
+        return (untold if partitions is None else untold & {*partitions}) or None
 
     @contextlib.contextmanager
     def guarded(self, guard: Callable[[float], None]) -> Iterator[None]:

@@ -108,9 +108,9 @@ class IndexVersion(ABC):
         An empty set: something is lost that is no shard.
         """
 
-    def untold_partitions(self, snapshot: MetaSnapshot, partitions: Collection[str]) -> set[str]:
+    def untold_partitions(self, snapshot: MetaSnapshot) -> set[str]:
         """Return those of which `_meta.json` does not say whether all of them was committed."""
-        del snapshot, partitions
+        del snapshot
         return set()
 
     def with_left_out(

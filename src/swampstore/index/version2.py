@@ -78,12 +78,10 @@ class Version2(IndexVersion):
         }
         return lost if lost or snapshot.is_healed else None
 
-    def untold_partitions(self, snapshot: MetaSnapshot, partitions: Collection[str]) -> set[str]:
+    def untold_partitions(self, snapshot: MetaSnapshot) -> set[str]:
         """Return the shards whose ETags another client, which committed last, has left out."""
         meta = snapshot.meta
-        if meta is None:
-            return set()
-        return {one for one in partitions if one in meta.partitions and one not in meta.shards}
+        return {*meta.partitions} - meta.shards.keys() if meta else set()
 
     def with_left_out(
         self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool

@@ -223,9 +223,10 @@ class Push:
             changed = {one.rel: one for one in lost} | changed
             shards = self._context.index.lost_partitions(stored)
         has_work = bool(changed or deleted or prepared.unfinished) or shards is not None
-        if not has_work and prepared.settled:
+        if not has_work and (prepared.settled or prepared.walked):
             # What is marked and needs nothing more may be that of a push which was stopped.
-            shards = self._context.index.untold_partitions(scan.seen)
+            chosen = None if prepared.walked else partitions_of(scan.seen)
+            shards = self._context.index.untold_partitions(chosen)
             has_work = shards is not None
         if not has_work:
             prepared.plan, prepared.view = Plan(), None
