@@ -115,8 +115,8 @@ class Oracle:
         self.forgot: dict[int, set[str]] = {}
         self.sessions: list[Session] = []
         self.ghosts: set[tuple[int, str]] = set()
-        # Whose content was lost on the remote; and of that, what is nowhere any more since somebody
-        # who had forgotten that it was there deleted the last copy.
+        # Whose content was lost on the remote; and of that, what is nowhere any more since whoever
+        # had the last copy deleted it, and has forgotten that it did, or what.
         self.contentless: set[str] = set()
         self.hollow: set[str] = set()
         # What was removed by hand from which machine, until it was repaired at the next rest.
@@ -326,7 +326,8 @@ class Oracle:
                 continue
             if self.is_index_lost or machine in self.forgot:
                 self.ghosts.add((machine, one.id))
-            if one.id in self.contentless and known.deleted_by in self.forgot:
+            is_doubtful = known.state is State.UNSURE and known.deleted_by is not None
+            if one.id in self.contentless and is_doubtful:
                 self.hollow.add(one.id)
         ghosts = [
             one
