@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import NamedTuple
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
@@ -178,10 +179,20 @@ def check_removals(place: Place, past: Past, *, has_forgotten: bool) -> None:
         past.excused |= notes
     for rel in notes - past.excused:
         written, data = objects[rel].info.last_modified, objects[rel].data
-        named = [objects.get(one["rel"]) for one in json.loads(data)["objects"]]
-        is_doubtful = any(one and one.info.last_modified == written for one in named)
-        if not (BUCKETS[place.target].kind.by_content and is_doubtful):
+        by_content = BUCKETS[place.target].kind.by_content
+        for one in json.loads(data)["objects"]:
+            there = objects.get(one["rel"])
+            if there is None or _second(there.info.last_modified) != _second(written):
+                continue
+            # Its content is that of the one that was meant, and all else is as with an upload.
+            if by_content or there.info.token != one.get("token"):
+                break
+        else:
             raise Violation("removals", f"{rel} is left: {data.decode()}")
+
+
+def _second(moment: datetime) -> datetime:
+    return moment.replace(microsecond=0)
 
 
 def check_locks(past: Past) -> None:

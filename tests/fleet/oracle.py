@@ -437,7 +437,8 @@ class Oracle:
             version.deleted_by, version.maker = None, -1
             version.appenders.clear()
             if version.state is State.GONE:
-                version.is_contested = False
+                # From elsewhere, it may come again as it was before somebody appended to it here.
+                version.is_contested, version.appended = False, set()
         self.renames.clear()
         self.sessions.clear()
         self.unnoted.clear()
