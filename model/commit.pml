@@ -1,7 +1,9 @@
 /* Three sessions of the same model that each push one version.
  *
  * A session takes the lock of the model, pulls, uploads its version under the next free number, reads the
- * index, takes the global lock, commits and releases. Writing the record of a lock after the index was read
+ * index, takes the global lock, commits and releases. With -DBESIDE what it uploads is little: that happens
+ * at any time after the pull, while the global lock is taken; the commit waits for it, and nothing else
+ * does, so that it may still arrive when its session has given up. Writing the record of a lock after the index was read
  * proves that lock, so the global one is not proved once more, unless the index is read again: then both
  * are. Not in the model: that a proof is good for half the time to live of a lock only. What is proved here
  * does not need that; it keeps the moment short in which a client of another kind, which fences nothing,
@@ -16,7 +18,7 @@
 #define LOCKS 2
 #define MODEL 0
 #define GLOBAL 1
-#ifdef FORCED
+#if defined(FORCED) || defined(BESIDE)
 #define SLOW bit(1)
 #elif defined(PUNCTUAL)
 #define SLOW 0
@@ -30,6 +32,7 @@
 byte number[4];    /* by client: the number of the version that it pushes */
 byte object[4];    /* by number: whose content was uploaded */
 byte committed[4]; /* by number: whose version the index names */
+byte uploading;    /* bits of the clients whose version is on its way */
 byte acknowledged; /* bits of the clients that were told that their version is on the remote */
 
 #ifdef FOREIGN
@@ -85,21 +88,35 @@ inline pull() {
         do
         :: committed[number[me]] != NOBODY -> number[me]++
         :: else -> break
-        od
-    }
+        od;
+        uploading = uploading | bit(me)
+    };
+#ifndef BESIDE
+    upload(me)
+#endif
 }
 
 /* Numbers that are taken stay taken, so it is enough to look at all of them at once. */
-inline upload() {
+inline upload(client) {
     atomic {
+        uploading & bit(client) ->
 #ifndef OVERWRITE_UPLOAD
         do
-        :: object[number[me]] != NOBODY -> number[me]++
+        :: object[number[client]] != NOBODY -> number[client]++
         :: else -> break
         od;
 #endif
-        object[number[me]] = me
+        object[number[client]] = client;
+        uploading = uploading & ~bit(client)
     }
+}
+
+inline wait_for_upload() {
+#if defined(BESIDE) && !defined(COMMIT_WHILE_UPLOADING)
+    !(uploading & bit(me))
+#else
+    skip
+#endif
 }
 
 inline read_index() {
@@ -208,7 +225,6 @@ proctype Client(byte me) {
     {
         acquire(MODEL);
         pull();
-        upload();
 #ifdef BELIEVE_OLD_PROOF
         acquire(GLOBAL);
         read_index();
@@ -216,6 +232,7 @@ proctype Client(byte me) {
         read_index();
         acquire(GLOBAL);
 #endif
+        wait_for_upload();
         is_first = true;
         commit();
 out:
@@ -260,6 +277,11 @@ active proctype World() {
 end:
     do
     :: idles
+#ifdef BESIDE
+    :: upload(1)
+    :: upload(2)
+    :: upload(3)
+#endif
 #ifdef TIMELY
     :: crashes(1)
 #endif

@@ -21,7 +21,7 @@ DECISION = "docs/decisions/0027-a-holder-that-lost-its-lock-cannot-commit.md"
 # They say what a model looks at; all other flags drop a rule of the protocol.
 _SETTINGS = {
     *("FORCED", "TIMELY", "LIVENESS", "SLOW_SESSIONS", "ENDLESS_SESSIONS", "VERIFY_GATE"),
-    *("FOREIGN", "PUNCTUAL"),
+    *("FOREIGN", "PUNCTUAL", "BESIDE"),
 }
 
 
