@@ -438,6 +438,49 @@ def test_what_needs_no_race_is_tried_at_once_and_each_race_by_itself() -> None:
     assert races == ["created"] * 8 + ["updated-0"] * 8
 
 
+class Dawdling(MemoryStore):
+    """A store that has some who lose a race wait for their answer, or lets them win late."""
+
+    def __init__(self, *, lets_win: bool = False) -> None:
+        super().__init__("dawdling")
+        self.go_on = threading.Event()
+        self._lets_win = lets_win
+        self.late = threading.Semaphore(0)
+
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        try:
+            return super().put_if_absent(key, body)
+        except PreconditionFailedError:
+            if not isinstance(body, bytes) or int(body.split()[1]) % 4:
+                raise
+        self.go_on.wait(20)
+        if not self._lets_win:
+            raise PreconditionFailedError(key)
+        return super().put(key, body)
+
+    def delete(self, key: str) -> None:
+        super().delete(key)
+        if self.go_on.is_set():
+            self.late.release()
+
+
+def test_the_last_losers_of_a_race_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swampstore.stores.probe._PATIENCE", 0.1)
+    store = Dawdling()
+    assert probe(store, racers=8).ok
+    assert not store.go_on.is_set()
+    store.go_on.set()
+
+
+def test_who_wins_a_race_after_it_is_over_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swampstore.stores.probe._PATIENCE", 0.1)
+    store = Dawdling(lets_win=True)
+    assert probe(store, racers=8).ok
+    store.go_on.set()
+    assert store.late.acquire(timeout=20)
+    assert list(store.list()) == []
+
+
 class DeletesAnyway(MemoryStore):
     """A store that ignores the condition of a deletion."""
 

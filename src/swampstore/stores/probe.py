@@ -11,6 +11,8 @@ that could have said so after three seconds.
 from __future__ import annotations
 
 import contextlib
+import math
+import queue
 import threading
 import time
 import uuid
@@ -32,6 +34,7 @@ RACERS = 32
 _ROUNDS = 5
 _COPIERS = 8
 _CLEANERS = 8
+_PATIENCE = 1.0  # seconds for the slowest of a race
 # Below what other clients leave alone, in case the probe is killed.
 PREFIX = "_control/probe"
 _DELETION = "refusal of a stale deletion"
@@ -287,10 +290,14 @@ class _Trial:
 
     def _race(self, key: str, write: Callable[[bytes], object]) -> None:
         contents = [f"racer {number} {uuid.uuid4()}".encode() for number in range(self._racers)]
-        self._race_of(key, contents, write)
+        self._race_of(key, contents, write, _PATIENCE)
 
     def _race_of(
-        self, key: str, contents: Sequence[bytes], write: Callable[[bytes], object]
+        self,
+        key: str,
+        contents: Sequence[bytes],
+        write: Callable[[bytes], object],
+        patience: float = math.inf,
     ) -> None:
         def run(data: bytes) -> bytes | None:
             try:
@@ -299,9 +306,7 @@ class _Trial:
                 return None
             return data
 
-        with ThreadPoolExecutor(self._racers) as pool:
-            outcomes = list(pool.map(run, contents))
-        self._only_winner(key, [data for data in outcomes if data is not None])
+        self._only_winner(key, _outcomes(run, contents, lambda: self._store.delete(key), patience))
 
     def _only_winner(self, key: str, winners: list[bytes]) -> None:
         if len(winners) != 1:
@@ -313,6 +318,51 @@ class _Trial:
             )
         if self._store.get(key).data != winners[0]:
             raise _Wrong("the writer that was told it won is not the one whose content is there")
+
+
+def _outcomes(
+    run: Callable[[bytes], bytes | None],
+    contents: Sequence[bytes],
+    undo: Callable[[], object],
+    patience: float,
+) -> list[bytes]:
+    """Let all of these run at once, and return those that were told that they won.
+
+    Some servers have a few wait for whole seconds, and refuse them then. Once there is a winner
+    and half have heard, others are not waited for past the `patience`; a late winner undoes what
+    it did.
+    """
+    heard: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
+    is_over = threading.Event()
+
+    def race(data: bytes) -> None:
+        try:
+            written = run(data)
+        except BaseException as error:  # noqa: BLE001 - raised where the answers are read
+            heard.put(error)
+            return
+        heard.put(written)
+        if written is not None and is_over.is_set():
+            with contextlib.suppress(StoreError):
+                undo()
+
+    for data in contents:
+        # Daemons: nobody waits for them when the process ends.
+        threading.Thread(target=race, args=(data,), name="probe", daemon=True).start()
+    end = time.monotonic() + patience
+    winners: list[bytes] = []
+    for count in range(len(contents)):
+        is_enough = patience < math.inf and winners and count >= len(contents) / 2
+        try:
+            left = max(0.0, end - time.monotonic()) if is_enough else None
+            answer = heard.get(timeout=left)
+        except queue.Empty:
+            break
+        if isinstance(answer, BaseException):
+            raise answer
+        winners += [] if answer is None else [answer]
+    is_over.set()
+    return winners
 
 
 @dataclass(frozen=True, slots=True)
