@@ -9,13 +9,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from swampstore.artifacts.latest import LATEST_OF_STEP_SQL, LatestOfSteps
+from swampstore.artifacts.latest import LATEST_OF_STEP_SQL
 from swampstore.artifacts.name_lock import Ledger
 from swampstore.catalog.database import Rows
-from swampstore.catalog.schema import COLUMNS, INSERT, Row, sql_limit
+from swampstore.catalog.schema import COLUMNS, INSERT, Row, flagged, sql_limit
 from swampstore.clock import to_iso
 from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef
 
@@ -197,7 +196,7 @@ class Catalog(Ledger):
         Rows that are the same already, newest first, stay as they are: reading is cheaper.
         """
         key = self._key(ref)
-        wanted = _flagged(rows, marker)
+        wanted = flagged(rows, marker)
         known = db.execute(ROWS_OF_NAME, key).fetchall()
         if known != wanted:
             if known:
@@ -224,6 +223,10 @@ class Catalog(Ledger):
         """Within a transaction, store some versions of a name and drop others."""
         key = self._key(ref)
         rows = [self._row(ref, version) for version in stored]
+        if not db.execute(f"SELECT 1 FROM catalog WHERE {_NAME} LIMIT 1", key).fetchone():
+            # Of a new name, no row changes others.
+            db.executemany(INSERT, flagged(rows, marker))
+            return
         steps = {row.step_name for row in rows}
         for version in (*removed, *(row.version for row in rows)):
             found = db.execute(
@@ -487,14 +490,3 @@ class Catalog(Ledger):
         )
         versions, latest, pending = self.rows.read(lambda db: db.execute(sql).fetchone())
         return {"versions": versions, "latest": latest, "pending": pending}
-
-
-def _flagged(rows: Iterable[Row], marker: int) -> list[Row]:
-    """Return all rows of a name, newest first, with the latest ones flagged; none may be before."""
-    steps = LatestOfSteps(marker)
-    return [
-        row._replace(is_latest=1)
-        if steps.is_latest(row.version, row.step_name, deferred=bool(row.deferred))
-        else row
-        for row in sorted(rows, key=attrgetter("version"), reverse=True)
-    ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+from swampstore.artifacts.latest import LatestOfSteps
 from swampstore.formats import LARGEST_NUMBER, NEWEST
 from swampstore.layout import DataRef, ModelRef
 
@@ -107,6 +109,17 @@ def record_of(row: Row) -> dict[str, Any]:
         "stepName": row.step_name,
         "source": row.source,
     }
+
+
+def flagged(rows: Iterable[Row], marker: int) -> list[Row]:
+    """Return all rows of a name, newest first, with the latest ones flagged; none may be before."""
+    steps = LatestOfSteps(marker)
+    return [
+        row._replace(is_latest=1)
+        if steps.is_latest(row.version, row.step_name, deferred=bool(row.deferred))
+        else row
+        for row in sorted(rows, key=attrgetter("version"), reverse=True)
+    ]
 
 
 def _table() -> str:

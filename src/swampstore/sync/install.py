@@ -202,8 +202,9 @@ def _is_metadata(arrival: Arrival) -> bool:
 
 __all__ = ["Arrival", "ArtifactInstaller", "InstallError", "Installed", "PlainInstaller"]
 
-# Names whose locks, intents and rows are taken together. More save little, and writers wait.
-NAMES_AT_ONCE = 64
+# Names whose locks, intents and rows are taken together: what arrives in one batch, mostly. The
+# disk is waited for three times for each, and writers of these names wait as long.
+NAMES_AT_ONCE = 256
 
 
 class InstallError(IncompleteSyncError):

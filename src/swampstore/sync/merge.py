@@ -341,6 +341,8 @@ def is_whole(context: SyncContext, version_rel: str) -> bool:
     """Whether a version is committed here, and its content is here or on the remote."""
     if not is_committed(context, version_rel):
         return False
+    if is_content_here(context.names, version_rel):
+        return True
     known = context.base.get(f"{version_rel}/{RAW}")
     entry = entry_known(known) if known else None
     return is_complete(context, version_rel, entry)
