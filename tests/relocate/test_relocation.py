@@ -18,6 +18,7 @@ from swampstore.index.results import Step, no_progress
 from swampstore.layout import Routing
 from swampstore.relocate.destinations import Cache, Place
 from swampstore.relocate.moving import Copied, Relocation
+from swampstore.relocate.pairs import Pairs
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync.hashing import hash_file
 
@@ -173,6 +174,57 @@ def test_a_directory_that_cannot_be_read_stops_the_copy(
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(OSError, match="permission denied"):
         copy(source, cache)
+
+
+# Linking ----------------------------------------------------------------------------------------
+
+
+def linking(source: Path, destination: Cache | Place) -> Relocation:
+    return Relocation(str(source), destination, Routing().subdirs, may_link=True)
+
+
+def test_files_that_are_given_up_are_linked_and_markers_are_not(
+    source: Path, cache: Cache, cache_dir: Path
+) -> None:
+    copied = linking(source, cache).copy(no_progress)
+    assert (files(cache_dir), copied.files) == (files(source), 6)
+    linked = {rel for rel in files(source) if (cache_dir / rel).samefile(source / rel)}
+    assert set(files(source)) - linked == {f"{STATE}/latest"}
+
+
+def test_a_file_that_somebody_has_another_link_to_is_copied(
+    source: Path, cache: Cache, cache_dir: Path, tmp_path: Path
+) -> None:
+    raw = f"{STATE}/2/raw"
+    os.link(source / raw, tmp_path / "backup")
+    linking(source, cache).copy(no_progress, durable=False)
+    assert not (cache_dir / raw).samefile(source / raw)
+    assert (cache_dir / f"{STATE}/1/raw").samefile(source / f"{STATE}/1/raw")
+
+
+def test_linked_files_go_when_the_remote_has_them_and_are_known_as_they_look_then(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    move = linking(source, cache)
+    move.copy(no_progress, durable=False)
+    assert move.remove_safe() == (0, sorted(files(source)))
+    pushed(base, cache_dir)
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and more")
+    removed = move.remove_safe()
+    assert set(removed.left) == {f"{STATE}/2/raw", f"{STATE}/2/metadata.yaml", f"{STATE}/latest"}
+    for rel in (f"{STATE}/1/raw", f"{STATE}/1/metadata.yaml", "outputs/aws/run.yaml"):
+        known = base.get(rel)
+        assert known is not None
+        assert known.held == signature(str(cache_dir / rel))
+
+
+def test_a_directory_that_is_seen_twice_is_no_copy_of_itself(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "again").symlink_to(source)  # as if it were mounted there
+    twice = Pairs(str(source), Place(Names(str(tmp_path / "again"), "", Routing())))
+    looks = [twice.look(directory) for directory in twice.walk("data")]
+    assert any(look.rels for look in looks)
+    assert not any(look.linked for look in looks)
 
 
 # What is there already --------------------------------------------------------------------------

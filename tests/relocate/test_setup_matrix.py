@@ -6,6 +6,7 @@ was read back from where it went.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from swampstore.errors import (
     SwampstoreError,
     ValidationError,
 )
+from swampstore.files.signature import signature
 from swampstore.layout import CLAIM, SIDECAR
 from swampstore.marker import read_marker, update_marker
 from swampstore.relocate import moving as relocation
@@ -350,6 +352,16 @@ def files(directory: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found if "swampstore." not in str(path)}
 
 
+_link = os.link
+
+
+def no_links(source: str, target: str, **options: bool) -> None:
+    """Link as if a repository were on a file system of its own."""
+    if "/.swamp/" in source:
+        raise OSError(errno.EXDEV, "Invalid cross-device link", source)
+    _link(source, target, **options)
+
+
 def test_a_copy_that_is_not_what_was_copied_stops_the_move(
     ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,9 +377,56 @@ def test_a_copy_that_is_not_what_was_copied_stops_the_move(
 
     with monkeypatch.context() as patch, pytest.raises(DiskError) as told:
         patch.setattr(relocation, "_copy_bytes", spoiling)
+        patch.setattr(os, "link", no_links)
         ana.move(target)
     assert f"{STATE}/2/raw" in told.value.message
     assert (ana.settings, files(ana.repo_dir / ".swamp")) == ({}, before)
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+@pytest.mark.parametrize("kind", ["file", "path"])
+def test_what_was_moved_belongs_to_its_new_place_alone(
+    ana: Desk,
+    place: Callable[[str], Address],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    can_link: bool,
+) -> None:
+    ana.save("state", "one", "two")
+    if not can_link:
+        monkeypatch.setattr(os, "link", no_links)
+    report = ana.move(place(kind))
+    assert report.warnings == []
+    assert not list((ana.repo_dir / ".swamp/data").iterdir())
+    with ana.open() as repo:
+        raws = list(Path(repo.tree.path("data")).rglob("raw"))
+        assert [raw.stat().st_nlink for raw in raws] == [1, 1]
+        if repo.config.remote:
+            # It is known as it looks now: nothing is read again to find that out.
+            rels = (f"{STATE}/{version}/raw" for version in (1, 2))
+            known = repo.connection.base.get_many(rels).values()
+            assert {one.held for one in known} == {signature(str(raw)) for raw in raws}
+
+
+def test_what_is_appended_while_it_moves_is_at_its_new_place_and_stays_at_the_old_one(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ana.save("state", "one", "two")
+    raw, target = ana.repo_dir / f".swamp/{STATE}/2/raw", place("file")
+    real = setting_up.Setup.remove_moved
+
+    def appending(self: setting_up.Setup, there: Repo) -> None:
+        with raw.open("a") as file:
+            file.write(", and more")
+        real(self, there)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setting_up.Setup, "remove_moved", appending)
+        report = ana.move(target)
+    assert any(f"{STATE}/2/raw" in warning for warning in report.warnings)
+    with ana.open() as repo:
+        assert Path(repo.tree.path(f"{STATE}/2/raw")).read_text() == "two, and more"
+    assert raw.read_text() == "two, and more"
 
 
 def test_the_settings_are_written_when_everything_is_there_and_nothing_removed(

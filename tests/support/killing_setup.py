@@ -31,7 +31,8 @@ from tests.support.machines import contents
 
 MODEL = "aws/ec2/i-1"
 TRACED = sources(
-    *("relocate/moving.py", "relocate/destinations.py", "relocate/setup.py"),
+    *("relocate/moving.py", "relocate/pairs.py", "relocate/removing.py"),
+    *("relocate/destinations.py", "relocate/setup.py"),
     *("sync/staged_cache.py", "relocate/settings.py"),
 )
 REPEATED = 3  # so often a line is worth being killed at

@@ -61,6 +61,10 @@ _COLUMNS = (
 )
 _INSERT_KNOWN = f"INSERT OR REPLACE INTO known VALUES ({', '.join('?' * 11)})"
 _INSERT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+_RENEW = (
+    "UPDATE known SET held_ctime = ?, recorded = ? WHERE rel = ?"
+    " AND held_size = ? AND held_mtime = ? AND held_ctime = ? AND held_inode = ?"
+)
 _INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 
 
@@ -214,6 +218,18 @@ class Base:
             ("DELETE FROM facts WHERE name = ?", unlearnt),
             facts=facts,
         )
+
+    def renew(self, seen: Iterable[tuple[Known, Signature]], recorded_ns: int) -> None:
+        """Remember that these files look otherwise since a link to them came or went.
+
+        What is not known any more as it was, or differs by more than that, stays as it is.
+        """
+        rows = [
+            (now.ctime_ns, recorded_ns, one.rel, *one.held)
+            for one, now in seen
+            if one.held and now._replace(ctime_ns=one.held.ctime_ns) == one.held
+        ]
+        self._write_all((_RENEW, rows))
 
     def _outdated(self, shards: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
         """Return under which scopes and partitions other ETags than these are recorded."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.files import disk_errors, try_writing
-from swampstore.files.signature import signature
+from swampstore.files.signature import Signature, is_surely_unchanged, signature
 from swampstore.index.base import Base, Known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import conflict_copy
@@ -30,26 +31,35 @@ _IN_MEMORY = 1 << 20
 _DIRECTORY = "file://"
 # What the base is asked for at once.
 _PAGE = 200
+# What one thread compares before it takes more.
+_QUICK = 100
 _MD5 = re.compile("[0-9a-f]{32}")
 
 
 class Moved(NamedTuple):
     """A file, its path at the destination, and its content as SHA-256.
 
-    Metadata of a version that got another number has another content there: None.
+    Metadata of a version that got another number has another content there: None. So it is if
+    both are one file (`is_linked`), which is read when it is compared with its object.
     """
 
     rel: str
     there: str
     sha256: str | None
+    is_linked: bool = False
 
 
 class _Meant(NamedTuple):
     """A file, the object that should hold it, and the MD5 which the store says that this has."""
 
-    rel: str
+    file: Moved
     known: Known | None
     md5: str
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether a look at the cache may be all that it takes."""
+        return bool(self.md5) and self.known is not None and self.known.size <= _IN_MEMORY
 
 
 class _Object(NamedTuple):
@@ -78,6 +88,13 @@ class Place:
     def release(self, rel: str) -> bool:
         """Give up what is at and below a path, if it is safe elsewhere: nothing may go."""
         return not os.path.lexists(self.names.local(rel))
+
+    def holds_links(self, linked: Mapping[str, Signature]) -> set[str]:
+        """Return those of these files, which are links to ours, that may go here: all of them."""
+        return set(linked)
+
+    def unlinked(self, rels: Sequence[str]) -> None:
+        """Hear that files here are the only links now: nobody remembers how they looked."""
 
     def has_all(self, contents: Mapping[str, str | None]) -> bool:
         """Whether these files are there and hold this; None: whatever they hold."""
@@ -147,6 +164,33 @@ class Cache:
             if not is_temp(name):
                 yield from self._files(f"{rel}/{name}")
 
+    def holds_links(self, linked: Mapping[str, Signature]) -> set[str]:
+        """Return those of these files, which are links to ours, whose content the index names.
+
+        `linked` says how they look now.
+        """
+        known = self._base.get_many(linked)
+        return {rel for rel, now in linked.items() if rel in known and self._is(known[rel], now)}
+
+    def _is(self, known: Known, now: Signature) -> bool:
+        """Whether a file that looks like this is what the index names."""
+        if known.held and is_surely_unchanged(known.held, now, known.recorded_ns):
+            return True
+        try:
+            return hash_file(self.names.local(known.rel)) == (known.sha256, now)
+        except (SwampstoreError, FileNotFoundError):
+            return False
+
+    def unlinked(self, rels: Sequence[str]) -> None:
+        """Remember how files look that are the only links now: they changed by no more than that.
+
+        Stopped before, the next look at one of them reads it.
+        """
+        began = time.time_ns()
+        known = self._base.get_many(rels).values()
+        seen = [(one, signature(self.names.local(one.rel))) for one in known]
+        self._base.renew([(one, now) for one, now in seen if now], began)
+
     def has_all(self, contents: Mapping[str, str | None]) -> bool:
         """Whether the index names these contents, under their paths or as copies of conflicts.
 
@@ -175,17 +219,34 @@ class Cache:
         Objects whose ETag is the MD5 of what we hold were received as they are, and a listing
         tells that of a thousand at once. Others are fetched.
         """
-        looks = in_parallel(self._look, self._meant(files), _CONCURRENCY, deadline)
-        for (rel, meant, _), found, error in looks:
+        looks = in_parallel(self._look_at_all, self._tasks(files), _CONCURRENCY, deadline)
+        for task, found, error in looks:
             if error is not None:
                 raise error
-            if meant is None or found is None:
-                yield rel
-            elif found.sha256 == meant.sha256:
-                yield None
-            else:
-                self._distrust(meant, found)
-                yield rel
+            for one, held in zip(task, found or (), strict=True):
+                yield None if self._is_right(one, held) else one.file.rel
+
+    def _is_right(self, meant: _Meant, found: _Object | None) -> bool:
+        if meant.known is None or found is None:
+            return False
+        if found.sha256 == meant.known.sha256:
+            return True
+        self._distrust(meant.known, found)
+        return False
+
+    def _tasks(self, files: Iterable[Moved]) -> Iterator[list[_Meant]]:
+        """Yield what is looked at by one thread at a time: a request, or many quick looks."""
+        quick: list[_Meant] = []
+        for meant in self._meant(files):
+            if not meant.is_quick:
+                yield [meant]
+                continue
+            quick.append(meant)
+            if len(quick) == _QUICK:
+                yield quick
+                quick = []
+        if quick:
+            yield quick
 
     def _meant(self, files: Iterable[Moved]) -> Iterator[_Meant]:
         """Yield for each file which object it should be, and the MD5 that this has, if listed."""
@@ -198,15 +259,23 @@ class Cache:
                 listed = {one.key.removeprefix(root): one.etag for one in self._store.list(root)}
             for file, one in zip(page, known, strict=True):
                 etag = listed.get(one.rel, "") if listed and one else ""
-                yield _Meant(file.rel, one, etag if _MD5.fullmatch(etag) else "")
+                yield _Meant(file, one, etag if _MD5.fullmatch(etag) else "")
+
+    def _look_at_all(self, task: list[_Meant]) -> list[_Object | None]:
+        return [self._look(meant) for meant in task]
 
     def _look(self, meant: _Meant) -> _Object | None:
-        """Say what an object holds, without holding a large one in memory."""
+        """Say what an object holds, without holding a large one in memory.
+
+        None if there is none, or if the file that is meant is not what the index says.
+        """
         known = meant.known
         if known is None:
             return None
         if meant.md5 and self._holds(known, meant.md5):
             return _Object(known.sha256 or "", meant.md5)
+        if meant.file.is_linked and not self._holds(known, None):
+            return None
         key = self.names.remote(known.rel)
         try:
             if known.size <= _IN_MEMORY:
@@ -217,10 +286,13 @@ class Cache:
             return _Object("", "")
         return _Object(sha256, info.token or "")
 
-    def _holds(self, known: Known, md5: str) -> bool:
-        """Whether the cache has the content that is meant, and its MD5 is this one."""
+    def _holds(self, known: Known, md5: str | None) -> bool:
+        """Whether the cache has the content that is meant, and its MD5 is this one, if one is."""
+        path = self.names.local(known.rel)
         try:
-            return sha256_and_md5(self.names.local(known.rel)) == (known.sha256, md5)
+            if md5 is None:
+                return hash_file(path)[0] == known.sha256
+            return sha256_and_md5(path) == (known.sha256, md5)
         except (SwampstoreError, FileNotFoundError):
             return False
 
@@ -258,11 +330,21 @@ def check_apart(source: str, target: str | None, subdirs: Sequence[str]) -> None
     if target is None:
         return
     ours, theirs = os.path.realpath(source), os.path.realpath(target)
-    if theirs == ours or any(is_below(theirs, f"{ours}/{name}") for name in subdirs):
+    if _is_one_directory(ours, theirs) or any(
+        is_below(theirs, f"{ours}/{name}") for name in subdirs
+    ):
         raise ValidationError(
             f"{target} is where the data is already, in {source}",
             hint="Choose a directory of its own.",
         )
+
+
+def _is_one_directory(ours: str, theirs: str) -> bool:
+    """Whether two paths lead to one directory, which may be mounted twice."""
+    try:
+        return os.path.samefile(ours, theirs)
+    except OSError:
+        return ours == theirs
 
 
 def check_writable(base: str) -> None:

@@ -178,15 +178,17 @@ class Setup:
     def _moves(self, destination: Destination) -> dict[str, Relocation]:
         """Return what has to be moved, by the directory that it is in."""
         here = self._here.config
+        own = replace(here, base=here.local_dir).datastore_dir
         found = [here.datastore_dir]
         if here.remote:
             # A setup that was stopped before its end may have left some behind.
-            found.append(replace(here, base=here.local_dir).datastore_dir)
+            found.append(own)
         if self._left_behind:
             found.append(self._left_behind)
         there = self._there.config
+        # The own directory is nobody else's, and given up in the end.
         moves = {
-            path: Relocation(path, destination, there.routing.subdirs)
+            path: Relocation(path, destination, there.routing.subdirs, may_link=path == own)
             for path in found
             if path != there.datastore_dir
         }

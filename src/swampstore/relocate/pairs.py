@@ -1,0 +1,228 @@
+"""The files of one datastore beside those of another one that they move to.
+
+A version is recognised by the id in its metadata, whatever its number is at the destination.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Container, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from swampstore.errors import YamlError
+from swampstore.files import disk_errors, read_file
+from swampstore.files.signature import Signature, signature, signature_of
+from swampstore.index.path_kinds import is_marker
+from swampstore.index.path_map import Names
+from swampstore.layout import DEFERRED, METADATA, RAW, is_temp, parse_version
+from swampstore.relocate.destinations import Destination
+from swampstore.sync.complete import is_content_here
+from swampstore.yaml_dialect import load_mapping
+
+_SEGMENTS_OF_A_VERSION = 5
+_PIECE = 1 << 20
+# Versions of a name are looked at together, here and at their destination.
+_REMEMBERED = 1024
+
+
+class Directory(NamedTuple):
+    """A directory of the source, with the names of what is in it, sorted."""
+
+    rel: str
+    subdirs: list[str]
+    files: list[str]
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it holds the files of a version."""
+        segments = self.rel.split("/")
+        return (
+            not self.subdirs
+            and segments[0] == "data"
+            and len(segments) >= _SEGMENTS_OF_A_VERSION
+            and parse_version(segments[-1]) is not None
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether that version was committed."""
+        return METADATA in self.files and DEFERRED not in self.files
+
+
+class Look(NamedTuple):
+    """What moves of a directory, and how those files look that are linked to their destination."""
+
+    directory: Directory
+    rels: list[str]
+    linked: dict[str, Signature]
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether that is so of all of them."""
+        return bool(self.rels) and len(self.linked) == len(self.rels)
+
+
+class Pairs:
+    """What is in `source`, and what the destination has of it."""
+
+    def __init__(self, source: str, destination: Destination) -> None:
+        self.to = destination
+        self._source = source
+        self._here = Names(source, "", destination.names.routing)
+        self._ids: tuple[str, dict[str, list[str]]] = ("", {})
+
+    @property
+    def here(self) -> Names:
+        """The names of the source."""
+        return self._here
+
+    def path(self, rel: str) -> str:
+        """Return the file of a path at the source."""
+        return f"{self._source}/{rel}"
+
+    def walk(self, subdir: str) -> Iterator[Directory]:
+        """Yield every directory after those below it. What comes now may see what is there now."""
+        self._ids = ("", {})
+        with disk_errors(self.path(subdir)):
+            yield from self._below(subdir)
+
+    def _below(self, rel: str) -> Iterator[Directory]:
+        subdirs, files = [], []
+        try:
+            entries = os.scandir(self.path(rel))
+        except FileNotFoundError:
+            return
+        # Any other error is one: what is below must not be taken for nothing.
+        with entries:
+            for entry in entries:
+                # A link to a directory is, as a marker, a file to us.
+                if not entry.is_dir(follow_symlinks=False):
+                    files.append(entry.name)
+                elif not is_temp(entry.name):
+                    subdirs.append(entry.name)
+        subdirs.sort()
+        files.sort()
+        for name in subdirs:
+            yield from self._below(f"{rel}/{name}")
+        yield Directory(rel, subdirs, files)
+
+    def look(self, directory: Directory) -> Look:
+        """Return the files of a directory that move: no links, of versions whole ones only.
+
+        A file with one link that is seen in both places is in a directory that is mounted twice.
+        """
+        linked, others = {}, []
+        for name in directory.files:
+            rel = f"{directory.rel}/{name}"
+            if self.to.names.why_not(rel):
+                continue
+            found = self._one_file(rel)
+            if found is None:
+                others.append(rel)
+            else:
+                linked[rel] = found
+        if directory.is_version and not self._is_whole(directory, linked):
+            return Look(directory, [], {})
+        rels = [*linked, *(rel for rel in others if self._may_move(rel))]
+        return Look(directory, rels, linked)
+
+    def _is_whole(self, directory: Directory, linked: Container[str]) -> bool:
+        raw = f"{directory.rel}/{RAW}"
+        return directory.is_finished and (raw in linked or self.has_content(directory.rel))
+
+    def has_content(self, version_rel: str) -> bool:
+        """Whether the content of a version is at the source."""
+        return is_content_here(self._here, version_rel)
+
+    def _may_move(self, rel: str) -> bool:
+        return is_marker(rel) or signature(self.path(rel)) is not None
+
+    def _one_file(self, rel: str) -> Signature | None:
+        """Return how a file looks that is linked to its destination, else None."""
+        try:
+            ours = os.lstat(self.path(rel))
+            if ours.st_nlink == 1 or not stat.S_ISREG(ours.st_mode):
+                return None
+            is_one = os.path.samestat(ours, os.lstat(self.to.names.local(rel)))
+        except OSError:
+            return None
+        return signature_of(ours) if is_one else None
+
+    def twin(self, version_rel: str) -> str | None:
+        """Return the version at the destination that has the id of ours.
+
+        Of several, which were appended to apart from each other, it is the one that goes on ours.
+        """
+        name_rel = version_rel.rpartition("/")[0]
+        if self._ids[0] != name_rel:
+            self._ids = (name_rel, _ids_in(self.to.names.local(name_rel)))
+        if not self._ids[1]:
+            return None
+        numbers = self._ids[1].get(_version_id(self.path(version_rel)), [])
+        twins = [f"{name_rel}/{number}" for number in numbers]
+        if len(twins) < 2:
+            return twins[0] if twins else None
+        ours = self.path(f"{version_rel}/{RAW}")
+        raws = {twin: self.to.names.local(f"{twin}/{RAW}") for twin in twins}
+        return next((twin for twin, raw in raws.items() if begins_with(raw, ours)), twins[-1])
+
+    def is_outgrown(self, version_rel: str, twin: str) -> bool:
+        """Whether the destination has the content of ours, and others appended to it there."""
+        ours, theirs = self.contents(version_rel, twin)
+        return _size(theirs) > _size(ours) and begins_with(theirs, ours)
+
+    def contents(self, version_rel: str, twin: str) -> tuple[str, str]:
+        """Return the content of a version, and that of its twin."""
+        return self.path(f"{version_rel}/{RAW}"), self.to.names.local(f"{twin}/{RAW}")
+
+
+def names_in(path: str) -> list[str]:
+    """Return what is in a directory, sorted; nothing if there is none."""
+    with disk_errors(path):
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+
+def _ids_in(name_path: str) -> dict[str, list[str]]:
+    """Return the numbers of the versions of a data name by their ids, the lowest first."""
+    numbers = [name for name in names_in(name_path) if parse_version(name)]
+    ids: dict[str, list[str]] = {}
+    for number in sorted(numbers, key=int):
+        if found := _version_id(f"{name_path}/{number}"):
+            ids.setdefault(found, []).append(number)
+    return ids
+
+
+def _size(path: str) -> int:
+    found = signature(path)
+    return found.size if found else -1
+
+
+def begins_with(path: str, beginning: str) -> bool:
+    """Whether a file holds what another one holds, and perhaps more after it."""
+    if not 0 <= _size(beginning) <= _size(path):
+        return False
+    with disk_errors(path), open(path, "rb") as longer, open(beginning, "rb") as shorter:
+        while piece := shorter.read(_PIECE):
+            if longer.read(len(piece)) != piece:
+                return False
+    return True
+
+
+def _version_id(path: str) -> str:
+    """Return the id of the version in a directory, an empty text if there is none."""
+    with disk_errors(path):
+        data = read_file(f"{path}/{METADATA}") or b""
+    return _id_in(data) if data else ""
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _id_in(metadata: bytes) -> str:
+    try:
+        return str(load_mapping(metadata, what=METADATA).get("id"))
+    except YamlError:
+        return metadata.decode("utf-8", "replace")
