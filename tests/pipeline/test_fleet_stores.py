@@ -23,6 +23,8 @@ _LEFT_SOMETHING = (
     "a-namespace-is-left-with-a-version-that-others-numbered-the-same",
     "a-pull-is-killed-and-what-had-landed-is-deleted-elsewhere",
     "a-push-is-killed-after-the-monolith-and-a-setup-follows",
+    "content-is-lost-and-its-only-copy-deleted-and-the-marks-are-lost",
+    "evicted-content-whose-version-got-another-number",
 )
 _SEED = "both-a"
 

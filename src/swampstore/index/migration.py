@@ -146,7 +146,7 @@ class Migration:
         assert snapshot.meta is not None
         partitions = {*snapshot.meta.partitions, *self._documents.listed_shards()}
         moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
-        found = self._recovery.shards(partitions | moved, snapshot)
+        found = self._recovery.shards(partitions | moved, snapshot, moved)
         view = View(snapshot, shards={one: shard for one, shard in found.items() if shard.doc})
         if self._watch.must_start_over(view):
             raise MadeAnewError

@@ -248,15 +248,22 @@ class Recovery:
     # A lost or damaged shard -------------------------------------------------------------------
 
     def shards(
-        self, partitions: Collection[str], snapshot: MetaSnapshot
+        self,
+        partitions: Collection[str],
+        snapshot: MetaSnapshot,
+        moved: Collection[str] = frozenset(),
     ) -> dict[str, StoredDocument]:
         """Return shards of a version 2 remote as a commit has to write them.
 
         One that should be there and is lost or damaged is made anew. Without `_meta.json` all come
         that may lack a version: the commit writes that document again, and nobody looks any more.
+        What is in those that entries were `moved` to was told of where it came from.
         """
+        assert snapshot.meta is not None
         chosen = {*partitions, *snapshot.versions}
         found = self._documents.all(self._documents.shard, chosen)
+        for one in found.keys() - {*snapshot.meta.partitions, *moved}:
+            found[one] = self._without_gone(found[one])
         return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 
     def _healed(
@@ -266,8 +273,6 @@ class Recovery:
         is_lost = found.etag is not None or partition in snapshot.meta.partitions
         if found.doc is None and is_lost:
             return self.rebuilt(partition, found, snapshot.meta)
-        if partition not in snapshot.meta.partitions:
-            found = self._without_gone(found)
         return with_uncommitted(partition, self.completed(partition, found, snapshot), snapshot)
 
     def _without_gone(self, found: StoredDocument) -> StoredDocument:
