@@ -125,6 +125,7 @@ class Planner:
         self._began_ns = began_ns
         self._removals = removals
         self._plan = Plan()
+        self._misnamed: set[str] = set()
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
         """Decide about every change and every deletion."""
@@ -237,6 +238,7 @@ class Planner:
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
         elif version_file(rel) and self._is_entry_wrong(change):
+            self._misnamed.add(rel)
             self._upload(change, Upload(rel, described(rel, entry)))
         elif version_file(rel):
             self._clash(rel)
@@ -323,9 +325,10 @@ class Planner:
         if change.known is None:
             entry = self._entry(change.rel)
             # What the index names with our content is a version of the remote, whatever became of
-            # its object.
+            # its object. So is what the remote has, whatever the index tells of it.
             is_named = entry is not None and self._has_hash(change, entry.sha256)
-            return not is_named and not self._is_lost(change.rel)
+            is_there = is_named or change.rel in self._misnamed
+            return not is_there and not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and merge.was_deleted(
             self._context, version_rel, self._removals
