@@ -94,6 +94,23 @@ def test_a_commit_to_version_2_writes_the_touched_shard_and_meta(a: IndexMachine
     assert a.requests() == {"get": 2, "put": 2}
 
 
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_who_commits_to_a_partition_that_others_emptied_hears_of_that_with_the_next_pull(
+    a: IndexMachine, b: IndexMachine, is_sharded: bool
+) -> None:
+    a.commit({raw_rel("m"): "x", raw_rel("n"): "x"})
+    if is_sharded:
+        a.index.migrate()
+    b.pull()
+    a.commit({raw_rel("m", 2): "y"})
+    b.pull(scope("t/u/m"))  # what it has as a whole is of an earlier shard since
+    a.commit(removals=[raw_rel("m"), raw_rel("m", 2)])
+    b.commit({raw_rel("m", 3): "z"})
+    b.pull()
+    a.pull()
+    assert a.has() == b.has() == {raw_rel("m", 3): digest("z"), raw_rel("n"): digest("x")}
+
+
 def test_commit_numbers_grow_by_one_and_are_in_the_entries(
     a: IndexMachine, foreign: ForeignClient
 ) -> None:

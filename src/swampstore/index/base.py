@@ -133,6 +133,10 @@ class Base:
         """Return the partitions that known paths are in, sorted; costs a lookup for each."""
         return [row[0] for row in self._rows(_PARTITIONS)]
 
+    def has_partition(self, partition: str) -> bool:
+        """Whether any path of a partition is known."""
+        return bool(self._rows("SELECT 1 FROM known WHERE partition = ? LIMIT 1", (partition,)))
+
     def rels(self) -> Iterator[str]:
         """Yield every known path, sorted."""
         return (row[0] for row in self._pages("rel", "", _AFTER_ALL_TEXT))

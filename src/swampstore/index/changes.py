@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
+from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
@@ -165,6 +166,18 @@ def record_shards(
     if scope is None:
         recorded |= {(partition, ""): PARTIAL for partition in unfollowed}
     return recorded
+
+
+def has_followed(base: Base, known: Mapping[str, str], partition: str, before: str | None) -> bool:
+    """Whether the base had a partition as it was before a commit; None: there was no shard.
+
+    `known` is as which shards it has partitions. Single paths may be known without such a record:
+    then somebody has deleted them, and a pull has still to find that out.
+    """
+    recorded = known.get(partition)
+    if recorded is None and before is None:
+        return not base.has_partition(partition)
+    return is_named(recorded, before or GONE)
 
 
 def scopes_of(scope: Scope | None) -> list[Scope | None]:

@@ -20,6 +20,7 @@ from swampstore.index.changes import (
     Change,
     Shards,
     attempts,
+    has_followed,
     index_moved,
     new_write_id,
     record_shards,
@@ -344,7 +345,7 @@ def after_monolith(
                 facts[MONOLITH_ETAG] = done.monolith
             chosen = {part for part in now if one is None or part in done.touched}
         else:
-            chosen = _followed(done, known)
+            chosen = _followed(base, done, known)
         current = {part: now[part] for part in chosen if known.get(part) != (now[part] or GONE)}
         shards |= record_shards(done.touched - chosen, current, one)
     return Committed(None, facts, shards)
@@ -367,7 +368,7 @@ def _held_everything(base: Base, done: MonolithCommitted, scope: Scope | None) -
     return agreed is not None and same(agreed.monolith, done.monolith_before)
 
 
-def _followed(done: MonolithCommitted, known: Mapping[str, str]) -> set[str]:
+def _followed(base: Base, done: MonolithCommitted, known: Mapping[str, str]) -> set[str]:
     """Return the touched partitions that the base had before the commit as they were."""
     before = done.onto.meta
     if before is None or not done.onto.agrees_with(done.monolith_before):
@@ -375,5 +376,5 @@ def _followed(done: MonolithCommitted, known: Mapping[str, str]) -> set[str]:
     return {
         partition
         for partition in done.touched
-        if known.get(partition, GONE) == before.shards.get(partition, GONE)
+        if has_followed(base, known, partition, before.shards.get(partition))
     }

@@ -26,6 +26,7 @@ from swampstore.index.changes import (
     Shards,
     adopted,
     attempts,
+    has_followed,
     index_moved,
     new_write_id,
     record_shards,
@@ -39,7 +40,6 @@ from swampstore.index.format import Document, Meta, RawEntries, encode_meta, enc
 from swampstore.index.own_shards import OwnShard, remembered
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (
-    GONE,
     MONOLITH_CHECKED,
     MONOLITH_ETAG,
     Agreements,
@@ -366,7 +366,7 @@ def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Comm
         followed = {
             partition: etag
             for partition, etag in done.etags.items()
-            if is_named(known.get(partition, GONE), done.etags_before[partition] or GONE)
+            if has_followed(base, known, partition, done.etags_before[partition])
         }
         shards |= record_shards(done.etags.keys() - followed.keys(), followed, one)
         if agreements.of(one) == done.onto.fingerprint(None) and followed == done.etags:
