@@ -485,13 +485,16 @@ ALLOWED: dict[str, dict[str, str]] = {
     "sync/journal.py": {"os.open": "the journal of marks", "os.ftruncate": "the same"},
     "relocate/moving.py": {
         "replacing": "the moved files: that move is a setup, which pushes them all",
+        "os.link": "the same",
         "os.makedirs": "the same",
         "os.rename": "the same",
-        "os.rmdir": "the same",
-        "os.unlink": "the same",
         "os.utime": "the same",
         "shutil.copyfile": "the same",
         "shutil.rmtree": "the same",
+    },
+    "relocate/removing.py": {
+        "os.rmdir": "what a setup has moved",
+        "os.unlink": "the same",
     },
     "index/local_copy.py": {
         "os.makedirs": "the cache's directory",
@@ -523,6 +526,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "os.makedirs": "the directory they are in",
         "os.mkdir": "the findings themselves",
         "os.rename": "the same",
+        "shutil.copyfile": "those of earlier runs, to go on with",
         "shutil.rmtree": "the same",
     },
     "pipeline/spark/jvm.py": {
