@@ -184,3 +184,18 @@ def test_equal_content_that_was_saved_here_since_does_not_go_with_what_others_de
         synced(machine)
     assert list(versions(ana).values()) == ["same"]
     assert versions(ana) == versions(bob)
+
+
+def test_deleting_a_version_takes_no_equal_content_of_one_that_others_saved_under_its_number(
+    ana: Machine, bob: Machine
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "same")
+    bob.put(MODEL, "state", "same")
+    synced(bob)
+    with ana.open() as repo:
+        repo.sync.pull()
+    delete(ana)
+    for machine in (ana, bob, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {1: "same"}

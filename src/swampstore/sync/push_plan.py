@@ -166,18 +166,17 @@ class Planner:
     def _keep_whole_what_stays(self) -> None:
         """Delete no file of a version of which another one was changed elsewhere.
 
-        Nor content that was sent again since, and whose metadata stays: it is that of a version
-        which somebody saved after the one that was deleted here, and happens to be equal. Metadata
-        has an id of its own, and a pull has brought it already.
+        Nor content whose metadata stays: it is that of a version which somebody else saved, before
+        or after the one that was deleted here, and happens to be equal. Metadata has an id of its
+        own, so that it never is.
         """
         removals = self._plan.removals
         staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
         for rel in [rel for rel in removals if rel.rpartition("/")[0] in staying]:
             del removals[rel]
         for rel in [rel for rel in removals if version_file(rel) and not is_metadata(rel)]:
-            metadata, entry = metadata_beside(rel), self._entry(rel)
-            is_new = entry is not None and entry.last_modified != removals[rel].modified
-            if is_new and metadata not in removals and self._entry(metadata) is not None:
+            metadata = metadata_beside(rel)
+            if metadata not in removals and self._entry(metadata) is not None:
                 self._plan.adopted[rel] = replace(removals.pop(rel), held=None)
 
     def _take_content_along(self) -> None:
