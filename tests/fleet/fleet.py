@@ -226,7 +226,8 @@ class Fleet:
             place = machine.look_where()
             self.places.end(machine.number, place, owes=machine.owes_migration)
         if outcome.ending != "done" and machine.actor.sent:
-            self.places.oracle(machine.place).stopped(machine.number, machine.actor.sent)
+            makers = {one.number for one in self.machines if one.home == machine.home}
+            self.places.oracle(machine.place).stopped(makers, machine.actor.sent)
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1

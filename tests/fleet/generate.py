@@ -286,6 +286,47 @@ def generate_narrow(seed: str, theme: Theme | None = None, length: int = 24) -> 
     )
 
 
+# What is done in calm scripts, and how often.
+_CALM = {
+    "save": 8,
+    "push": 7,
+    "pull": 6,
+    "sync": 3,
+    "delete_one": 5,
+    "delete_all": 3,
+    "append": 2,
+} | {
+    **dict.fromkeys(("rename", "migrate_index", "evict", "hydrate", "gc"), 1),
+    "session": 2,
+}
+
+
+def generate_calm(seed: str, length: int = 28) -> Script:
+    """Return a script in which nothing befalls anybody: what goes wrong is wrong in the rules."""
+    chance = random.Random(f"calm {seed}")
+    machines = chance.choice([2, 2, 3])
+    names, models = NAMES[: chance.choice([1, 1, 2])], MODELS[: chance.choice([1, 1, 2])]
+    weights = {op: weight * chance.choice([0, 1, 1, 2]) for op, weight in _CALM.items()}
+    weights["push"] += 3
+    weights["save"] += 3
+    rest = chance.choice([8, 14, 28])
+    steps: list[Step] = []
+    for number in range(length):
+        op = chance.choices(list(weights), list(weights.values()))[0]
+        steps.append(Step(chance.randrange(machines), op, _args(chance, op, models, names)))
+        if number % rest == rest - 1:
+            steps.append(Step(-1, SETTLE))
+    return Script(
+        seed=seed,
+        machines=machines,
+        store=chance.choice(["s3", "old-s3", "lax-s3", "gcs"]),
+        epoch="2026-06-01T10:00:00",
+        hydration=chance.choice(["full", "lazy"]),
+        skews=[0.0] * machines,
+        steps=steps,
+    )
+
+
 def _plain_work(chance: random.Random, theme: Theme) -> dict[str, Any]:
     """Return what a session does to the one data name."""
     op = chance.choice(theme.work) if len(theme.work) > 1 else theme.work[0]

@@ -214,13 +214,14 @@ class Oracle:
         is_first = not self.is_index_lost and not self.has_index()
         return is_first and version.maker not in {-1, by}
 
-    def stopped(self, machine: int, sent: Container[str]) -> None:
-        """Note that a machine may have committed what it made, without knowing that it has.
+    def stopped(self, makers: Container[int], sent: Container[str]) -> None:
+        """Note that a machine may have committed what is in its cache, without knowing that it has.
 
-        Only if it was stopped after it had begun to write the index; and where nobody has ever
-        committed, if it had sent anything at all, which others take for data.
+        `makers` are those who save there. Only if it was stopped after it had begun to write the
+        index; and where nobody has ever committed, if it had sent anything at all, which others
+        take for data.
         """
-        made = {id_ for id_, one in self.versions.items() if one.maker == machine}
+        made = {id_ for id_, one in self.versions.items() if one.maker in makers}
         if "put index" in sent:
             self.unnoted |= made
         if "put data" in sent and not self.has_index():
@@ -244,6 +245,9 @@ class Oracle:
                 for id_ in first.made - second.seen
                 if self.versions[id_].state is State.THERE
                 and self.versions[id_].model in second.models
+                # Without its content a version is nowhere to be seen in an index that is made anew,
+                # until whoever has it comes.
+                and not (self.is_index_lost and id_ in self.contentless)
             }
             if missing:
                 raise Violation("unseen", f"{second} did not see {missing} of {first}")
