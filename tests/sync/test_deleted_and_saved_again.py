@@ -199,3 +199,20 @@ def test_deleting_a_version_takes_no_equal_content_of_one_that_others_saved_unde
     for machine in (ana, bob, ana):
         synced(machine)
     assert versions(ana) == versions(bob) == {1: "same"}
+
+
+def test_what_others_append_to_does_not_grow_a_version_of_ours_that_was_equal(
+    ana: Machine, bob: Machine
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "same\n")
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "same\n", streaming=True)
+    synced(bob)
+    with ana.open() as repo:
+        repo.sync.pull()
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", "more\n")
+    for machine in (bob, ana, bob, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {1: "same\nmore\n", 2: "same\n"}

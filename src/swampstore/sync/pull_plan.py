@@ -107,6 +107,8 @@ class PullPlanner:
         self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
+        # What is another one here than on the remote, until a push has settled that.
+        self._undecided: list[str] = []
 
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
@@ -118,6 +120,7 @@ class PullPlanner:
         self._spare_what_nobody_deleted(work)
         self._spare_what_others_overwrote(work)
         self._keep_what_was_saved_again(work)
+        self._keep_what_only_looks_alike(work)
         if not self._metadata_only:
             self._want_content(work)
         self._keep_versions_apart(work)
@@ -174,6 +177,22 @@ class PullPlanner:
             if self._state(metadata, self._context.base.get(metadata)).local is Local.CHANGED:
                 del work.removals[rel]
                 work.forgotten.append(rel)
+
+    def _keep_what_only_looks_alike(self, work: PullWork) -> None:
+        """Take no content for the remote's beside metadata of ours: it may happen to be equal.
+
+        Else it would change with theirs, and go with ours. The next push tells them apart.
+        """
+        others = {rel.rpartition("/")[0] for rel in self._undecided if is_metadata(rel)}
+        alike = {
+            rel
+            for rel in (*work.downloads, *(one.rel for one in work.known))
+            if rel.rpartition("/")[0] in others
+        }
+        for rel in alike:
+            work.downloads.pop(rel, None)
+            work.unfinished.add(work.slice_of[rel])
+        work.known = [one for one in work.known if one.rel not in alike]
 
     def _spare_what_others_overwrote(self, work: PullWork) -> None:
         """Replace no whole version of ours by another one if the index was lost in between.
@@ -263,6 +282,7 @@ class PullPlanner:
                 if before is not None and before.held is None:
                     work.vanished[rel] = before
             case Decision.CONFLICT:
+                self._undecided.append(rel)
                 work.unfinished.add(token)
                 work.conflicts.append(
                     Conflict(rel, "it changed here and elsewhere; the next push keeps both")
