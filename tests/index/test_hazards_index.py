@@ -451,6 +451,7 @@ def test_h28_all_keys_of_a_namespace_are_below_it_and_no_entry_says_so(
     save(a, {**version(1), ".catalog-export.json": b"[]"})
     a.push()
     a.delete(f"{HOME}/1/raw")
+    a.delete(f"{HOME}/1/metadata.yaml")
     save(a, version(2))
     a.push()
     keys = [info.key for info in a.store.list()]
