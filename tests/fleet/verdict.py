@@ -10,7 +10,8 @@ from datetime import timedelta
 import msgspec
 
 from swampstore.index.path_kinds import unit_of
-from swampstore.pipeline.evidence.gathering import Claims, IndexState, look, seen_as
+from swampstore.pipeline.evidence.gathering import Claims, seen_as
+from swampstore.pipeline.evidence.index_state import IndexState, look
 from swampstore.pipeline.evidence.rows import Claim, Item, Path, Summary, decoded_sum
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import listed, pieces

@@ -22,14 +22,8 @@ from swampstore.pipeline.copy.comparison import Most, Totals, most_of, parts_of
 from swampstore.pipeline.copy.outcomes import Refusals, Refused, Wanted
 from swampstore.pipeline.errors import MonolithTooLargeError
 from swampstore.pipeline.evidence import gathering
-from swampstore.pipeline.evidence.gathering import (
-    Claims,
-    Listing,
-    gathered,
-    shares_of,
-    sums_in,
-    survey,
-)
+from swampstore.pipeline.evidence.gathering import Claims, Listing, gathered, shares_of, sums_in
+from swampstore.pipeline.evidence.index_state import survey
 from swampstore.pipeline.evidence.local_engine import gathered_here
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, rows_in
 from swampstore.pipeline.gc.local_engine import plan_here

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from swampstore.pipeline.evidence.gathering import Budget, Claims, IndexState, Listing, survey
+from swampstore.pipeline.evidence.gathering import Budget, Claims, Listing
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.reading import Copy
 from swampstore.pipeline.evidence.rows import Path as Evidence
 from swampstore.pipeline.evidence.rows import Row, decoded_sum, paths_in

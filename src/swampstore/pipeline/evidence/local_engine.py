@@ -20,9 +20,9 @@ from swampstore.pipeline.evidence.gathering import (
     Listing,
     Places,
     Task,
-    look,
     shares_of,
 )
+from swampstore.pipeline.evidence.index_state import look
 from swampstore.pipeline.evidence.rows import Total
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.schemas import arrow_schema

@@ -35,15 +35,14 @@ from swampstore.index.version import Rebuild
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
-    IndexState,
     Places,
     Task,
     everything,
     gathered,
     shares_of,
     sums_in,
-    survey,
 )
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.index_writer import editing

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.index.documents import Documents
 from swampstore.index.format import RawEntries
-from swampstore.pipeline.evidence.gathering import Claims, IndexState, everything, survey
+from swampstore.pipeline.evidence.gathering import Claims, everything
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.local_engine import (
     TooMuchError,
     check_affordable,

@@ -20,15 +20,13 @@ from swampstore.index.path_kinds import unit_of
 from swampstore.index.results import Progress
 from swampstore.pipeline.evidence.gathering import (
     Claims,
-    IndexState,
     Places,
     Task,
     gathered,
-    look,
     shares_of,
     sums_in,
-    survey,
 )
+from swampstore.pipeline.evidence.index_state import IndexState, look, survey
 from swampstore.pipeline.evidence.reading import Reading, tasks_of
 from swampstore.pipeline.evidence.rows import Path, Total, TrustRules, paths_in, why_forbidden
 from swampstore.pipeline.places import Place

@@ -10,7 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import ValidationError
-from swampstore.pipeline.evidence.gathering import Claims, IndexState, Places, survey
+from swampstore.pipeline.evidence.gathering import Claims, Places
+from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.local_engine import (
     TooMuchError,
     check_affordable,
