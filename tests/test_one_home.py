@@ -35,6 +35,7 @@ RULES = {
     "how wide a terminal is": (r"get_terminal_size", "cli/rendering.py"),
     "how a value appears in a name": (r"\(\"key\", \"name\", \"id\"\)", "runs/writing.py"),
     "which word was meant": (r"get_close_matches", "notices.py"),
+    "whose content a file is": (r"metadata_beside\(\w+\) not in", "index/path_kinds.py"),
     "what the base knows, as an entry": (
         r"Entry\((\w+)\.size, \1\.modified, \1\.sha256\)",
         "index/format.py",

@@ -203,6 +203,36 @@ class TestTwoMachines:
             assert b"never" not in (pair.ana.cache / f"data/{MODEL}/state/2/raw").read_bytes()
             assert not list((pair.ana.cache / "data").rglob("_catalog.db-*"))
 
+    @pytest.mark.parametrize("begun", [stream, group])
+    def test_a_deletion_stays_though_somebody_died_while_writing_in_its_place(
+        self, pair: Pair, begun: Callable[[Repo], object]
+    ) -> None:
+        for first in (("sync",), ("sync", "--full"), ("push",)):
+            pair.restore()
+            with pair.ana.open() as repo:
+                repo.artifacts.delete(MODEL, "state")
+            pair.save_here(begun)
+            pair.do(pair.ana, *first)
+            pair.do(pair.bob, "sync")
+            pair.do(pair.ana, "sync")
+            for machine in (pair.ana, pair.bob):
+                with machine.open() as repo:
+                    assert repo.versions(MODEL, "state") == []
+
+    def test_a_deletion_stays_though_somebody_writes_in_its_place_for_long(
+        self, pair: Pair
+    ) -> None:
+        with pair.ana.open() as repo:
+            repo.artifacts.delete(MODEL, "state")
+            with repo.artifacts.deferring() as deferral:
+                deferral.save(repo.ref(MODEL, "state"), b"slow", DRAFT)
+                pair.do(pair.ana, "sync")
+        pair.do(pair.ana, "sync")
+        pair.do(pair.bob, "sync")
+        for machine in (pair.ana, pair.bob):
+            with machine.open() as repo:
+                assert [one.bytes() for one in repo.versions(MODEL, "state")] == [b"slow"]
+
     def test_what_another_program_is_writing_is_stepped_around(self, pair: Pair) -> None:
         for first in COMMANDS.values():
             pair.restore()

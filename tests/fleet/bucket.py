@@ -53,6 +53,9 @@ class Bucket(MemoryBucket):
         self.world = world
         self.name = name
         self.kind = KINDS[kind]
+        # Who hears of an object that a request has made which arrived late: somebody may have
+        # removed it meanwhile.
+        self.on_late: Callable[[str, bytes], None] = lambda *_: None
 
     def write(self, key: str, data: bytes) -> Written:
         etag = hashlib.md5(data).hexdigest()
@@ -144,7 +147,21 @@ class FleetStore(StoreWrapper):
             raise _unreachable()
         if fault is None:
             return send()
-        return _befallen(actor, fault, what, send, writes=self._may_come_twice(request))
+        is_repeatable = self._may_come_twice(request)
+        late = self._telling(request.key, send)
+        return _befallen(actor, fault, what, send, late=late, writes=is_repeatable)
+
+    def _telling(self, key: str, send: Callable[[], T]) -> Callable[[], T]:
+        """Return a request that tells if it makes an object where there is none."""
+
+        def send_and_tell() -> T:
+            was_there = key in self._bucket.objects
+            answer = send()
+            if not was_there and key in self._bucket.objects:
+                self._bucket.on_late(key, self._bucket.objects[key].data)
+            return answer
+
+        return send_and_tell
 
     def _checked(self, key: str, sender: Actor | None, remove: Callable[[], T]) -> Callable[[], T]:
         meant = self._bucket.holding_of(key, sender)
@@ -191,16 +208,24 @@ def _unreachable() -> StoreUnreachableError:
     return StoreUnreachableError("nobody answers", hint="Wait.")
 
 
-def _befallen(actor: Actor, fault: Fault, what: str, do: Callable[[], T], *, writes: bool) -> T:
-    """Make a request that something happens to."""
+def _befallen(
+    actor: Actor,
+    fault: Fault,
+    what: str,
+    do: Callable[[], T],
+    *,
+    late: Callable[[], T],
+    writes: bool,
+) -> T:
+    """Make a request that something happens to; `late` is that request if it comes late."""
 
-    def do_quietly() -> None:
+    def do_quietly(request: Callable[[], T] = late) -> None:
         actor.world.tell(f"arrives: {what}")
         with contextlib.suppress(StoreError):
-            do()
+            request()
 
     if fault.kind == "kill-after":
-        do_quietly()
+        do_quietly(do)
     if fault.kind in {"late", "kill-late"} and writes:
         actor.world.later(fault.seconds, do_quietly)
     if fault.kind.startswith("kill"):

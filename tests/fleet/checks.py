@@ -17,6 +17,7 @@ from swampstore.pipeline.verify.kinds import (
     MISSING_CONTENT,
     MISSING_LATEST,
     MISSING_METADATA,
+    MISSING_MONOLITH,
     MISSING_OBJECT,
     MISSING_SHARD,
     OF_DOCUMENTS,
@@ -120,6 +121,9 @@ def check_verdict(place: Place, past: Past) -> None:
     if past.is_rough and _is_told_by_monolith(place):
         # Nobody reads such copies there, and whoever commits next writes or lists them.
         excused |= {UNLISTED_SHARD, MISSING_SHARD}
+    if past.is_rough and _is_begun(place):
+        # There is nothing to be named, and whoever commits first writes what is missing.
+        excused.add(MISSING_MONOLITH)
     if past.has_foreign:
         excused.add(STALE_SHARD)
     found = verdict.findings(BUCKETS[place.target], place.namespace)
@@ -152,6 +156,14 @@ def _is_told_by_monolith(place: Place) -> bool:
     objects = place.objects()
     meta = json.loads(objects.get(META_KEY, b"{}"))
     return MONOLITH_KEY in objects and meta.get("version") != 2
+
+
+def _is_begun(place: Place) -> bool:
+    """Whether somebody was stopped who made the first index of a place that never held anything."""
+    objects = place.objects()
+    meta = json.loads(objects.get(META_KEY, b"{}"))
+    has_files = any(rel.startswith("data/") and not rel.endswith(".lock") for rel in objects)
+    return meta.get("version") == 1 and not meta["partitions"] and not has_files
 
 
 def late_notes(place: Place) -> set[str]:

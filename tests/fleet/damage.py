@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from swampstore.artifacts.metadata import decode
 from swampstore.index.base import BASE
+from swampstore.index.path_kinds import metadata_beside
 from swampstore.layout import METADATA, SIDECAR
 from swampstore.repo.open import CATALOG
 from swampstore.sync.journal import JOURNAL
@@ -208,17 +209,23 @@ def _monolith(fleet: Fleet) -> list[str]:
 
 
 def _objects(fleet: Fleet) -> list[str]:
-    """Return objects of which a machine has a copy, so that nothing is lost for good."""
-    copies = [machine.home / "repos" / REPO_ID for machine in fleet.machines]
-    found = []
-    for key, one in sorted(fleet.bucket.objects.items()):
-        if key.startswith("data/") and key.endswith("/raw"):
-            for cache in copies:
-                path = cache / key
-                if path.is_file() and path.read_bytes() == one.data:
-                    found.append(key)
-                    break
-    return found
+    """Return objects of which a machine has a copy, so that nothing is lost for good.
+
+    Equal content of another version, which was saved there under the same number, is no copy.
+    """
+    objects = fleet.bucket.objects
+    caches = [machine.home / "repos" / REPO_ID for machine in fleet.machines]
+
+    def is_copy(cache: Path, key: str) -> bool:
+        path = cache / key
+        return path.is_file() and key in objects and path.read_bytes() == objects[key].data
+
+    return [
+        key
+        for key in sorted(objects)
+        if key.startswith("data/") and key.endswith("/raw")
+        if any(is_copy(one, key) and is_copy(one, metadata_beside(key)) for one in caches)
+    ]
 
 
 KINDS: dict[str, Callable[[Fleet, int, dict[str, Any]], bool]] = {

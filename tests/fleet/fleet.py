@@ -119,6 +119,8 @@ class Fleet:
         BUCKETS.clear()
         BUCKETS["fleet"] = self.bucket
         BUCKETS[moving.OTHER] = Bucket(self.world, moving.OTHER, script.store)
+        for bucket in BUCKETS.values():
+            bucket.on_late = partial(self._note_late, bucket)
         foreign.begin()
         self.oracle = Oracle()
         self.places = Places(self.oracle)
@@ -228,6 +230,14 @@ class Fleet:
         if outcome.ending != "done" and machine.actor.sent:
             makers = {one.number for one in self.machines if one.home == machine.home}
             self.places.oracle(machine.place).stopped(makers, machine.actor.sent)
+
+    def _note_late(self, bucket: Bucket, key: str, data: bytes) -> None:
+        """Where tokens are made of content, nothing tells such an object from the one before."""
+        if not bucket.kind.by_content or not key.endswith("/metadata.yaml"):
+            return
+        for place, oracle in self.places.oracles.items():
+            if place.target == bucket.name and key.startswith(f"{place.prefix}data/"):
+                oracle.revived(data)
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1

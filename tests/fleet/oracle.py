@@ -173,6 +173,9 @@ class Oracle:
     def appending(self, id_: str, by: int) -> None:
         if id_ in self.versions:
             self.versions[id_].appenders.add(by)
+            # To whoever lost its base before, it will look like two; see `doubt_appended`.
+            others = [had for number, had in self.baseless.items() if number != by]
+            self.versions[id_].is_contested |= any(id_ in had for had in others)
 
     def appended(self, id_: str, piece: bytes) -> None:
         if id_ in self.versions:
@@ -303,8 +306,21 @@ class Oracle:
             if is_deleted or (one.state is State.THERE and not is_kept):
                 one.state = State.UNSURE
 
+    def revived(self, metadata: bytes) -> None:
+        """A request that came late has made an object again which somebody had removed.
+
+        Whoever still has that version takes it for one that an index has left out.
+        """
+        for one in self.versions.values():
+            if one.state is State.GONE and one.id.encode() in metadata:
+                one.state = State.UNSURE
+
     def left_out(self, untold: Iterable[bytes]) -> None:
-        """Another client has left out of the index what it saved itself, and nobody else has."""
+        """Another client has left out of the index what it saved itself, and nobody else has.
+
+        What it left out of others, nobody sees who comes before those.
+        """
+        self.sessions.clear()
         found = b"".join(untold)
         for one in self.versions.values():
             if one.work.endswith(PEER) and one.state is State.THERE and one.id.encode() in found:

@@ -155,7 +155,10 @@ class Places:
         _doubt(here, there)
 
     def doubt_owed(self, place: Place, machine: int | None = None) -> None:
-        """Expect nothing of what others deleted before a machine could take it along after all."""
+        """Expect nothing of what others deleted before a machine could take it along after all.
+
+        It takes along what is there by then, also what came about after the move was begun.
+        """
         for number, move in list(self._owed.items()):
             if move.target != place or machine not in (None, number):
                 continue
@@ -165,6 +168,7 @@ class Places:
                     there.versions[id_].state is State.THERE
                 ):
                     there.versions[id_].state = State.UNSURE
+            _doubt(here, there)
             del self._owed[number]
 
     def doubt_outside(self, place: Place) -> None:

@@ -11,6 +11,7 @@ from swampstore.index.partitions import (
     META_KEY,
     MONOLITH_KEY,
     ROOT,
+    Homes,
     Scope,
     maybe_in,
     partition_of,
@@ -223,3 +224,14 @@ def test_no_path_of_a_partition_is_overlooked_at_a_glance(
     chosen = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
     wanted = {rel for rel in rels if partition_of(rel) in chosen}
     assert wanted <= set(maybe_in(chosen, rels)) <= set(rels)
+
+
+def test_the_homes_of_paths_in_any_order_are_their_partitions() -> None:
+    rels = [
+        *("a", "data/x", "data/t/m/n", "data/t/m/n/latest", "data/t/m/n/1/raw"),
+        *("data/t/m/n/1/metadata.yaml", "data/t/u/m/n/2/raw", "workflow-runs/x", "audit/y.jsonl"),
+        *("workflow-runs/w/x", "files/a/b", "outputs/t/scan/x.yaml", "elsewhere/x", "b"),
+    ]
+    homes = Homes()
+    for some in (rels, rels[::-1], rels[::3]):
+        assert [homes.of(rel) for rel in some] == [*map(partition_of, some)]

@@ -39,6 +39,7 @@ from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreNotMountedError
 from swampstore.stores.probe import ProbeReport
 from swampstore.sync import staged_cache
+from swampstore.sync.push import Push
 from swampstore.sync.staged_cache import StagedCache
 from tests.support.gcs_server import GcsServer
 from tests.support.machines import contents
@@ -682,6 +683,44 @@ def test_a_move_that_was_stopped_before_the_caches_changed_places_is_finished_by
         repo.sync.pull()
         assert contents(repo, MODEL, "meanwhile") == ["saved"]
         assert contents(repo, MODEL, "state") == ["one", "two"]
+
+
+def test_a_version_that_others_took_along_after_a_move_was_killed_is_there_once(
+    ana: Desk, bob: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = place("file"), place("file")
+    ana.save("state", "one", "two", "three")
+    for desk in (ana, bob):
+        desk.move(first)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Push, "commit", stop)
+        ana.move(second)
+    bucket = Path(second.target.removeprefix("file://"))
+    for left in (bucket / "_index", bucket / STATE / "2"):
+        shutil.rmtree(left)  # it had not come to that
+    (bucket / ".datastore-index.json").unlink()
+    bob.move(second)
+    assert bob.texts("state") == ["one", "three", "two"]
+    ana.move(second)
+    assert ana.texts("state") == ["one", "three", "two"]
+
+
+def test_a_version_that_grew_after_others_took_it_along_comes_with_its_end_and_is_there_once(
+    ana: Desk, bob: Desk, place: Callable[[str], Address]
+) -> None:
+    first, second = place("file"), place("file")
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    for desk in (ana, bob):
+        desk.move(first)
+    ana.move(second)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "log", "two\n")
+        repo.artifacts.save(MODEL, "log", "three\n")
+    bob.move(second)
+    with ana.open() as repo:
+        repo.sync.pull()
+    assert ana.texts("log") == bob.texts("log") == ["one\ntwo\n", "three\n"]
 
 
 def test_two_setups_of_one_repository_do_not_run_at_once(

@@ -414,3 +414,20 @@ def test_content_that_vanishes_or_grows_during_a_listing_is_not_made_up(
 
     gone, *_ = contents(store, "", removed, 1000)
     assert (gone.info.key, gone.is_wanted, gone.data) == ("a", True, None)
+
+
+def test_a_directory_that_somebody_fills_just_now_is_taken_for_mounted(root: Path) -> None:
+    def is_known() -> bool:
+        """Another process writes there for the first time, and notes that."""
+        with DirectoryStore(str(root), durable=False) as other:
+            other.put("data/x", b"first")
+        return True
+
+    with DirectoryStore(str(root), durable=False, is_known=is_known) as store:
+        assert store.get("data/x").data == b"first"
+
+
+def test_an_empty_directory_that_is_known_is_taken_for_one_that_is_not_mounted(root: Path) -> None:
+    store = DirectoryStore(str(root), durable=False, is_known=lambda: True)
+    with store, pytest.raises(StoreNotMountedError, match="holds nothing any more"):
+        store.reach()

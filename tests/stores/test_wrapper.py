@@ -14,7 +14,7 @@ from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.memory import MemoryStore
-from swampstore.stores.protocol import contents, level
+from swampstore.stores.protocol import contents, excerpt, level
 from swampstore.stores.retry import RetryingStore
 from swampstore.stores.wrapper import CountingStore, Request, StoreWrapper
 from swampstore.testing import StoreConformance
@@ -61,6 +61,7 @@ def test_hooks_are_told_every_request_and_its_facts() -> None:
         (Request("get", "a"), lambda: store.get("a")),
         (Request("get_if_changed", "a"), lambda: store.get_if_changed("a", "")),
         (Request("download", "a"), lambda: store.download("a", nowhere)),
+        (Request("excerpt", "a"), lambda: store.excerpt("a", 1, 1)),
         (Request("head", "a"), lambda: store.head("a")),
         (Request("list", "x"), lambda: list(store.list("x"))),
         (Request("level", "x/"), lambda: store.level("x/")),
@@ -78,7 +79,8 @@ def test_hooks_are_told_every_request_and_its_facts() -> None:
     os.close(nowhere)
     methods = {name for name in vars(Store) if not name.startswith("_")}
     told = {request.operation for request, _ in requests}
-    assert told == (methods - {"identity", "capabilities", "close"}) | {"level", "contents"}
+    extra = {"level", "contents", "excerpt"}
+    assert told == (methods - {"identity", "capabilities", "close"}) | extra
     writing = {request.operation for request, _ in requests if request.writes}
     assert writing == {name for name in told if name.startswith(("put", "copy", "delete"))}
 
@@ -109,6 +111,7 @@ def test_a_wrapper_can_do_what_the_store_inside_can_do(
     assert list(contents(store, "a/", is_wanted, 100)) == list(inner.contents("a/", is_wanted, 100))
     assert [one.data for one in contents(store, "a/", is_wanted, 100)] == [b"content", None]
     assert level(store, "a/") == inner.level("a/")
+    assert excerpt(store, "a/b/c", 2, 3) == inner.excerpt("a/b/c", 2, 3) == b"nte"
 
 
 def test_content_that_comes_with_a_listing_counts_like_content_that_was_asked_for(
@@ -117,6 +120,10 @@ def test_content_that_comes_with_a_listing_counts_like_content_that_was_asked_fo
     store = CountingStore(DirectoryStore(str(tmp_path), durable=False))
     store.put("a", b"12345")
     store.put("b", b"123")
+    store.reset()
+    excerpt(store, "a", 1, 2)
+    assert store.tally().requests == {"get": 1}
+    assert store.tally().bytes_received == 2
     store.reset()
     list(contents(store, "", lambda info: info.key == "a", 100))
     assert store.tally().requests == {"list": 1, "get": 1}

@@ -260,6 +260,16 @@ def test_operations_on_4000_files_of_1000_models_cost_what_changed(
     check_everything(world, looked)
 
 
+def test_a_first_pull_looks_for_no_file_before_it_is_there(world: World, looked: list[str]) -> None:
+    cold_push(world)
+    looked.clear()
+    world.there.pull()
+    seen = Counter(path for path in looked if path.startswith(f"{world.there.cache}/data/"))
+    content = [str(world.there.cache / rel) for rel in world.here.files() if rel.endswith("/raw")]
+    # When it has landed, and to see that what `latest` names is whole.
+    assert sum(seen[path] for path in content) <= 2 * len(content)
+
+
 def test_a_first_push_to_a_sharded_index_asks_for_no_shard(world: World) -> None:
     files = all_files(world.models)
     world.here.service.migrate_index()

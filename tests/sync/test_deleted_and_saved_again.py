@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swampstore.files.tree import Reception
 from swampstore.index.remote_index import RemoteIndex
+from swampstore.layout import LANDING
+from swampstore.sync.downloads import Staging
+from swampstore.sync.transfer import Transfer
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine
 
@@ -216,3 +221,116 @@ def test_what_others_append_to_does_not_grow_a_version_of_ours_that_was_equal(
     for machine in (bob, ana, bob, ana):
         synced(machine)
     assert versions(ana) == versions(bob) == {1: "same\nmore\n", 2: "same\n"}
+
+
+def died(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.fixture(params=["full", None], ids=["full", "lazy"])
+def fetching(request: pytest.FixtureRequest, ana: Machine, bob: Machine, bucket: Path) -> Machine:
+    """A machine that is about to fetch a version of somebody else."""
+    bob.put(MODEL, "other", "x")
+    synced(bob)
+    ana.use(bucket, hydrationStrategy=request.param)
+    synced(ana)
+    bob.put(MODEL, "state", "theirs")
+    synced(bob)
+    return ana
+
+
+def killed_at(machine: Machine, owner: object, name: str, after: Callable[..., object]) -> None:
+    """Pull, and be killed: nothing tidies up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staging, "__exit__", died)
+        patch.setattr(owner, name, lambda *args: died(after(*args)))
+        with machine.open() as repo, pytest.raises(Killed):
+            repo.sync.pull()
+
+
+@pytest.mark.parametrize("version", [1, None])
+def test_what_was_deleted_after_a_pull_that_was_killed_before_it_noted_it_stays_deleted(
+    fetching: Machine, bob: Machine, version: int | None
+) -> None:
+    killed_at(fetching, Transfer, "install", Transfer.install)
+    assert versions_of_metadata(fetching) == [1]
+    delete(fetching, version)
+    synced(fetching)
+    synced(bob)
+    assert versions(fetching) == versions(bob) == {}
+
+
+@pytest.mark.parametrize("version", [1, None])
+def test_what_was_deleted_after_a_killed_pull_and_saved_again_has_the_new_content_alone(
+    fetching: Machine, bob: Machine, version: int | None
+) -> None:
+    killed_at(fetching, Transfer, "install", Transfer.install)
+    delete(fetching, version)
+    fetching.put(MODEL, "state", "ours")
+    synced(fetching)
+    synced(bob)
+    synced(fetching)
+    assert versions(fetching) == versions(bob) == {2: "ours"}
+
+
+@pytest.mark.parametrize("version", [1, None])
+def test_what_a_killed_pull_never_installed_is_not_deleted_with_what_had_its_number(
+    fetching: Machine, bob: Machine, version: int | None
+) -> None:
+    killed_at(fetching, Transfer, "install", lambda *_: None)
+    assert versions_of_metadata(fetching) == []
+    fetching.put(MODEL, "state", "ours")
+    delete(fetching, version)
+    synced(fetching)
+    synced(bob)
+    assert versions(fetching) == versions(bob) == {1: "theirs"}
+
+
+def test_a_version_that_a_killed_pull_had_not_put_in_its_place_yet_is_not_deleted(
+    ana: Machine, bob: Machine
+) -> None:
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "one\n", streaming=True)
+    synced(bob)
+    synced(ana)
+    delete(ana)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", "more\n")
+    synced(bob)
+
+    def adopt(reception: Reception, rel: str, staged: str) -> None:
+        if rel.endswith("/metadata.yaml"):
+            raise Killed
+        real(reception, rel, staged)
+
+    real = Reception.adopt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Reception, "adopt", adopt)
+        patch.setattr(Staging, "__exit__", died)
+        patch.setattr("swampstore.sync.install.tidy", lambda *_: None)
+        with ana.open() as repo, pytest.raises(Killed):
+            repo.sync.pull()
+    assert list(ana.cache.rglob(LANDING))
+    for machine in (ana, bob, ana):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {1: "one\nmore\n"}
+
+
+def versions_of_metadata(machine: Machine) -> list[int]:
+    with machine.open() as repo:
+        return [found.version for found in repo.versions(MODEL, "state")]
+
+
+def test_content_that_grew_beyond_what_its_metadata_says_takes_nobodys_place(
+    ana: Machine, bob: Machine
+) -> None:
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "one\n", streaming=True)
+    synced(bob)
+    synced(ana)
+    with (ana.cache / HOME / "1/raw").open("a") as file:
+        file.write("begun and nev")
+    (ana.cache / "_catalog.db-base").unlink()
+    ana("sync")
+    synced(bob)
+    assert versions(bob)[1] == "one\n"

@@ -21,7 +21,7 @@ from swampstore.artifacts.recovery import sweep
 from swampstore.errors import CatalogError, DiskError, NotStreamingError, SwampstoreError
 from swampstore.files import Reception, sync_filesystem
 from swampstore.files.signature import signature
-from swampstore.layout import LANDING
+from swampstore.layout import DEFERRED, LANDING
 from swampstore.marker import update_marker
 from swampstore.sync import install as install_module
 from swampstore.sync.install import Arrival, ArtifactInstaller, InstallError, PlainInstaller
@@ -67,6 +67,33 @@ def landed_by(installer: PlainInstaller, arrivals: list[Arrival]) -> set[str]:
 
 
 # What lands ---------------------------------------------------------------------------------
+
+
+def test_a_new_name_is_not_looked_for_before_it_lands(
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installer.install(staged.version(OTHER, 1, b"so that the model is there"))
+    arrivals = [*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)]
+    missed: list[str] = []
+    for name in ("lstat", "stat", "mkdir"):
+        original = getattr(os, name)
+
+        def watching(
+            path: Any, *args: Any, original: Any = original, name: str = name, **kwargs: Any
+        ) -> Any:
+            try:
+                return original(path, *args, **kwargs)
+            except FileNotFoundError:
+                missed.append(f"{name} {str(path).removeprefix(f'{repo.tree.base}/')}")
+                raise
+
+        monkeypatch.setattr(os, name, watching)
+    assert len(installer.install(arrivals)) == 3
+    assert missed == [
+        f"lstat {STATE}",  # it may be a link
+        f"lstat {STATE}/latest",
+        f"lstat {STATE}/1/{DEFERRED}",
+    ]
 
 
 def test_a_version_that_lands_is_the_latest_and_is_not_announced(

@@ -401,3 +401,94 @@ def test_content_that_was_lost_from_an_index_without_hashes_is_sent_again_under_
     here.push()
     assert remote_files(here.store) == here.files()
     assert not here.path(f"{MODEL.rel}/state/4").exists()
+
+
+def test_a_deletion_that_was_not_pushed_stays_though_somebody_empties_the_remote(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    delete_version(here, 1)
+    empty(here)
+    here.pull()  # finds nothing at all
+    here.pull()
+    there.sync()  # sends everything that it has
+    assert f"{MODEL.rel}/state/1/raw" in remote_files(here.store)
+    for one in (here, there, here):
+        one.sync()
+    for one in pair:
+        assert not one.path(f"{MODEL.rel}/state/1").exists()
+        assert one.path(f"{MODEL.rel}/state/2/raw").exists()
+    assert remote_files(here.store) == here.files() == there.files()
+
+
+def test_who_deleted_something_fills_a_remote_that_somebody_emptied(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, _ = pair
+    delete_version(here, 1)
+    empty(here)
+    here.sync()
+    here.push()
+    assert remote_files(here.store) == here.files()
+    assert remote_index(here.store).entries.keys() == here.files().keys()
+
+
+def test_a_deletion_stays_though_another_client_left_the_origin_of_a_new_index_out(
+    machine: Open,
+) -> None:
+    here, there, third = machine("here"), machine("there"), machine("third")
+    save(here, version(1))
+    here.push()
+    there.pull()
+    lose_index(here)
+    third.pull()
+    save(third, version(2))
+    third.push()  # makes the index anew
+    OldPeer(here.store).push_v1(dict(version(1, "theirs")))
+    there.sync()  # knows the origin of the index that was lost
+    delete_version(there, 2)
+    there.write(f"{MODEL.rel}/state/latest", b"1")
+    for one in (there, third, here, there, third):
+        one.sync()
+    for one in (here, there, third):
+        assert not one.path(f"{MODEL.rel}/state/2").exists()
+        assert one.path(f"{MODEL.rel}/state/1/raw").exists()
+        assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
+
+
+def test_who_migrates_an_index_that_another_client_wrote_last_keeps_its_origin(
+    machine: Open,
+) -> None:
+    here, there = machine("here"), machine("there")
+    save(here, version(1))
+    here.push()
+    origin = here.base.fact("origin")
+    OldPeer(here.store).push_v1(dict(version(1, "theirs")))
+    there.service.migrate_index()
+    meta = remote_index(there.store).meta
+    assert meta is not None
+    assert meta["swampstore"]["origin"] == origin
+
+
+def test_a_deletion_stays_if_the_push_of_an_append_before_it_was_killed_right_after_its_commit(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("here"), machine("there")
+    save(here, version(1))
+    here.push()
+    there.pull()
+    here.write(f"{MODEL.rel}/state/1/raw", b"content 1, and more")
+    here.write(f"{MODEL.rel}/state/1/metadata.yaml", b"version: 1\nsize: 19\n")
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Base, "apply", killed)
+        with pytest.raises(Killed):
+            here.push()
+    here.service.mark_dirty(f"{MODEL.rel}/state")
+    shutil.rmtree(here.path(f"{MODEL.rel}/state"))
+    for one in (here, there, here):
+        one.sync()
+    assert remote_files(here.store) == here.files() == there.files() == {}

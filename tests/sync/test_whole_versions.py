@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.index.remote_index import RemoteIndex
+from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.uploads import Uploader, Vanished
+from tests.support.broken_store import Killed
 from tests.support.machines import Machine, contents
+from tests.support.old_client import OldPeer
 from tests.support.remotes import Remote
 from tests.support.sync_harness import Machine as Host
 from tests.support.sync_harness import remote_index
@@ -104,6 +109,78 @@ def test_what_was_held_lazily_of_a_name_that_was_deleted_elsewhere_goes_after_th
     synced(bob)
     assert not (bob.cache / HOME).exists()
     assert named(bob) == set()
+
+
+def lose_index(bucket: Path) -> None:
+    (bucket / ".datastore-index.json").unlink()
+    shutil.rmtree(bucket / "_index")
+
+
+@pytest.mark.parametrize("loses_index", [False, True], ids=["base", "index"])
+@pytest.mark.parametrize("again", ["one", "two", "one and more"])
+def test_what_others_saved_under_the_number_of_a_version_held_lazily_takes_its_place(
+    ana: Machine, bob: Machine, bucket: Path, again: str, loses_index: bool
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=again == "one and more")
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+        synced(ana)
+        saved = repo.artifacts.save(MODEL, "state", again.encode())
+    synced(ana)
+    if loses_index:
+        lose_index(bucket)
+    else:
+        lose_base(bob)
+    synced(bob)
+    synced(bob)
+    with bob.open() as repo:
+        assert [one.id for one in repo.versions(MODEL, "state")] == [saved.id]
+    assert bob.get(MODEL, "state") == again
+
+
+def test_what_others_appended_to_a_version_held_lazily_takes_its_place(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "state", b" and more")
+    synced(ana)
+    lose_index(bucket)
+    bob.put(MODEL, "state", "two")
+    for machine in (bob, ana, bob):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more", "two"]
+
+
+def test_what_is_appended_after_a_killed_push_has_committed_makes_no_second_version(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = RemoteIndex.commit
+
+    def die_after(*arguments: Any, **options: Any) -> None:
+        commit(*arguments, **options)
+        raise Killed
+
+    with monkeypatch.context() as patch, ana.open() as repo, pytest.raises(Killed):
+        patch.setattr(RemoteIndex, "commit", die_after)
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+        repo.sync.push()
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "state", b" and more")
+    synced(ana)
+    synced(bob)
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more"]
 
 
 def test_metadata_whose_content_is_an_object_that_no_index_names_stays_after_the_base_was_lost(
@@ -342,3 +419,32 @@ def test_content_of_a_deleted_version_does_not_stay_beside_the_one_in_its_place(
     synced(ana, "--full")
     synced(bob)
     assert (bob.cache / HOME / "1/raw").read_text() == "other"
+
+
+def test_content_that_left_the_index_without_its_metadata_stays_and_is_shared_again(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    """Whoever deletes a version deletes all of it: ours may be the last copy."""
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    OldPeer(DirectoryStore(str(bucket))).push_v1({f"{HOME}/1/raw": None})
+    assert not (bucket / HOME / "1/raw").exists()
+    synced(bob)
+    assert bob.get(MODEL, "state") == "one"
+    assert (bucket / HOME / "1/raw").read_bytes() == b"one"
+    synced(ana)
+    assert ana.get(MODEL, "state") == "one"
+    assert named(ana) == {"1/raw", "1/metadata.yaml", "latest"}
+
+
+def test_content_is_not_replaced_by_what_its_metadata_does_not_speak_of(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    OldPeer(DirectoryStore(str(bucket))).push_v1({f"{HOME}/1/raw": b"garbled"})
+    for options in ((), ("--full",), ()):
+        bob("sync", *options)
+        assert bob.get(MODEL, "state") == "one"

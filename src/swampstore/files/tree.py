@@ -431,9 +431,12 @@ class Reception:
     def _path(self, rel: str) -> str:
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
             raise AssertionError(f"{rel} may not be received, only {self._rel} may")
-        if between := rel[len(self._rel) + 1 :].rpartition("/")[0]:
+        path = self._tree.shared_path(rel)
+        if path.rpartition("/")[0] not in self._known and (
+            between := rel[len(self._rel) + 1 :].rpartition("/")[0]
+        ):
             check_no_link(self._tree.shared_path(self._rel), between, self._known)
-        return self._tree.shared_path(rel)
+        return path
 
     def adopt(self, rel: str, staged: str) -> None:
         """Put a finished file of the same file system in its place, in one step."""

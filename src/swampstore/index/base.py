@@ -301,18 +301,24 @@ class Base:
         """Return the SHA-256 of all that is noted, by path."""
         return dict(self._rows("SELECT rel, sha256 FROM uploads"))
 
-    def note_arrivals(self, arrivals: Iterable[Known]) -> None:
-        """Note what is about to be installed, until the fact `ARRIVING` is taken back."""
-        rows = [(one.rel, one.size, one.sha256, one.modified, one.etag) for one in arrivals]
+    def note_arrivals(self, arrivals: Mapping[Known, str]) -> None:
+        """Note what is about to be installed, and from where, until `ARRIVING` is taken back."""
+        rows = [
+            (one.rel, one.size, one.sha256, one.modified, one.etag, staged)
+            for one, staged in arrivals.items()
+        ]
         self.apply(facts={ARRIVING: json.dumps(rows)})
 
-    def noted_arrivals(self) -> list[Known]:
-        """Return what was about to be installed when somebody was stopped, without a local file."""
+    def noted_arrivals(self) -> dict[Known, str | None]:
+        """Return what was about to be installed when somebody was stopped, and where it came from.
+
+        That is without a local file; releases before this one did not note where it came from.
+        """
         rows = json.loads(self.fact(ARRIVING) or "[]")
-        return [
-            Known(rel, size, sha256, modified, etag, None)
-            for rel, size, sha256, modified, etag in rows
-        ]
+        return {
+            Known(rel, size, sha256, modified, etag, None): next(iter(staged), None)
+            for rel, size, sha256, modified, etag, *staged in rows
+        }
 
     def add_pending_deletes(self, rels: Iterable[str]) -> None:
         """Note objects that left the index and still have to be removed from the store."""

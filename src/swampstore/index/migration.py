@@ -77,7 +77,7 @@ class Migration:
         if etags is None or touched is None:
             return None
         extra = snapshot.meta.extra if snapshot.meta else {}
-        origin = self._watch.origin(snapshot.meta)
+        origin = self._watch.origin(snapshot.meta, doc.origin)
         if found.is_guess:
             origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(

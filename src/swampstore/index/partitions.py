@@ -77,6 +77,23 @@ def partition_of(rel: str) -> str:
     return wire_partition(rel) or ROOT
 
 
+class Homes:
+    """Tells the partition of one path after the other; all paths of a folder have the same."""
+
+    __slots__ = ("_folder", "_home")
+
+    def __init__(self) -> None:
+        self._folder: str | None = None
+        self._home = ROOT
+
+    def of(self, rel: str) -> str:
+        """Return the partition of a path, sooner if the last one was of the same folder."""
+        folder = rel[: rel.rfind("/") + 1]
+        if folder != self._folder:
+            self._folder, self._home = folder, partition_of(rel)
+        return self._home
+
+
 def maybe_in(partitions: Iterable[str], rels: Iterable[str]) -> Iterable[str]:
     """Return at least those paths whose partition is one of these, told at a glance.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from swampstore.layout import (
@@ -59,6 +60,20 @@ def is_metadata(rel: str) -> bool:
 def metadata_beside(rel: str) -> str:
     """Return where the metadata is that speaks of a file of a version."""
     return f"{rel.rpartition('/')[0]}/{METADATA}"
+
+
+def parted_from_metadata(rels: Collection[str]) -> list[str]:
+    """Return the files of versions among these whose metadata is not among them.
+
+    Metadata tells whose content it is: it has an id of its own, while content may happen to be
+    equal to that of another version. So what befalls content, and not the metadata beside it, was
+    not meant for the version that is there.
+    """
+    return [
+        rel
+        for rel in rels
+        if version_file(rel) and not is_metadata(rel) and metadata_beside(rel) not in rels
+    ]
 
 
 def is_marker(rel: str) -> bool:

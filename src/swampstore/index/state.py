@@ -191,19 +191,18 @@ def meta_facts(
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
-    if not base.is_empty() and meta.origin and meta.origin != (base.fact(ORIGIN) or meta.origin):
-        facts[MADE_ANEW] = "1"
-    return facts | origin_fact(base, meta.origin) | dict.fromkeys(stale)
+    return facts | origin_facts(base, meta.origin) | dict.fromkeys(stale)
 
 
-def origin_fact(base: Base, origin: str | None) -> dict[str, str | None]:
-    """Return the fact that remembers an origin, unless the base holds something of another one.
+def origin_facts(base: Base, origin: str | None) -> dict[str, str | None]:
+    """Return the fact that remembers an origin, or that the base holds something of another one.
 
     One that holds nothing is of no origin but that of what it gets now, known or not.
     """
-    if base.is_empty() or (origin is not None and base.fact(ORIGIN) is None):
+    before = base.fact(ORIGIN)
+    if base.is_empty() or (origin is not None and before is None):
         return {ORIGIN: origin}
-    return {}
+    return {} if origin is None or origin == before else {MADE_ANEW: "1"}
 
 
 def _name(scope: Scope | None) -> str:

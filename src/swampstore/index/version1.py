@@ -185,6 +185,7 @@ class Version1(IndexVersion):
         if found.doc is None or found.etag is None:
             yield from reader.discovered(context.recovery.discover(snapshot))
             return
+        context.watch.hear(snapshot, found.doc)
         if current is None or not snapshot.agrees_with(found.etag):
             current = {}
         elif snapshot.text is not None:
@@ -214,6 +215,7 @@ class Version1(IndexVersion):
         if snapshot.exists and snapshot.discovered is None:
             monolith = context.copy.monolith()
             if monolith.doc is not None:
+                context.watch.hear(snapshot, monolith.doc)
                 found = copies(context, snapshot, partitions | additions)
                 return View(snapshot, monolith=monolith, copies=found)
             snapshot = context.recovery.discover(snapshot)

@@ -165,6 +165,7 @@ class MonolithCommit:
                 if found.is_guess:
                     raise index_moved("somebody else is healing the index", change.rels) from None
                 found = self._copy.fetch()
+                self._watch.hear(onto, document(found))
                 if onto.version != 1 or found.doc is None or self._watch.is_another:
                     raise index_moved("the remote has another index now", change.rels) from None
                 change.check(found.doc.entries)
@@ -296,7 +297,7 @@ class MonolithCommit:
     def _origin(self, onto: MetaSnapshot, found: StoredDocument) -> str | None:
         if found.is_guess and onto.meta is None:
             return new_write_id()  # nobody may take what is missing for deleted
-        return self._watch.origin(onto.meta)
+        return self._watch.origin(onto.meta, document(found).origin)
 
 
 def copies(

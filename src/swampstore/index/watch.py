@@ -17,7 +17,7 @@ from swampstore.index.base import Base
 from swampstore.index.changes import index_moved, new_write_id
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Meta, decode_meta, encode_meta
+from swampstore.index.format import Document, Meta, decode_meta, encode_meta
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery
 from swampstore.index.state import (
@@ -35,7 +35,7 @@ from swampstore.index.state import (
     MetaSnapshot,
     View,
     meta_facts,
-    origin_fact,
+    origin_facts,
     same,
 )
 from swampstore.index.versions import version_of
@@ -179,14 +179,23 @@ class Watch:
             return None
         return MetaSnapshot(meta.version, meta, text, etag, token, is_recalled=True)
 
-    def origin(self, meta: Meta | None) -> str | None:
+    def origin(self, meta: Meta | None, monolith: str | None = None) -> str | None:
         """Return the origin for the `_meta.json` that comes after this one.
 
-        Other clients leave it out. Then whoever knows it writes it again, and nobody else makes one
-        up: by another origin, caches would forget what they know, their deletions included.
+        Other clients leave it out. Then the `monolith` tells it, or whoever knows it writes it
+        again, and nobody else makes one up: by another origin, caches would forget what they know,
+        their deletions included.
         """
-        known = (meta and meta.origin) or self._base.fact(ORIGIN)
+        known = (meta and meta.origin) or monolith or self._base.fact(ORIGIN)
         return known or (new_write_id() if meta is None else None)
+
+    def hear(self, snapshot: MetaSnapshot, monolith: Document) -> None:
+        """Note the origin that a monolith tells where another client left it out of `_meta.json`.
+
+        The index may have been lost and made anew before that client came.
+        """
+        if snapshot.meta is not None and snapshot.meta.origin is None and monolith.origin:
+            self._base.apply(facts=origin_facts(self._base, monolith.origin))
 
     def begin_anew(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Give the remote another origin, before an index that had to be guessed is written.
@@ -251,7 +260,7 @@ class Watch:
         if snapshot.exists and self._base.fact(INDEX_VERSION) != str(snapshot.version):
             self._base.apply(facts={INDEX_VERSION: str(snapshot.version)})
         if snapshot.exists:
-            self._base.apply(facts=origin_fact(self._base, snapshot.origin))
+            self._base.apply(facts=origin_facts(self._base, snapshot.origin))
         return snapshot
 
     def _anew(self, snapshot: MetaSnapshot) -> dict[str, str | None]:
@@ -260,7 +269,9 @@ class Watch:
         It is remembered together with what was seen: by that alone nobody could tell any more.
         """
         before = self._base.facts(INDEX_VERSION, COMMIT_SEQ, ORIGIN)
-        is_another = not snapshot.exists or snapshot.state.is_another(*before)
+        # A base that has just started over knows nothing but what was deleted here.
+        is_gone = not snapshot.exists and not self.is_fresh
+        is_another = is_gone or snapshot.state.is_another(*before)
         return {MADE_ANEW: "1"} if is_another and not self._base.is_empty() else {}
 
 

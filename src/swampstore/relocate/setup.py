@@ -46,6 +46,7 @@ from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.stores.protocol import admitted_limits
+from swampstore.sync.lost_base import LOST
 from swampstore.sync.run import fetch_everything
 from swampstore.sync.staged_cache import StagedCache, setting_up
 
@@ -251,6 +252,8 @@ class Setup:
         Where that took the place of something else, the remote has that still. Once ours has
         another number, each of our versions is recognised wherever it is, and copied once.
         """
+        # Nothing tells the copies from new versions, as in a cache that has lost its base.
+        self._there.connection.base.apply(facts={LOST: "1"})
         if self._pull_from(self._there, full=True).conflicts:
             self._warn_about(self._push_to(self._there).conflicts)
             self._pull_from(self._there, full=True)

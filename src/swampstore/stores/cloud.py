@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from swampstore.redaction import without_credentials
 from swampstore.stores.errors import (
+    CorruptObjectError,
     StoreCredentialsError,
     StoreError,
     StoreMissingError,
@@ -77,6 +78,10 @@ class Reply(NamedTuple):
     told: str
 
 
+# What the client says where the service has no words for it.
+_TOO_SHORT = "Wanted range starting at"
+
+
 def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> StoreError:
     """Return the error to raise instead of the client's."""
     reply = _read(error)
@@ -89,6 +94,11 @@ def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> Sto
         return StoreMissingError(
             f"{bucket.identity} does not exist ({what}: {reply.told})",
             hint="Check the bucket's name, region and endpoint, or create it.",
+        )
+    if reply.status == 416 or _TOO_SHORT in reply.text:
+        return CorruptObjectError(
+            f"{key} in {bucket.identity} is shorter than expected",
+            hint="It was replaced meanwhile, or damaged.",
         )
     if _is_transient(reply):
         return StoreUnreachableError(

@@ -171,7 +171,8 @@ class DirectoryStore:
             if error.errno not in _TRANSIENT:
                 raise
             raise StoreNotMountedError(f"{self._path}: {error.strerror}", hint=_HINT) from error
-        if tree.is_bare(fd, LOCKS) and self._is_known():
+        # Once more: somebody may have been writing there for the first time, and be known by now.
+        if tree.is_bare(fd, LOCKS) and self._is_known() and tree.is_bare(fd, LOCKS):
             os.close(fd)
             raise StoreNotMountedError(
                 f"{self._path} holds nothing any more, so nothing seems to be mounted there",
@@ -200,6 +201,11 @@ class DirectoryStore:
             what = f"{key} in {self.identity}"
             receive(tree.chunks(source), fd, what=what, size=size, sha256=sha256)
             return info
+
+    def excerpt(self, key: str, start: int, length: int) -> bytes:
+        """See swampstore.stores.protocol."""
+        with self._reading(key) as fd:
+            return os.pread(fd, length, start)
 
     def head(self, key: str) -> ObjectInfo:
         """See Store.head."""

@@ -145,6 +145,11 @@ class ObstoreStore:
                 return None
             return Fetched(self._info(found.meta), bytes(found.bytes()))
 
+    def excerpt(self, key: str, start: int, length: int) -> bytes:
+        """See swampstore.stores.protocol."""
+        with self._errors("get", key):
+            return bytes(obstore.get_range(self._client, key, start=start, length=length))
+
     # A sync makes `download` and `put_if_absent` for each file, so they do without `_errors`.
 
     def download(

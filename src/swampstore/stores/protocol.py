@@ -12,8 +12,8 @@ file must not become shorter meanwhile; content is replaced or grows, and is cut
 was killed. What is received goes into an open file, and is hashed while it comes in. See
 docs/decisions/0038-large-content-goes-in-one-piece.md.
 
-Two abilities are extra: `level` and `contents` use them where a store has them, and do without
-where it has not.
+Three abilities are extra: `level`, `contents` and `excerpt` use them where a store has them, and do
+without where it has not.
 """
 
 from __future__ import annotations
@@ -233,6 +233,19 @@ def contents(store: Store, prefix: str, wanted: Wanted, limit: int) -> Iterator[
     if hand is not None:
         return hand(prefix, wanted, limit)
     return (Handed(info, wanted(info)) for info in store.list(prefix))
+
+
+def excerpt(store: Store, key: str, start: int, length: int) -> bytes:
+    """Return so many bytes of an object.
+
+    Raises ObjectNotFoundError, and CorruptObjectError if the object ends before. A store that can
+    send a part of an object has a method of this name.
+    """
+    read: Callable[[str, int, int], bytes] | None = getattr(store, "excerpt", None)
+    found = read(key, start, length) if read else store.get(key).data[start : start + length]
+    if len(found) != length:
+        raise _corrupt(f"{key} in {store.identity}", "is shorter than expected")
+    return found
 
 
 class Limit(NamedTuple):

@@ -42,7 +42,7 @@ _CONNECT = 1.0
 _SILENT_FOR = 5.0
 # What may be left alone when nobody waits for the answer any more. Its client has given it up
 # before anything else is asked.
-_HARMLESS = frozenset({"get", "get_if_changed", "head", "put"})
+_HARMLESS = frozenset({"get", "get_if_changed", "excerpt", "head", "put"})
 _SMALL = 64 << 10
 
 

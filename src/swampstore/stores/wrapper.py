@@ -34,6 +34,7 @@ from swampstore.stores.protocol import (
     Written,
     admitted_limits,
     contents,
+    excerpt,
     level,
     size_of,
 )
@@ -66,6 +67,7 @@ class Request(NamedTuple):
 _KINDS = {
     "get_if_changed": "get",
     "download": "get",
+    "excerpt": "get",
     "level": "list",
     "contents": "list",
     "changed_paths": "list",
@@ -126,6 +128,11 @@ class StoreWrapper:
         """See Store.download."""
         request = Request("download", key)
         return self.around(request, lambda: self.inner.download(key, fd, size=size, sha256=sha256))
+
+    def excerpt(self, key: str, start: int, length: int) -> bytes:
+        """See swampstore.stores.protocol."""
+        request = Request("excerpt", key)
+        return self.around(request, lambda: excerpt(self.inner, key, start, length))
 
     def head(self, key: str) -> ObjectInfo:
         """See Store.head."""
@@ -331,5 +338,7 @@ class CountingStore(StoreWrapper):
             size = len(answer.data)
         elif isinstance(answer, ObjectInfo):  # of a download
             size = answer.size
+        elif isinstance(answer, bytes):  # an excerpt
+            size = len(answer)
         with self._lock:
             self._received += size

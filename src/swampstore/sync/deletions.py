@@ -21,6 +21,7 @@ from swampstore.index.path_kinds import (
     is_marker,
     is_metadata,
     metadata_beside,
+    parted_from_metadata,
     unit_of,
     version_file,
 )
@@ -151,11 +152,8 @@ class Deletions:
         Nobody deleted it: a part of the index was lost, and whoever makes it anew once more would
         take the object for data. Costs a request for each path. `finish` removes the objects.
         """
-        whole = {
-            rel: known
-            for rel, known in gone.items()
-            if not version_file(rel) or metadata_beside(rel) in gone
-        }
+        parted = {*parted_from_metadata(gone)}
+        whole = {rel: known for rel, known in gone.items() if rel not in parted}
         left = not_deleted(self._context, whole, self._deadline)
         found = {rel: one for rel in left if (one := self._proven(whole[rel])) is not None}
         return self.note([one for rel, one in found.items() if is_vouched_for(rel, found, whole)])

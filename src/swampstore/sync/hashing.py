@@ -41,6 +41,23 @@ def sha256_and_md5(path: str) -> tuple[str, str]:
     raise _keeps_changing(path)
 
 
+def hash_beginning(path: str, size: int) -> str:
+    """Return the SHA-256 (hex) of the first bytes of a regular file, or of all if it has fewer.
+
+    What has been appended to keeps its beginning. Raises what `hash_file` raises.
+    """
+    fd = _open_regular(path)
+    try:
+        digest = sha256()
+        with disk_errors(path):
+            while size > 0 and (piece := os.read(fd, min(size, _PIECE))):
+                digest.update(piece)
+                size -= len(piece)
+        return digest.hexdigest()
+    finally:
+        os.close(fd)
+
+
 def _keeps_changing(path: str) -> SyncError:
     return SyncError(
         f"{path} keeps changing while it is read",

@@ -103,10 +103,12 @@ class NameArrivals:
 
     def install(self, reception: Reception) -> None:
         """Let in what is expected, noting each file in `installed`."""
+        # In a directory that was not there before there is nothing to look for.
+        is_new = self._may_be_new() and reception.claim_dir(self.ref.rel)
         ready = {
             version: arrivals
             for version, arrivals in sorted(self._versions.items())
-            if self._is_ready(reception, version, arrivals)
+            if is_new or self._is_ready(reception, version, arrivals)
         }
         is_complete = len(ready) == len(self._versions)
         for version, arrivals in ready.items():
@@ -120,6 +122,10 @@ class NameArrivals:
                 self._remove(reception, version, gone)
         if any(one.signature is None for one in self.installed):
             reception.remove_empty_dir(self.ref.rel)
+
+    def _may_be_new(self) -> bool:
+        """Whether nothing was here of all that arrives, and none of it is to be removed."""
+        return all(one.staged is not None and one.expected is None for one in self.arrivals)
 
     def _is_ready(self, reception: Reception, version: int, arrivals: Sequence[Arrival]) -> bool:
         """Whether every file of a version is as expected; without its directory, there is none.

@@ -291,6 +291,15 @@ def describe_one_artifact(context: SyncContext, rel: str) -> bool:
     return ours.id == theirs.id
 
 
+def is_metadata_there(context: SyncContext, rel: str) -> bool:
+    """Whether the remote has metadata at this path that can be read."""
+    try:
+        decode(context.store.get(context.names.remote(rel)).data, rel)
+    except (ObjectNotFoundError, MetadataError):
+        return False
+    return True
+
+
 def local_marker(context: SyncContext, rel: str) -> int:
     """Return the version that a `latest` marker in the cache names, 0 if it names none."""
     path = context.names.local(rel)

@@ -20,6 +20,7 @@ from swampstore.index.path_kinds import (
     is_marker,
     is_metadata,
     metadata_beside,
+    parted_from_metadata,
     version_file,
 )
 from swampstore.index.results import Conflict, Preview, Skipped
@@ -107,12 +108,16 @@ class PullPlanner:
         self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
+        # A first pull need not look for every file that it is about to bring.
+        self._has_data = True
         # What is another one here than on the remote, until a push has settled that.
-        self._undecided: list[str] = []
+        self._undecided: set[str] = set()
 
     def plan(self) -> PullWork:
         """Find out what has to be done, without doing it."""
         work = PullWork()
+        self._has_data = os.path.lexists(self._context.names.local("data"))
+        self._undecided = set()
         for one in self._context.index.changes(self.scope, everything=self._full):
             self._deadline.remaining()
             self._compare(one, work)
@@ -154,6 +159,7 @@ class PullPlanner:
         if not work.vanished:
             return
         work.rescued = not_deleted(self._context, work.vanished, self._deadline)
+        work.rescued |= self._parted_here(work)
         for rel in work.rescued:
             known = work.vanished[rel]
             work.skipped.append(Skipped(rel, "the index has lost it; the next push names it again"))
@@ -165,16 +171,34 @@ class PullPlanner:
                 work.downloads[rel] = Download(rel, entry)
                 work.expected[rel] = None
 
+    def _parted_here(self, work: PullWork) -> set[str]:
+        """Return content that left the index, while its metadata is there and here as before.
+
+        Whoever deletes a version deletes all of it, so it is lost, and ours may be the last copy.
+        """
+        return {
+            rel
+            for rel in parted_from_metadata(work.vanished)
+            if rel in work.removals and self._metadata_state(rel, work) is Local.SAME
+        }
+
+    def _metadata_state(self, rel: str, work: PullWork) -> Local | None:
+        """Return how the metadata beside a file stands to the base.
+
+        None if that cannot be told, or if another version takes its place.
+        """
+        metadata = metadata_beside(rel)
+        if metadata in work.failures or metadata in work.downloads:
+            return None
+        return self._state(metadata, self._context.base.get(metadata)).local
+
     def _keep_what_was_saved_again(self, work: PullWork) -> None:
         """Remove no content beside metadata that is new: it is that of a version made here since.
 
         It happens to be equal to what others have deleted. It is new now, and for the next push.
         """
-        for rel in [rel for rel in work.removals if version_file(rel) and not is_metadata(rel)]:
-            metadata = metadata_beside(rel)
-            if metadata in work.removals or metadata in work.failures:
-                continue
-            if self._state(metadata, self._context.base.get(metadata)).local is Local.CHANGED:
+        for rel in parted_from_metadata(work.removals):
+            if self._metadata_state(rel, work) is Local.CHANGED:
                 del work.removals[rel]
                 work.forgotten.append(rel)
 
@@ -183,11 +207,10 @@ class PullPlanner:
 
         Else it would change with theirs, and go with ours. The next push tells them apart.
         """
-        others = {rel.rpartition("/")[0] for rel in self._undecided if is_metadata(rel)}
         alike = {
             rel
             for rel in (*work.downloads, *(one.rel for one in work.known))
-            if rel.rpartition("/")[0] in others
+            if metadata_beside(rel) in self._undecided
         }
         for rel in alike:
             work.downloads.pop(rel, None)
@@ -282,7 +305,7 @@ class PullPlanner:
                 if before is not None and before.held is None:
                     work.vanished[rel] = before
             case Decision.CONFLICT:
-                self._undecided.append(rel)
+                self._undecided.add(rel)
                 work.unfinished.add(token)
                 work.conflicts.append(
                     Conflict(rel, "it changed here and elsewhere; the next push keeps both")
@@ -302,7 +325,7 @@ class PullPlanner:
 
     def _state(self, rel: str, before: Known | None) -> _State:
         path = self._context.names.local(rel)
-        now = signature(path)
+        now = signature(path) if self._has_data or not rel.startswith("data/") else None
         if now is None:
             return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
         if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
@@ -337,7 +360,7 @@ class PullPlanner:
         return Decision.CONFLICT
 
     def _is_hollow(self, rel: str) -> bool:
-        """Whether metadata is all there is of a version here, and its content not on the remote.
+        """Whether metadata is all there is of a version here, and the remote has another there.
 
         The cache has lost its base, and others have put another version in its place since: it
         was evicted, or it would still have its content. If the base was not lost, what is marked
@@ -357,7 +380,11 @@ class PullPlanner:
             entry = decode_entry(raw, self._named[raw])
         except IndexDamagedError:
             return False
-        return not speaks_of(self._context.names, version_rel, entry)
+        if not speaks_of(self._context.names, version_rel, entry):
+            return True
+        # The index may not tell the hash, what can be appended to may have grown, and others may
+        # have saved the very same content again. Theirs is what their metadata speaks of.
+        return merge.is_metadata_there(self._context, rel)
 
     def _is_equal(self, rel: str, state: _State, entry: Entry) -> bool:
         """Whether the object has the content of our file, where the index does not tell."""
@@ -369,12 +396,15 @@ class PullPlanner:
         """Let no content of the remote in beside metadata that speaks of another one."""
         for rel, (_, entry) in list(work.downloads.items()):
             version_rel, _, name = rel.rpartition("/")
-            if name != RAW or f"{version_rel}/{METADATA}" in work.downloads or work.expected[rel]:
+            if name != RAW or f"{version_rel}/{METADATA}" in work.downloads:
                 continue
             if not speaks_of(self._context.names, version_rel, entry):
                 del work.downloads[rel]
                 if rel in work.slice_of:
                     work.unfinished.add(work.slice_of[rel])
+                if work.expected[rel] is not None:
+                    reason = "the remote has other content than its metadata speaks of; ours stays"
+                    work.skipped.append(Skipped(rel, reason))
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import replace
 
 from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError
@@ -25,7 +25,7 @@ from swampstore.index.errors import (
 from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push, is_marker, unit_of
 from swampstore.index.path_map import ways_out
-from swampstore.index.removals import Note, removal_of
+from swampstore.index.removals import removal_of
 from swampstore.index.results import Progress, Pushed, Skipped, Step
 from swampstore.index.state import LEFT_OUT
 from swampstore.index.workers import Deadline, in_parallel
@@ -95,13 +95,12 @@ class Push:
         snapshot = self._context.tracker.snapshot()
         rels, settled = self._marked(snapshot)
         walked = self._full or snapshot.bulk
-        scan = self._look(rels, snapshot, walked=walked)
+        scan = self._look_past_the_dead(rels, snapshot, walked=walked)
         # Not all of it need be ours: other programs may work on the same cache.
         found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
         self._context.installer.observe(found)
         prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
         prepared.first_look = scan
-        self._leave_unfinished(prepared, scan)
         prepared.told += have_fetched(self._context, scan.missing)
         self._prepare(prepared, scan, leaving_little=leaving_little)
         return prepared
@@ -114,25 +113,6 @@ class Push:
         if prepared.is_waiting:
             prepared.is_waiting = False
             prepared.is_occupied = bool(self._upload(prepared))
-
-    def _leave_unfinished(self, prepared: PreparedPush, scan: Scan) -> None:
-        """Clear away what the dead began; what others write stays marked until it is finished.
-
-        Our own writers mark it once more when they are done.
-        """
-        for rel in scan.unfinished:
-            is_ours = self._is_claimed(rel)
-            try:
-                is_gone = self._context.installer.clear(rel)
-            except SwampstoreError as error:
-                notice("%s", error.message)
-                is_gone = False
-            if not is_gone and not is_ours:
-                prepared.begun.add(rel)
-
-    def _is_claimed(self, rel: str) -> bool:
-        """Whether a file is of a version that a writer of ours is at work on."""
-        return os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
 
     def plan(self) -> Plan:
         """Decide what a push would do, without doing any of it."""
@@ -158,7 +138,7 @@ class Push:
             except IndexMovedError:
                 # Others changed the same paths in between: decide again with what is there now.
                 rels = self._still_marked(prepared.snapshot)
-                scan = self._look(rels, prepared.snapshot, walked=prepared.walked)
+                scan = self._look_past_the_dead(rels, prepared.snapshot, walked=prepared.walked)
                 self._prepare(prepared, scan)
         raise SyncError(
             "others keep committing changes of the same paths",
@@ -196,6 +176,40 @@ class Push:
         scan.deleted, scan.seen = marked.deleted, marked.seen
         return scan
 
+    def _look_past_the_dead(self, rels: list[str], snapshot: Snapshot, *, walked: bool) -> Scan:
+        """Look, clear away what the dead began, and look at what is there without it."""
+        scan = self._look(rels, snapshot, walked=walked)
+        cleared = [self._clear(rel) for rel in scan.unfinished]
+        return self._look(rels, snapshot, walked=walked) if any(cleared) else scan
+
+    def _clear(self, rel: str) -> bool:
+        """Remove the version that a file is of, if whoever began it is dead; whether it was."""
+        try:
+            return self._context.installer.clear(rel)
+        except SwampstoreError as error:
+            notice("%s", error.message)
+            return False
+
+    def _begun(self, scan: Scan, removals: Container[str]) -> set[str]:
+        """Return what is being written, and has to stay marked until it is finished.
+
+        Our own writers mark it once more when they are done. But that tells nobody of a version
+        that was deleted here, and in whose place they write.
+        """
+        return {
+            rel
+            for rel in scan.unfinished
+            if not self._is_claimed(rel)
+            or (is_covered(rel, removals) and self._base_knows_version(rel))
+        }
+
+    def _base_knows_version(self, rel: str) -> bool:
+        return any(True for _ in self._context.base.below(rel.rpartition("/")[0]))
+
+    def _is_claimed(self, rel: str) -> bool:
+        """Whether a file is of a version that a writer of ours is at work on."""
+        return os.path.lexists(f"{os.path.dirname(self._context.names.local(rel))}/{CLAIM}")
+
     # Deciding ------------------------------------------------------------------------------
 
     def _prepare(self, prepared: PreparedPush, scan: Scan, *, leaving_little: bool = False) -> None:
@@ -203,6 +217,8 @@ class Push:
         changed = {one.rel: one for one in (*scan.changed, *self._overwritten(scan.touched))}
         prepared.deleted = deleted = {known.rel: known for known in scan.deleted}
         prepared.skipped = list(scan.skipped)
+        removals = removed_rels(self._context.names, prepared.snapshot)
+        prepared.begun = self._begun(scan, removals)
         everything = self._full and self._scope is None
         prepared.unfinished = self._deletions.unfinished(everything=everything)
         prepared.touched = [
@@ -222,7 +238,8 @@ class Push:
             lost = files_without_object(self._context, stored, self._scope)
             changed = {one.rel: one for one in lost} | changed
             shards = self._context.index.lost_partitions(stored)
-        has_work = bool(changed or deleted or prepared.unfinished) or shards is not None
+        is_left = bool(prepared.unfinished or prepared.abandoned)
+        has_work = bool(changed or deleted or is_left) or shards is not None
         if not has_work and (prepared.settled or prepared.walked):
             # What is marked and needs nothing more may be that of a push which was stopped.
             chosen = None if prepared.walked else partitions_of(scan.seen)
@@ -234,14 +251,13 @@ class Push:
             return
         for _ in range(_ROUNDS):
             view = self._context.index.view(
-                partitions_of(deleted) | (shards or set()),
+                partitions_of((*deleted, *prepared.abandoned)) | (shards or set()),
                 additions=partitions_of(changed),
-                rels=(*changed, *deleted),
+                rels=(*changed, *deleted, *prepared.abandoned),
             )
             index = self._context.index
             if index.is_made_anew or index.must_start_over(view):
                 raise MadeAnewError
-            removals = removed_rels(self._context.names, prepared.snapshot)
             planner = Planner(self._context, view, self._began_ns, removals, stored)
             plan = planner.plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
@@ -345,11 +361,10 @@ class Push:
         known = [*self._still_here(prepared.touched), *adopted, *(one.known for one in uploaded)]
         forgotten = [*removals, *plan.forgotten]
         left = self._deletions.note_unnamed({rel: prepared.deleted[rel] for rel in plan.forgotten})
-        note: Note | None = None
+        left_behind = prepared.left_behind(prepared.view) if prepared.view else []
+        wanted = [removal_of(plan.removals[rel]) for rel in removals]
+        note = self._deletions.note([*wanted, *left_behind])
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
-            left_behind = prepared.left_behind(prepared.view)
-            wanted = [removal_of(plan.removals[rel]) for rel in removals]
-            note = self._deletions.note([*wanted, *left_behind])
             # In one order, whoever was done first: the same files make the same documents.
             upserts = {one.rel: one.entry for one in sorted(uploaded)}
             try:

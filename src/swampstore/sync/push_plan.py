@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from swampstore.artifacts.latest import is_right, latest_of
+from swampstore.files.signature import signature
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError, SyncError
 from swampstore.index.format import Entry
@@ -16,6 +17,7 @@ from swampstore.index.path_kinds import (
     is_marker,
     is_metadata,
     metadata_beside,
+    parted_from_metadata,
     unit_of,
     version_file,
 )
@@ -24,10 +26,15 @@ from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
-from swampstore.sync.complete import is_complete, is_content_here, why_withheld
+from swampstore.sync.complete import (
+    is_complete,
+    is_content_here,
+    local_metadata,
+    why_withheld,
+)
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.hashing import hash_beginning, hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.scan import Changed, Scan
 from swampstore.sync.uploads import Upload, Uploaded
@@ -125,7 +132,8 @@ class Planner:
         self._began_ns = began_ns
         self._removals = removals
         self._plan = Plan()
-        self._misnamed: set[str] = set()
+        # Of versions that the remote has, whatever the index tells of them.
+        self._shared: set[str] = set()
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
         """Decide about every change and every deletion."""
@@ -167,16 +175,14 @@ class Planner:
         """Delete no file of a version of which another one was changed elsewhere.
 
         Nor content whose metadata stays: it is that of a version which somebody else saved, before
-        or after the one that was deleted here, and happens to be equal. Metadata has an id of its
-        own, so that it never is.
+        or after the one that was deleted here.
         """
         removals = self._plan.removals
         staying = {rel.rpartition("/")[0] for rel in self._plan.conflicts if version_file(rel)}
         for rel in [rel for rel in removals if rel.rpartition("/")[0] in staying]:
             del removals[rel]
-        for rel in [rel for rel in removals if version_file(rel) and not is_metadata(rel)]:
-            metadata = metadata_beside(rel)
-            if metadata not in removals and self._entry(metadata) is not None:
+        for rel in parted_from_metadata(removals):
+            if self._entry(metadata_beside(rel)) is not None:
                 self._plan.adopted[rel] = replace(removals.pop(rel), held=None)
 
     def _take_content_along(self) -> None:
@@ -210,6 +216,9 @@ class Planner:
                 self._upload(change, Upload(rel, None, noted))
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
+            case Decision.CONFLICT if entry is not None and self._is_of_ours(rel, entry, noted):
+                # Our push was stopped after it had committed, and something was appended since.
+                self._upload(change, Upload(rel, described(rel, entry), noted))
             case Decision.CONFLICT if entry is not None:
                 self._conflict(change, entry)
 
@@ -236,8 +245,8 @@ class Planner:
             self._adopt(hashed(self._context, change), entry)
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
-        elif version_file(rel) and self._is_entry_wrong(change):
-            self._misnamed.add(rel)
+        elif version_file(rel) and (self._is_entry_wrong(change) or self._has_grown(rel)):
+            self._shared.add(rel)
             self._upload(change, Upload(rel, described(rel, entry)))
         elif version_file(rel):
             self._clash(rel)
@@ -277,6 +286,33 @@ class Planner:
         """
         change = hashed(self._context, change)
         return merge.has_content(self._context, change.rel, change.signature.size, change.sha256)
+
+    def _has_grown(self, rel: str) -> bool:
+        """Whether the version here is the remote's, and something was appended to it since.
+
+        So it is where a base does not tell: in a bucket to which others took that version along
+        before. Nothing of the remote's content is lost then, and nothing of ours.
+        """
+        names, version_rel = self._context.names, rel.rpartition("/")[0]
+        raw, metadata = f"{version_rel}/{RAW}", metadata_beside(rel)
+        entry, now, told = (
+            self._entry(raw),
+            signature(names.local(raw)),
+            local_metadata(names, version_rel),
+        )
+        if entry is None or now is None or told is None or not entry.size < now.size == told.size:
+            return False
+        if hash_beginning(names.local(raw), entry.size) != entry.sha256:
+            return False
+        is_readable = merge.is_metadata_there(self._context, metadata)
+        return is_readable and merge.describe_one_artifact(self._context, metadata)
+
+    def _is_of_ours(self, rel: str, entry: Entry, noted: tuple[str, str] | None) -> bool:
+        """Whether the index names an upload of ours, of the very version that is here."""
+        sha256, token = noted or ("", "")
+        if not token or sha256 != entry.sha256 or version_file(rel) is None:
+            return False
+        return merge.describe_one_artifact(self._context, metadata_beside(rel))
 
     def _is_same_version(self, rel: str) -> bool:
         """Whether changed metadata describes the artifact that the remote has at this number.
@@ -326,7 +362,7 @@ class Planner:
             # What the index names with our content is a version of the remote, whatever became of
             # its object. So is what the remote has, whatever the index tells of it.
             is_named = entry is not None and self._has_hash(change, entry.sha256)
-            is_there = is_named or change.rel in self._misnamed
+            is_there = is_named or change.rel in self._shared
             return not is_there and not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and merge.was_deleted(

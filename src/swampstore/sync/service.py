@@ -227,7 +227,6 @@ class SyncService:
                 return Pulled()
             if start_over_if_made_anew(self._context):
                 return Pulled()
-            sweep_staging(self._context.names, time.time())
             if metadata_only:
                 self._announce_absences()
             planner = self._planner(scope, metadata_only=metadata_only, full=full)
@@ -239,6 +238,8 @@ class SyncService:
                 transport=transport,
             )
             pulled = pull.run()
+            # After it: what is left there tells it what had been installed.
+            sweep_staging(self._context.names, time.time())
             self._bound.grew(pull.content_bytes)
             self._note_verified()
             return pulled

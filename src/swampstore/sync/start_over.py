@@ -23,7 +23,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
 from swampstore.index.state import INDEX_VERSION
-from swampstore.layout import DATASTORE_SUBDIRS, LATEST, METADATA, RAW
+from swampstore.layout import DATASTORE_SUBDIRS, LANDING, LATEST, METADATA, RAW
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
@@ -49,7 +49,7 @@ def learn_own_commits(context: SyncContext) -> None:
     gone = {
         rel: sha256
         for rel, sha256 in noted.items()
-        if rel not in known
+        if (rel not in known or known[rel].sha256 != sha256)
         and is_covered(context.names.mark(rel), removals)
         and not _is_still_here(context, rel, sha256)
     }
@@ -129,7 +129,8 @@ def _is_still_here(context: SyncContext, rel: str, sha256: str) -> bool:
 def remember_installed(context: SyncContext) -> None:
     """Let the base know what was installed. Whoever does this holds the lock of the cache.
 
-    Else it would count as new here, and be shared again after others deleted it.
+    Else it would count as new here, and be shared again after others deleted it. And what was
+    deleted here since would come back.
     """
     noted = context.base.noted_arrivals()
     if not noted:
@@ -137,7 +138,45 @@ def remember_installed(context: SyncContext) -> None:
     began_ns = time.time_ns()
     held = {one: _held(context, one) for one in noted}
     known = [replace(one, held=now, recorded_ns=began_ns) for one, now in held.items() if now]
+    known += _deleted_since(context, noted, held)
     context.base.apply(known=known, facts={ARRIVING: None})
+
+
+def _deleted_since(
+    context: SyncContext,
+    noted: Mapping[Known, str | None],
+    held: Mapping[Known, Signature | None],
+) -> Iterator[Known]:
+    """Yield files of versions that were installed whole, and deleted before anybody noted it.
+
+    Something else may have been saved in their place. What was installed has left the directory
+    that it came from, and nobody else takes metadata from there before this was looked at.
+    """
+    removals = removed_rels(context.names, context.tracker.peek())
+    staying = {
+        one.rel.rpartition("/")[0]
+        for one, staged in noted.items()
+        if not _has_left(staged)
+        or _is_landing(context, one)
+        or (is_metadata(one.rel) and held[one])
+    }
+    for one in noted:
+        if not version_file(one.rel) or one.rel.rpartition("/")[0] in staying:
+            continue
+        if held[one] is None and is_covered(one.rel, removals):
+            yield replace(one, held=Signature(one.size, 0, 0, 0))
+
+
+def _is_landing(context: SyncContext, one: Known) -> bool:
+    """Whether whoever was stopped had not put the whole version in its place yet."""
+    return os.path.lexists(f"{os.path.dirname(context.names.local(one.rel))}/{LANDING}")
+
+
+def _has_left(staged: str | None) -> bool:
+    """Whether a file is gone from the directory in which it waited, which is still there."""
+    if staged is None or os.path.lexists(staged):
+        return False
+    return os.path.lexists(os.path.dirname(staged))
 
 
 def _held(context: SyncContext, one: Known) -> Signature | None:
@@ -212,18 +251,13 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     if _is_base_lost(context):
         context.tracker.mark(None)
         context.base.apply(facts={LOST: "1"})
-    base = context.base
     state = context.index.refresh(recalling=recalling)
-    if not state.exists and not base.is_empty():
-        context.tracker.mark(None)
-        base.clear()
-        return True
-    if context.index.is_made_anew:
-        _start_over(context)
-        return False
-    if state.exists:
+    is_emptied = not state.exists and not context.base.is_empty()
+    if is_emptied or context.index.is_made_anew:
+        _start_over(context, is_emptied=is_emptied)
+    elif state.exists:
         learn_own_commits(context)
-    return False
+    return is_emptied
 
 
 def is_wiped(context: SyncContext) -> bool:
@@ -235,18 +269,20 @@ def is_wiped(context: SyncContext) -> bool:
     )
 
 
-def _start_over(context: SyncContext) -> None:
+def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
     """Forget what was synced with the index that is gone, except for what was deleted here."""
     context.tracker.mark(None)
     deleted = _deleted_here(context)
-    _rescue_content(context, {known.rel for known in deleted})
+    if not is_emptied:
+        _rescue_content(context, {known.rel for known in deleted})
     shared = _shared_versions(context, {known.rel for known in deleted})
     # In one step: whoever is stopped in between would never hear of the deletions again. An index
     # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago.
-    named = list(_as_named(context, deleted))
-    context.base.clear(keep=named, uploads=shared, facts=[INDEX_VERSION])
-    context.index.refresh()
+    named = deleted if is_emptied else list(_as_named(context, deleted))
+    facts = [] if is_emptied else [INDEX_VERSION]
+    context.base.clear(keep=named, uploads=shared, facts=facts)
     context.index.started_over()
+    context.index.refresh()
 
 
 def _deleted_here(context: SyncContext) -> list[Known]:

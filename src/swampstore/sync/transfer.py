@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Protocol
 
 from swampstore.errors import SwampstoreError
@@ -168,7 +169,8 @@ class Transfer:
 
     def _fetched(self, staging: Staging) -> Iterator[Fetched]:
         size = 0
-        tasks = sorted(self._work.downloads.values(), key=lambda one: unit_of(one.rel))
+        # What is below one directory is together then: data names are whole in a batch, mostly.
+        tasks = sorted(self._work.downloads.values(), key=itemgetter(0))
         total = sum(one.entry.size for one in tasks)
         transfers = self._transport.download(self._context, tasks, staging, self._deadline)
         for files, (task, done, error) in enumerate(transfers, 1):
@@ -250,7 +252,7 @@ class Transfer:
         """
         new = [one for rel, one in fetched.items() if rel in self._work.slice_of]
         if new:
-            self._context.base.note_arrivals(self._known(one, None, 0) for one in new)
+            self._context.base.note_arrivals({self._known(one, None, 0): one.path for one in new})
         return bool(new)
 
     def _install(self, batch: list[Fetched]) -> None:

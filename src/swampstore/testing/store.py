@@ -28,7 +28,7 @@ from swampstore.stores.probe import (
     proves_conditional_copy,
     proves_conditional_delete,
 )
-from swampstore.stores.protocol import ObjectInfo, Store, Written, contents, folders, level
+from swampstore.stores.protocol import ObjectInfo, Store, Written, contents, excerpt, folders, level
 
 RACERS = 16
 AWKWARD_KEYS = (
@@ -247,6 +247,16 @@ class StoreConformance:
             may_come = one.is_wanted and one.info.size <= 10
             assert one.data in ((None, data[one.info.key]) if may_come else (None,))
             assert one.info.etag == store.head(one.info.key).etag
+
+    def test_a_part_of_an_object_is_what_is_there(self, store: Store, under: str) -> None:
+        store.put(f"{under}/a", b"0123456789")
+        for start, length in ((0, 10), (0, 1), (3, 4), (9, 1)):
+            assert excerpt(store, f"{under}/a", start, length) == b"0123456789"[start:][:length]
+        with pytest.raises(ObjectNotFoundError):
+            excerpt(store, f"{under}/b", 0, 1)
+        for start in (8, 20):
+            with pytest.raises(CorruptObjectError):
+                excerpt(store, f"{under}/a", start, 5)
 
     def test_a_prefix_that_leads_elsewhere_is_refused(self, store: Store) -> None:
         for prefix in ("/", "/a", "../a", "a/../b", "a//b", "./a"):
