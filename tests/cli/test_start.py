@@ -278,3 +278,23 @@ def test_tail_follows_what_is_appended_until_it_is_interrupted(repo: Repo, repo_
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert b"Traceback" not in process.stderr.read()
+
+
+_TORN_DOWN = """
+import atexit, os, sys
+atexit.register(os.abort)
+import pyarrow
+from swampstore.cli import main
+sys.argv = ["swampstore", "--version"]
+status = main()
+atexit.register(print, "tidied up")
+sys.exit(status)
+"""
+
+
+def test_threads_of_libraries_are_not_torn_down_after_a_command_has_done_its_work() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TORN_DOWN], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"swampstore {__version__}\ntidied up\n"

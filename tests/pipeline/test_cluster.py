@@ -162,4 +162,5 @@ def test_a_spark_connect_server_gets_the_package_and_opens_stores(
     assert tasks == [2, 8, 8]
     assert [content for _, content in found] == ["hello"] * 4
     assert (verified["ok"], verified["objects"]) == (True, 1)
+    assert verified["metrics"]["complete"] is False
     assert all(".zip/swampstore/" in place for place, _ in found), found

@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,11 +24,13 @@ import pyarrow.dataset as ds
 import pytest
 
 from swampstore.errors import NewerFormatError, ValidationError
+from swampstore.pipeline import export as exporting
 from swampstore.pipeline.errors import ExportFailedError
-from swampstore.pipeline.export import Exported, Format, export
+from swampstore.pipeline.export import Exported, Format, change_log, export
+from swampstore.pipeline.export import rows as exported_rows
 from swampstore.pipeline.export.delta import DeltaTarget
 from swampstore.pipeline.export.parquet import LOCK, STATE
-from swampstore.pipeline.export.rows import SCHEMA
+from swampstore.pipeline.export.rows import CHANGE, CHANGES, SCHEMA
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import places_of
 from swampstore.pipeline.source.artifacts import Artifacts
@@ -67,14 +71,19 @@ class Lake:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """What another engine finds there."""
+        columns = [self.column(name) for name in COLUMNS]
+        return sorted(zip(*columns, strict=True), key=repr)
+
+    def column(self, name: str) -> list[Any]:
+        """What another engine finds in a column."""
         if self.form == "delta":
             table = deltalake.DeltaTable(str(self.output)).to_pyarrow_table()
         else:
             table = ds.dataset(
                 self.output, SCHEMA, format="parquet", partitioning="hive"
             ).to_table()
-        columns = [table.cast(SCHEMA, safe=False)[name].to_pylist() for name in COLUMNS]
-        return sorted(zip(*columns, strict=True), key=repr)
+        found: list[Any] = table.select(SCHEMA.names).cast(SCHEMA, safe=False)[name].to_pylist()
+        return found
 
     def check(self) -> None:
         """Make sure that it has the rows that the bucket has, each once."""
@@ -91,6 +100,54 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     bucket = Bucket(tmp_path, 2, "infra")
     bucket.fill()
     return Lake(bucket, tmp_path / "lake", request.param)
+
+
+def test_runs_add_what_they_changed_to_a_history_and_rows_tell_who_wrote_them(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "history"
+
+    def run(number: int) -> Exported:
+        for module in (exporting, exported_rows, change_log):
+            monkeypatch.setattr(module, "run_id", lambda: f"run {number}")
+        return lake.export(changes=str(kept))
+
+    first = run(1)
+    run(2)  # of which nothing is told, for it changed nothing
+    lake.bucket.save("aws/ec2/i-1", "n0")
+    with lake.bucket.ana.open() as repo:
+        delete_model(repo, "aws/ec2/i-2")
+    lake.export(changes=str(kept), dry_run=True)
+    run(3)
+
+    table = ds.dataset(kept, CHANGES, format="parquet").to_table()
+    told = Counter(zip(table["run_id"].to_pylist(), table[CHANGE].to_pylist(), strict=True))
+    assert told == {
+        ("run 1", "insert"): ALL,
+        ("run 3", "insert"): 1,
+        ("run 3", "update"): 1,
+        ("run 3", "delete"): NAMES * VERSIONS,
+    }
+    assert Counter(lake.column("run_id")) == {"run 1": ALL - NAMES * VERSIONS - 1, "run 3": 2}
+    assert (first.run_id, first.metrics.requests["list"] > 0) == ("run 1", True)
+    assert first.to_json()["metrics"]["bytesReceived"] > 0
+    lake.check()
+
+
+def test_a_delta_table_that_was_made_before_runs_had_a_column_gets_one(tmp_path: Path) -> None:
+    lake = Lake(Bucket(tmp_path), tmp_path / "lake", "delta")
+    lake.bucket.fill()
+    lake.export()
+    older = deltalake.DeltaTable(str(lake.output)).to_pyarrow_table().drop_columns(["run_id"])
+    shutil.rmtree(lake.output)
+    deltalake.write_deltalake(str(lake.output), older, partition_by=["namespace", "created_on"])
+    lake.bucket.save("aws/ec2/i-1", "n0")
+
+    done = lake.export()
+
+    assert (done.inserted, done.updated, done.deleted) == (1, 1, 0)
+    assert Counter(lake.column("run_id")) == {None: ALL - 1, done.run_id: 2}
+    lake.check()
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -21,6 +21,7 @@ from swampstore import Repo
 from swampstore.catalog.schema import Row
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.snapshots.refresh import refresh
+from swampstore.pipeline.source import table_of
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.scan import (
     Condition,
@@ -407,7 +408,34 @@ def test_a_directory_in_place_is_listed_no_further_than_needed(tmp_path: Path) -
     assert found[1] + found[2] < (everything[1] + everything[2]) / 2
 
 
+def test_whoever_loads_a_frame_alone_is_told_what_reading_everything_costs(
+    bucket: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(**options: str) -> bool:
+        caplog.clear()
+        with bucket.open() as store:
+            list(table_of(options).plan(bucket, store, 2))
+        return any("--refresh" in one.getMessage() for one in caplog.records)
+
+    assert told()
+    assert not told(pushdown="false")
+    refresh([bucket], engine="local")
+    assert not told()
+    assert told(snapshot="false")
+
+
 # On Spark ----------------------------------------------------------------------------------
+
+
+def test_this_version_of_spark_still_gives_a_query_the_reading_of_another(
+    spark: SparkSession, bucket: Place
+) -> None:
+    """If it fails, Spark keeps readings with scans: push-down can be the default (decision 31)."""
+    for ask in ("count", "explain"):
+        frame = spark.read.format("swampstore").option("pushdown", "true").load(bucket.target)
+        getattr(frame.filter("model_id = 'i-1'"), ask)()
+        assert frame.count() == 8
+    assert spark.read.format("swampstore").load(bucket.target).count() == 40
 
 
 def test_frames_give_right_answers_however_they_are_used(

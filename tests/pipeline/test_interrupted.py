@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from swampstore import init_repo
 from tests.support.fault_proxy import Hang
 from tests.support.members import bucket_on_a_server
 from tests.support.remotes import ProxiedRemote
@@ -21,7 +23,7 @@ from tests.support.remotes import ProxiedRemote
     ("job", "where", "number", "ending"),
     [
         ("verify", "/2/raw", signal.SIGINT, (130, "error: interrupted")),
-        ("gc", "/2/metadata.yaml", signal.SIGTERM, (143, "error: terminated")),
+        ("gc", "/2/metadata.yaml", signal.SIGTERM, (130, "error: terminated")),
     ],
 )
 def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
@@ -74,6 +76,42 @@ def test_an_interrupted_job_says_one_line_and_leaves_no_jvm(
         check=False,
     )
     assert "All is well" in again.stdout, again.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_whoever_does_not_want_to_wait_for_spark_to_start_ends_its_jvm_at_once(
+    tmp_path: Path, number: signal.Signals, is_connected: bool
+) -> None:
+    init_repo(tmp_path / "repo").close()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "swampstore.cli", "pipeline", "report", "--engine", "spark"],
+        cwd=tmp_path / "repo",
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        _wait_until(lambda: bool(_children(process.pid, "java")) or process.poll() is not None)
+        [jvm] = _children(process.pid, "java")
+        _wait_until(lambda: not is_connected or _has_sockets(process.pid))
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    word = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines() == ["Starting Spark.", f"error: {word}"]
+    _wait_until(lambda: not os.path.exists(f"/proc/{jvm}"))
+
+
+def _has_sockets(pid: int) -> bool:
+    """Whether a process has begun to talk to its JVM."""
+    links = Path(f"/proc/{pid}/fd")
+    with contextlib.suppress(OSError):
+        return any(os.readlink(one).startswith("socket:") for one in links.iterdir())
+    return False
 
 
 def _wait_until(is_so: Callable[[], bool], seconds: float = 180.0) -> None:

@@ -37,6 +37,7 @@ def test_requests_of_tasks_are_counted_as_those_of_this_process(
         assert found.objects <= found.metrics.requests["get"] <= found.objects + 40
         assert found.metrics.bytes_received > found.bytes
         assert found.to_json()["metrics"]["requests"] == found.metrics.requests
+        assert found.to_json()["metrics"]["complete"] is True
     again = reindex(spark, [place], rehash=True, dry_run=True)
     rehashed = reindex_little([place], "local", SparkSettings(), rehash=True, dry_run=True)
     assert rehashed is not None

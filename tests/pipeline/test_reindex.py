@@ -14,12 +14,14 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import RawEntries, decode_shard, merged
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
-from swampstore.pipeline.evidence.gathering import Claims, DocumentPart
+from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
 from swampstore.pipeline.places import Place, places_of
-from swampstore.pipeline.reindex import Reindexed, reindex, write_shard
+from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.local_engine import reindex_little
+from swampstore.pipeline.reindex.writing import write_shard
 from swampstore.pipeline.settings import SparkSettings
+from swampstore.pipeline.source.index import document_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
@@ -238,7 +240,7 @@ def test_a_shard_of_version_2_tells_which_commit_wrote_it(tmp_path: Path) -> Non
         write_shard(place, store, "audit", WANTED, None, commit_seq=7)
         found = decode_shard(store.get(shard_key("audit")).data)
     assert found.commit_seq == 7
-    rows = Claims().rows(0, place, (DocumentPart(shard_key("audit"), 0, 1, 0),), place.open())
+    rows = Claims().rows(0, place, (shard_key("audit"),), place.open())
     summary = decoded_sum([*rows][-1][-1])
     assert (summary.entries, summary.highest, summary.written) == (2, 0, 7)
 
@@ -264,13 +266,13 @@ def test_what_a_migration_left_of_the_monolith_tells_what_a_lost_shard_said(tmp_
 def test_what_a_migration_left_of_the_monolith_is_read_once_by_whoever_only_counts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swampstore.pipeline.evidence.gathering._WORTH_A_PART", 1)
+    monkeypatch.setattr("swampstore.pipeline.source.index._WORTH_A_PART", 1)
     [place] = Ground(tmp_path, 2).places
 
     def readings(table: Claims) -> int:
         with place.open() as store:
             parts = [one for piece in table.plan(place, store, 8) for one in piece]
-        return [one.which for one in parts].count(MONOLITH_KEY)
+        return [document_of(one) for one in parts].count(MONOLITH_KEY)
 
     assert readings(Claims()) == 1
     assert readings(Claims(with_frozen=True)) > 1

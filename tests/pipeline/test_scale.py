@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import pickle
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from swampstore.errors import DiskError
 from swampstore.index.format import Document, decode_shard, encode_monolith
 from swampstore.index.partitions import MONOLITH_KEY, shard_key
 from swampstore.pipeline import spool
@@ -21,7 +23,6 @@ from swampstore.pipeline.copy import copy
 from swampstore.pipeline.copy.comparison import Most, Totals, most_of, parts_of
 from swampstore.pipeline.copy.outcomes import Refusals, Refused, Wanted
 from swampstore.pipeline.errors import MonolithTooLargeError
-from swampstore.pipeline.evidence import gathering
 from swampstore.pipeline.evidence.gathering import Claims, Listing, gathered, shares_of, sums_in
 from swampstore.pipeline.evidence.index_state import survey
 from swampstore.pipeline.evidence.local_engine import gathered_here
@@ -173,7 +174,7 @@ def test_tasks_list_about_the_same_number_of_objects(imagine: Imagine, shape: st
 def test_several_tasks_take_parts_of_a_large_document(
     imagine: Imagine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "_WORTH_A_PART", 1000)
+    monkeypatch.setattr(index_table, "_WORTH_A_PART", 1000)
     place = imagine("20x4x5", heavy=700)
     everything = gathered_here(Claims(), {0: place})
     with place.open() as store:
@@ -221,6 +222,17 @@ def _items(rows: list[Row]) -> Iterator[list[Any]]:
 
 
 # What the driver holds ----------------------------------------------------------------------------
+
+
+def test_a_spool_tells_of_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool, "_PAGE", 3)
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(DiskError):
+        spool.Spool(range(8))
 
 
 def test_a_spool_holds_a_page_in_memory_and_forgets_nothing(

@@ -432,8 +432,12 @@ def test_every_session_finds_the_source_and_tells_what_is_wrong_without_a_stack(
     pushing = spark.read.format("swampstore").option("pushdown", "true").load(f"file://{shared}")
     spark.conf.set(PUSH_DOWN, "false")
     try:
-        with pytest.raises(Exception, match=PUSH_DOWN):
+        with pytest.raises(Exception, match=PUSH_DOWN) as caught:
             pushing.where("version = 1").count()
+        assert "[DATA_SOURCE_PUSHDOWN_DISABLED]" in str(caught.value)
+        assert "Set it to true" in str(caught.value)
+        plain = spark.read.format("swampstore").load(f"file://{shared}")
+        assert plain.where("version = 1").count() > 0
     finally:
         spark.conf.set(PUSH_DOWN, "true")
 

@@ -27,8 +27,10 @@ COMPLETE = "_SWAMPSTORE_COMPLETE"
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # what shells report of any program that a closed pipe ended
 EXIT_TERMINATED = 143
-# How long giving back may take, if the other side does not answer.
+# How long giving back may take, if the other side does not answer; whoever runs bulk jobs expects
+# them to be over within three seconds.
 _GRACE = 5.0
+_GRACE_OF_BULK = 2.0
 # What is not part of a base install: what people call it, and the extra that brings it.
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _EXTRAS = {
@@ -118,8 +120,8 @@ def _before_operands(arguments: list[str]) -> list[str]:
 
 def _failure_of(error: BaseException) -> Failure:
     match error:
-        case Terminated():
-            failure = Failure(EXIT_TERMINATED, "terminated", "terminated")
+        case Terminated(status=status):
+            failure = Failure(status, "terminated", "terminated")
         case KeyboardInterrupt() | click.Abort():
             failure = Failure(EXIT_INTERRUPTED, "interrupted", "interrupted")
         case click.UsageError():
@@ -223,7 +225,14 @@ def _finish_output() -> None:
 
 
 class Terminated(BaseException):
-    """Somebody sent SIGTERM. Not an Exception, so that no handler takes it for a failure."""
+    """Somebody sent SIGTERM. Not an Exception, so that no handler takes it for a failure.
+
+    `status` is that of the command, which then ends.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
 
 
 @contextlib.contextmanager
@@ -255,8 +264,13 @@ class _Hearing:
 
     def hear(self, number: int, frame: FrameType | None) -> None:
         del frame
-        error = Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
-        timer = threading.Timer(_GRACE, self._end, [_failure_of(error)])
+        is_bulk = self._session.is_bulk
+        error: BaseException = KeyboardInterrupt()
+        if number == signal.SIGTERM:
+            # Schedulers send it to jobs that are cancelled, and know one status for that.
+            error = Terminated(EXIT_INTERRUPTED if is_bulk else EXIT_TERMINATED)
+        grace = _GRACE_OF_BULK if is_bulk else _GRACE
+        timer = threading.Timer(grace, self._end, [_failure_of(error)])
         timer.daemon = True
         timer.start()
         raise error

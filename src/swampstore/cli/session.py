@@ -51,6 +51,12 @@ class Session:
         self.models: list[str] = []
         self.is_cancelled = False
 
+    @property
+    def is_bulk(self) -> bool:
+        """Whether the command is one of those below `pipeline`."""
+        above = self.context.parent if self.context else None
+        return above is not None and above.info_name == "pipeline"
+
     def open_repo(self) -> Repo:
         """Open the repository that the options, the environment or the directory name."""
         from swampstore.repo import open_repo

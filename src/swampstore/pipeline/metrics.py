@@ -27,11 +27,15 @@ _RECEIVED = "bytes received"
 
 
 class Metrics(NamedTuple):
-    """Requests by kind, and bytes of content in both directions; see `Tally`."""
+    """Requests by kind, and bytes of content in both directions; see `Tally`.
+
+    If they are not `complete`, those of Spark's tasks are not among them.
+    """
 
     requests: Mapping[str, int] = MappingProxyType({})
     bytes_sent: int = 0
     bytes_received: int = 0
+    complete: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the member `metrics` of a result document."""
@@ -39,6 +43,7 @@ class Metrics(NamedTuple):
             "requests": dict(self.requests),
             "bytesSent": self.bytes_sent,
             "bytesReceived": self.bytes_received,
+            "complete": self.complete,
         }
 
 
@@ -49,11 +54,13 @@ class Meter:
     """Adds up what is asked of stores. It can travel to tasks.
 
     Through Spark Connect there are no accumulators, and the tasks of Spark's source have none
-    either: what these ask is not counted. Jobs read tables by tasks of their own.
+    either: what these ask is not counted. Jobs read tables by tasks of their own, and their
+    metrics say whether those could count.
     """
 
     def __init__(self, spark: SparkSession | None = None) -> None:
         self._tasks = _accumulator(spark)
+        self._is_complete = spark is None or self._tasks is not None
         self._here: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -72,7 +79,7 @@ class Meter:
         if self._tasks is not None:
             counts.update(self._tasks.value)
         sent, received = counts.pop(_SENT, 0), counts.pop(_RECEIVED, 0)
-        return Metrics(dict(sorted(counts.items())), sent, received)
+        return Metrics(dict(sorted(counts.items())), sent, received, self._is_complete)
 
 
 class _MeterOfTask(Meter):

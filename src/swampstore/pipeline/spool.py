@@ -5,8 +5,11 @@ from __future__ import annotations
 import pickle
 import tempfile
 import weakref
+import zlib
 from collections.abc import Collection, Iterable, Iterator
 from typing import IO, TypeVar
+
+from swampstore.files import disk_errors
 
 T = TypeVar("T")
 # So many are in memory at once.
@@ -16,12 +19,13 @@ _PAGE = 10_000
 class Spool(Collection[T]):
     """A list of which only the end is in memory; the rest is in a file that goes with it.
 
-    Things can be added and gone through, as often as you like.
+    Things can be added and gone through, as often as you like. Raises DiskError. See
+    docs/decisions/0065-plans-wait-on-the-disk-of-the-driver.md.
     """
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._file: IO[bytes] | None = None
-        self._pages: list[int] = []
+        self._pages: list[tuple[int, int]] = []
         self._last: list[T] = []
         for item in items:
             self.append(item)
@@ -30,18 +34,25 @@ class Spool(Collection[T]):
         """Add something."""
         self._last.append(item)
         if len(self._last) == _PAGE:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with the spool
-                weakref.finalize(self, self._file.close)
-            self._pages.append(self._file.seek(0, 2))
-            pickle.dump(self._last, self._file, pickle.HIGHEST_PROTOCOL)
+            with disk_errors(tempfile.gettempdir()):
+                self._write(zlib.compress(pickle.dumps(self._last, pickle.HIGHEST_PROTOCOL), 1))
             self._last = []
 
+    def _write(self, page: bytes) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - it goes with the spool
+            weakref.finalize(self, self._file.close)
+        at = self._file.seek(0, 2)
+        self._file.write(page)
+        self._file.flush()  # if the disk is full, now is the time to know it
+        self._pages.append((at, len(page)))
+
     def __iter__(self) -> Iterator[T]:
-        for at in self._pages:
+        for at, length in self._pages:
             assert self._file is not None
             self._file.seek(at)
-            yield from pickle.load(self._file)  # noqa: S301 - we wrote it
+            page = zlib.decompress(self._file.read(length))
+            yield from pickle.loads(page)  # noqa: S301 - we wrote it
         yield from self._last
 
     def __len__(self) -> int:

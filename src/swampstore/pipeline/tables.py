@@ -16,7 +16,7 @@ from swampstore.pipeline.schemas import LOCATED, arrow_schema, data_name, data_v
 from swampstore.pipeline.source import FORMAT, PUSH_DOWN, register
 from swampstore.pipeline.source.artifacts import LONGEST_CONTENT
 from swampstore.pipeline.source.index import documents
-from swampstore.pipeline.source.lazily import with_content
+from swampstore.pipeline.source.lazily import LEADING_TO_CONTENT, with_content
 from swampstore.pipeline.source.objects import ALL, Chosen
 from swampstore.pipeline.source.scan import Share, Table
 
@@ -57,6 +57,7 @@ class Tables:
     def artifacts(
         self,
         *,
+        columns: Sequence[str] | None = None,
         content: bool = False,
         attributes: bool = False,
         longest: int = LONGEST_CONTENT,
@@ -64,28 +65,34 @@ class Tables:
     ) -> DataFrame:
         """Return one row per version, with content or attributes if asked for.
 
-        These are fetched where a query selects them, of rows that pass its filters. Content of more
-        than `longest` bytes is NULL. With `as_of`, the number of a commit or a time, the rows are
-        those of the last snapshot until then.
+        Spark does not tell which columns a query needs: if `columns` are named, nothing else is
+        fetched from a snapshot. Content and attributes are fetched where a query selects them, of
+        rows that pass its filters. Content of more than `longest` bytes is NULL. With `as_of`, the
+        number of a commit or a time, the rows are those of the last snapshot until then.
         """
         options = {} if as_of is None else {"asOf": str(as_of)}
         if not (content or attributes):
-            return self._artifacts(**options)
-        located = self._artifacts(located="true", **options)
-        columns = located.columns[: -len(LOCATED.split(", "))]
+            frame = self._artifacts(columns, **options)
+            return frame if columns is None else frame.select(*columns)
+        addressed = None if columns is None else (*columns, *LEADING_TO_CONTENT)
+        located = self._artifacts(addressed, located="true", **options)
+        shown = columns or located.columns[: -len(LOCATED.split(", "))]
         return with_content(
             located,
             self.places,
-            columns,
+            shown,
             content=content,
             attributes=attributes,
             longest=longest,
         )
 
-    def _artifacts(self, **options: str) -> DataFrame:
+    def _artifacts(self, columns: Sequence[str] | None, **options: str) -> DataFrame:
+        if columns is not None:
+            # The filter below is about the store.
+            options["columns"] = ",".join(dict.fromkeys((*columns, "store")))
         if self.spark.conf.get(PUSH_DOWN, "false") != "true":
             notice("filters save no requests: this session does not let %s be true", PUSH_DOWN)
-            return self._table("artifacts", **options)
+            return self._table("artifacts", pushdown="false", **options)
         # The filter lets every row pass. A frame whose filters choose what is read must never be
         # without one; see `scan.Frame`.
         return self._table("artifacts", pushdown="true", **options).filter("store IS NOT NULL")
@@ -151,18 +158,18 @@ def read_by_tasks(
             shares += [Share(place, piece) for piece in table.plan(place, store, tasks)]
     if not shares:
         return spark.createDataFrame([], wanted)
-    # Spark takes two readings that look alike for one; so each has numbers of its own.
-    first, count = secrets.randbits(48), len(shares)
+    # See `gathered` in `evidence/gathering.py`: readings must not look alike, nor be compiled anew.
+    marked, count = (secrets.token_hex(8), shares), len(shares)
 
     def read(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ids:
             for one in batch.column(0).to_pylist():
-                place, piece = shares[one - first]
+                place, piece = marked[1][one]
                 with place.open() as store:
                     for found in table.batches(place, piece, store, schema):
                         yield found.select(names)
 
-    return spark.range(first, first + count, 1, count).mapInArrow(read, wanted)
+    return spark.range(0, count, 1, count).mapInArrow(read, wanted)
 
 
 def lacking_versions(spark: SparkSession, places: Sequence[Place]) -> DataFrame:

@@ -18,7 +18,7 @@ from swampstore.cli.progress import progress_shown
 from swampstore.cli.rendering import counted, printable
 from swampstore.cli.session import Session
 from swampstore.pipeline.catalog import finding, rebuild
-from swampstore.pipeline.schemas import write_few_findings
+from swampstore.pipeline.schemas import run_id, write_few_findings
 
 if TYPE_CHECKING:
     from swampstore.catalog.rebuild import Noted
@@ -52,6 +52,11 @@ if TYPE_CHECKING:
     help="What the table is: a Delta table, or Parquet files by namespace and day.",
 )
 @click.option(
+    "--changes",
+    metavar="DIRECTORY",
+    help="Add what is inserted, updated and deleted to the Parquet files there, with a run id.",
+)
+@click.option(
     "--refresh",
     is_flag=True,
     help="Make the snapshot, which tables are read from, what the index is now.",
@@ -78,6 +83,7 @@ def catalog(
     bulk: Bulk,
     output: str | None,
     form: Format,
+    changes: str | None,
     refresh: bool,
     keep: int,
     sqlite: bool | None,
@@ -87,6 +93,8 @@ def catalog(
     is_local = sqlite if sqlite is not None else not (bulk.target or bulk.namespaces or refresh)
     if not is_local and output is None and not refresh:
         raise click.UsageError("say where the catalogs should go, --output URL, or --refresh")
+    if changes is not None and output is None:
+        raise click.UsageError("--changes is about a table: say which one, --output URL")
     if bulk.target is not None and is_local:
         raise click.UsageError("--sqlite is about the repository here, not about a target")
     with ExitStack() as stack:
@@ -94,7 +102,7 @@ def catalog(
         exported = None
         found: list[dict[str, Any]] = []
         if output is not None:
-            exported = _exported(session, bulk, engine, keep, output, form)
+            exported = _exported(session, bulk, engine, keep, output, form, changes)
             if bulk.findings is not None:
                 from swampstore.pipeline.tables import lacking_versions
 
@@ -108,6 +116,7 @@ def catalog(
     document = {
         "job": "catalog",
         "dryRun": bulk.dry_run,
+        "runId": run_id(),
         "export": exported and exported.to_json(),
         "sqlite": rebuilt and rebuilt.to_json(),
         "snapshots": [one.to_json() for one in refreshed],
@@ -136,6 +145,7 @@ def _exported(
     keep: int,
     output: str,
     form: Format,
+    changes: str | None,
 ) -> Exported:
     from swampstore.pipeline.export import export
 
@@ -147,6 +157,7 @@ def _exported(
             engine=engine,
             settings=bulk.settings(session),
             retention=timedelta(days=keep),
+            changes=changes,
             dry_run=bulk.dry_run,
             progress=progress,
         )

@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import decode_entry
-from swampstore.index.partitions import MONOLITH_KEY, partition_in, shard_key
-from swampstore.index.path_kinds import unit_of
+from swampstore.index.format import Document, decode_entry
+from swampstore.index.partitions import MONOLITH_KEY, Homes, partition_in
 from swampstore.index.versions import version_of
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import rows
-from swampstore.pipeline.evidence.rows import Claim, Item, Row, Seen, Summary, Total
+from swampstore.pipeline.evidence.rows import Claim, Row, Seen, Summary, Total
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import (
     Listed,
     Piece,
     Weights,
-    bins,
     each,
     listed_with_content,
     pieces,
@@ -35,6 +33,7 @@ from swampstore.pipeline.source.index import (
     Part,
     document_of,
     documents,
+    packed,
     read_document,
     read_meta,
 )
@@ -42,7 +41,6 @@ from swampstore.pipeline.source.objects import (
     IN_MEMORY,
     Content,
     content_of,
-    portion_of,
     read_content,
 )
 from swampstore.pipeline.source.scan import batches
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Less of a document is not worth a task: some ten thousand entries.
-_WORTH_A_PART = 4 << 20
 # So many objects are listed before those that have to be asked for are read.
 _TOGETHER = 5_000
 
@@ -78,50 +74,49 @@ class Claims:
     """The entries of all documents: of the monolith and of every shard that is named or there.
 
     What a migration left of the monolith is only counted, unless they come `with_frozen`: nobody
-    believes it, however long it is, but it may tell what a damaged shard said.
+    believes it, however long it is, but it may tell what a damaged shard said. If they are only
+    `summed`, no entry is handed on, those count that are in the wrong shard, or may be in none, and
+    what a migration left is not even counted.
     """
 
     chosen: Chosen = everything
     with_raw: bool = False
     with_frozen: bool = False
+    summed: bool = False
 
-    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[DocumentPart, ...]]:
+    def plan(self, place: Place, store: Store, tasks: int) -> Iterable[tuple[Part, ...]]:
         """Pack the documents into tasks; several read a large one, and each takes a part of it."""
         if not place.indexed:
             return []
         if store.capabilities.keeps_paths:
-            cut = Index(every_document=True).plan(place, store, tasks)
-            return [tuple(DocumentPart(one) for one in piece) for piece in cut]
-        sizes = {shard_key(one): size for one, size in _sizes(place, store).items()}
+            return Index(every_document=True).plan(place, store, tasks)
         chosen = documents(place, store, every=True)
-        if MONOLITH_KEY in chosen:
-            sizes[MONOLITH_KEY] = store.head(place.names().remote(MONOLITH_KEY)).size
-        most = max(_WORTH_A_PART, sum(sizes.values()) // tasks)
-        parts = [one for rel in chosen for one in _parts(rel, sizes.get(rel, 0), most)]
-        if MONOLITH_KEY in chosen and not self.with_frozen and _is_left_over(place, store):
-            # It is only counted, and each of its parts would be a reading of all of it.
-            parts = [one for one in parts if one.which != MONOLITH_KEY]
-            parts.append(DocumentPart(MONOLITH_KEY, size=sizes[MONOLITH_KEY]))
-        return [tuple(one) for one in bins(parts, lambda one: one.size, tasks)]
+        if MONOLITH_KEY not in chosen or self.with_frozen or not _is_left_over(place, store):
+            return packed(place, store, chosen, tasks)
+        if self.summed:
+            chosen.remove(MONOLITH_KEY)
+        # It is only counted, and each of its parts would be a reading of all of it.
+        return packed(place, store, chosen, tasks, whole={MONOLITH_KEY})
 
     def rows(
-        self, number: int, place: Place, piece: tuple[DocumentPart, ...], store: Store
+        self, number: int, place: Place, piece: tuple[Part, ...], store: Store
     ) -> Iterator[Row]:
         """Read some documents."""
-        for which, part, parts, _ in piece:
-            document, found = document_of(which), read_document(place, store, which)
+        for part in piece:
+            document, found = document_of(part), read_document(place, store, part)
             partition = partition_in(document)
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue
             if found.is_frozen and not self.with_frozen:
-                entries = len(found.entries) if part == 0 else 0
-                yield rows.sum_row(number, Summary(document, partition, entries))
+                yield rows.sum_row(number, Summary(document, partition, len(found.entries)))
+                continue
+            if self.summed:
+                yield rows.sum_row(number, _summed(document, partition, found))
                 continue
             claims = {
-                rel: self._claim(partition, rel, raw)
+                rel: claim_of(partition, rel, raw, with_raw=self.with_raw)
                 for rel, raw in found.entries.items()
-                if parts == 1 or portion_of(unit_of(rel), parts) == part
             }
             chosen = (item for item in claims.items() if self.chosen(item[0]))
             yield from rows.rows_of(number, chosen)
@@ -136,28 +131,36 @@ class Claims:
             )
             yield rows.sum_row(number, summary)
 
-    def _claim(self, partition: str | None, rel: str, raw: msgspec.Raw) -> Claim:
-        kept = bytes(raw) if self.with_raw else None
+
+def claim_of(partition: str | None, rel: str, raw: msgspec.Raw | bytes, *, with_raw: bool) -> Claim:
+    """Return what an entry of a document says of a path."""
+    kept = bytes(raw) if with_raw else None
+    try:
+        entry = decode_entry(rel, raw)
+    except IndexDamagedError as error:
+        return Claim(partition, problem=error.message, raw=kept)
+    said = entry.size, entry.sha256, entry.last_modified, entry.commit_seq
+    return Claim(partition, *said, raw=kept)
+
+
+def _summed(document: str, partition: str | None, found: Document) -> Summary:
+    """Sum a document up without a thing for each of its entries."""
+    homes, size, highest, nonsense, misplaced = Homes(), 0, 0, 0, 0
+    for rel, raw in found.entries.items():
+        misplaced += homes.of(rel) != partition or rows.why_forbidden(rel) is not None
         try:
             entry = decode_entry(rel, raw)
-        except IndexDamagedError as error:
-            return Claim(partition, problem=error.message, raw=kept)
-        said = entry.size, entry.sha256, entry.last_modified, entry.commit_seq
-        return Claim(partition, *said, raw=kept)
-
-
-class DocumentPart(NamedTuple):
-    """One of several parts of a document, cut by unit; the size is that of the part."""
-
-    which: Part
-    number: int = 0
-    of: int = 1
-    size: int = 1
-
-
-def _parts(rel: str, size: int, most: int) -> Iterator[DocumentPart]:
-    count = max(1, math.ceil(size / most))
-    return (DocumentPart(rel, number, count, size // count) for number in range(count))
+        except IndexDamagedError:
+            nonsense += 1
+            continue
+        size += entry.size
+        highest = max(highest, entry.commit_seq or 0)
+    written, count = found.commit_seq or 0, len(found.entries)
+    return Summary(
+        *(document, partition, count, size, highest, written),
+        nonsense=nonsense,
+        misplaced=misplaced,
+    )
 
 
 def _is_left_over(place: Place, store: Store) -> bool:
@@ -202,15 +205,15 @@ class Listing:
 
     def rows(self, number: int, place: Place, piece: Piece, store: Store) -> Iterator[Row]:
         """List one piece."""
-        tally = _Tally(self, is_index=place.indexed)
+        tally = Tally(self, is_index=place.indexed)
         found = listed_with_content(piece, store, tally.wants, IN_MEMORY)
         chosen = ((one, handed) for one, handed in found if tally.has(one))
-        yield from rows.rows_of(number, self._seen(place, store, chosen))
+        yield from rows.rows_of(number, self.seen(place, store, chosen))
         yield rows.sum_row(number, tally.total)
 
-    def _seen(
+    def seen(
         self, place: Place, store: Store, chosen: Iterable[tuple[Listed, Handed]]
-    ) -> Iterator[Item]:
+    ) -> Iterator[tuple[str, Seen]]:
         """Yield objects; only those that have to be asked for are read by many at once."""
         asked: list[Listed] = []
         for one, handed in chosen:
@@ -226,7 +229,9 @@ class Listing:
                     asked = []
         yield from self._read(place, store, asked)
 
-    def _read(self, place: Place, store: Store, asked: Iterable[Listed]) -> Iterator[Item]:
+    def _read(
+        self, place: Place, store: Store, asked: Iterable[Listed]
+    ) -> Iterator[tuple[str, Seen]]:
         for one, content in each(place, lambda one: self.content(store, one), asked):
             yield one.rel, seen_as(one, self.look, content)
 
@@ -235,7 +240,7 @@ class Listing:
         return readable_content(store, one, described=self.described)
 
 
-class _Tally:
+class Tally:
     """Says which objects of a piece are listed and which are read, and counts them.
 
     Versions of a directory in place that are not committed yet are left out: of each directory,

@@ -103,6 +103,24 @@ class IndexState:
         return self.is_assumed or self.has_lost_list or has_nonsense or bool(self.damaged)
 
     @property
+    def has_shards_alone(self) -> bool:
+        """Whether `_meta.json` says that shards are the truth."""
+        is_told = self.version is not None and self.meta is not None
+        return is_told and not (self.version or FIRST).counts(None)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether shards are the truth, and each entry of each is where all look for it.
+
+        That is known if summaries count what is misplaced.
+        """
+        if not self.has_shards_alone or self.meta is None or self.has_gaps:
+            return False
+        is_committed = self.highest <= (self.meta.commit_seq or 0)
+        counted = (one for one in self.summaries if one.partition is not None)
+        return is_committed and not self.unlisted and not any(one.misplaced for one in counted)
+
+    @property
     def is_bare(self) -> bool:
         """Whether there are objects, and not a single document that tells of them."""
         return self.version is not None and not (self.etag or self.monolith or self.shards)

@@ -124,7 +124,7 @@ class Reading:
         table = Listing(secrets.randbits(53), chosen, reads, described=self._described)
         shares = shares_of(table, places, portions * tasks_for(self._spark))
         if is_first:
-            table = replace(table, budget=_share(expected, len(shares)))
+            table = replace(table, budget=share_of(expected, len(shares)))
         totals: dict[int, Total] = {}
         for number in range(portions):
             found = self._gather(table, shares[number::portions], is_all=portions == 1)
@@ -202,7 +202,7 @@ class Reading:
         return [path for path in paths if os.path.exists(f"{path}/{_DONE}")]
 
 
-def _share(expected: Total, tasks: int) -> Budget:
+def share_of(expected: Total, tasks: int) -> Budget:
     """Return twice what each task would read if all read the same."""
     objects = 2 * expected.objects // max(1, tasks)
     size = 2 * expected.bytes // max(1, tasks)

@@ -77,7 +77,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
 
     `bytes` are those of all objects that it names, `highest` is the highest commit number of its
     entries, `written` that of the commit that wrote it. `nonsense` counts the entries that cannot
-    be understood.
+    be understood, `misplaced`, where that was asked for, those that no index may have there.
     """
 
     document: str
@@ -88,6 +88,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
     written: int = 0
     problem: str | None = None
     nonsense: int = 0
+    misplaced: int = 0
 
     def __add__(self, other: Summary) -> Summary:
         """Return the summary of two parts of a document."""
@@ -100,6 +101,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True, tag="d", gc=False):
             max(self.written, other.written),
             self.problem or other.problem,
             self.nonsense + other.nonsense,
+            self.misplaced + other.misplaced,
         )
 
 
@@ -124,12 +126,28 @@ class Total(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
         )
 
 
+class Compared(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
+    """What a folder had in common with the shards of its paths.
+
+    `homes` are those shards, with the number of their entries that belong into the folder. Of these
+    the `agreeing` ones are what is there. `differing` are the paths that a plan is needed for, and
+    the bytes of those which nobody has read. `moved` says why a shard could not be relied on.
+    """
+
+    folder: str
+    is_deep: bool
+    homes: dict[str, int]
+    agreeing: int
+    differing: Total
+    moved: str | None = None
+
+
 Item = tuple[str, Claim | Seen]
 """A path, and one thing that is said about it."""
 Row = tuple[int, str | None, bytes]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_items = msgspec.msgpack.Decoder(list[Item]).decode
-_decode_sum = msgspec.msgpack.Decoder(Summary | Total).decode
+_decode_sum = msgspec.msgpack.Decoder(Summary | Total | Compared).decode
 
 
 def rows_of(place: int, items: Iterable[Item]) -> Iterator[Row]:
@@ -146,12 +164,12 @@ def rows_of(place: int, items: Iterable[Item]) -> Iterator[Row]:
             yield place, unit, packed(_encode(found))
 
 
-def lone_row(place: int, item: Item) -> Row:
-    """Return a row that stands for its path alone, and not for its unit."""
-    return place, item[0], packed(_encode([item]))
+def lone_row(place: int, *items: Item) -> Row:
+    """Return a row about one path that stands for it alone, and not for its unit."""
+    return place, items[0][0], packed(_encode(items))
 
 
-def sum_row(place: int, body: Summary | Total) -> Row:
+def sum_row(place: int, body: Summary | Total | Compared) -> Row:
     """Return the row that sums up what one task has gathered."""
     return place, None, _encode(body)
 

@@ -28,6 +28,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.results import Progress, no_progress
 from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.notices import notice
+from swampstore.pipeline.export.change_log import ChangeLog
 from swampstore.pipeline.export.delta import DeltaTarget
 from swampstore.pipeline.export.parquet import ParquetTarget
 from swampstore.pipeline.export.rows import (
@@ -40,7 +41,9 @@ from swampstore.pipeline.export.rows import (
     exported,
     exported_rows,
 )
+from swampstore.pipeline.metrics import NO_METRICS, Meter, Metrics, metered
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.schemas import run_id
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
 from swampstore.pipeline.snapshots.manifest import Manifest, Manifests
 from swampstore.pipeline.snapshots.refresh import RETENTION, refresh
@@ -61,7 +64,10 @@ Target = DeltaTarget | ParquetTarget
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A table that was written: what was done to it, and the rows that it has by namespace."""
+    """A table that was written: what was done to it, and the rows that it has by namespace.
+
+    `run_id` is in the rows that were written. `metrics` tell what was asked of the places.
+    """
 
     output: str
     format: Format
@@ -70,6 +76,8 @@ class Exported:
     updated: int
     deleted: int
     seconds: float
+    run_id: str = ""
+    metrics: Metrics = NO_METRICS
 
     def to_json(self) -> dict[str, Any]:
         """Return the result document."""
@@ -81,6 +89,7 @@ class Exported:
             "updated": self.updated,
             "deleted": self.deleted,
             "seconds": self.seconds,
+            "metrics": self.metrics.to_json(),
         }
 
 
@@ -92,31 +101,37 @@ def export(
     engine: Engine | None = None,
     settings: SparkSettings | None = None,
     retention: timedelta = RETENTION,
+    changes: str | None = None,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> Exported:
     """Make the rows of places in a table, at a path or a URL, what the places are now.
 
     Rows of other places stay. Snapshots are refreshed for that, as `refresh` does with the same
-    arguments, unless the places may only be read. With `dry_run` changes are only counted. Raises
+    arguments, unless the places may only be read. What is about to be changed is added to the
+    Parquet files in the directory `changes` first. With `dry_run` changes are only counted. Raises
     ValidationError for an output that is something else, LockTimeoutError, ExportFailedError.
     """
     began = time.monotonic()
     inserted = updated = deleted = 0
     counts: dict[str, int] = {place.namespace: 0 for place in places}
     locks = places[0].locks if places else LockSettings()
+    meter = Meter()
+    log = None if changes is None or dry_run else ChangeLog(changes)
     with _target(output, form, locks, dry_run=dry_run) as target:
         for place in places:
             manifest = None
             if not dry_run:
-                manifest = _refreshed(place, engine, settings, retention, progress)
-            done = _Export(place, target, manifest).run(dry_run=dry_run)
+                manifest = _refreshed(place, engine, settings, retention, progress, meter)
+            [counted] = metered([place], meter)
+            done = _Export(counted, target, manifest, log).run(dry_run=dry_run)
             inserted += done.inserted
             updated += done.updated
             deleted += done.deleted
         counts |= target.counts()
     seconds = round(time.monotonic() - began, 3)
-    return Exported(output, form, counts, inserted, updated, deleted, seconds)
+    done_to_it = (inserted, updated, deleted)
+    return Exported(output, form, counts, *done_to_it, seconds, run_id(), meter.read())
 
 
 @contextmanager
@@ -149,9 +164,11 @@ def _refreshed(
     settings: SparkSettings | None,
     retention: timedelta,
     progress: Progress,
+    meter: Meter,
 ) -> Manifest | None:
     """Return the newest snapshot of a place; None where there is none, or may be none."""
-    with place.open() as store:
+    [counted] = metered([place], meter)
+    with counted.open() as store:
         if told(place, store) is None:
             return None
     settings = settings or settings_of()
@@ -162,7 +179,8 @@ def _refreshed(
     except StorePermissionError as error:
         notice("no snapshot of %s is made: %s", place, error.message)
         return None
-    with place.open() as store:
+    meter.add(done.tally)
+    with counted.open() as store:
         return Manifests(store, place.names()).read(done.number)
 
 
@@ -175,10 +193,13 @@ class _Counts(NamedTuple):
 class _Export:
     """One place in one table; without a snapshot the place is read as it is."""
 
-    def __init__(self, place: Place, target: Target, manifest: Manifest | None) -> None:
+    def __init__(
+        self, place: Place, target: Target, manifest: Manifest | None, log: ChangeLog | None
+    ) -> None:
         self._place = place
         self._target = target
         self._manifest = manifest
+        self._log = log
         self._counts = _Counts()
 
     def run(self, *, dry_run: bool) -> _Counts:
@@ -200,6 +221,8 @@ class _Export:
                 self._compared_with_table(store, os.path.join(directory, "rows"), changes)
             # Which snapshot it is about is worth a write only if nobody could tell otherwise.
             if not dry_run and (changes.count or (before is None and moment != known)):
+                if self._log is not None:
+                    self._log.add(changes)
                 self._target.apply(self._place, changes, moment)
         return self._counts
 

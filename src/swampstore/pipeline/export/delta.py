@@ -21,10 +21,11 @@ from swampstore.pipeline.export.rows import (
     CHANGE,
     CHANGES,
     DAY,
-    DELETE,
     KEY,
     PARTITIONED_BY,
+    RUN,
     SCHEMA,
+    TAKEN_OUT,
     Spool,
 )
 from swampstore.pipeline.places import Place
@@ -51,7 +52,7 @@ class DeltaTarget:
         with self._understandable():
             table = self._lake.DeltaTable(self._where, storage_options=self._options)
         found = {field.name for field in table.schema().fields}
-        if found != set(SCHEMA.names):
+        if found | {RUN} != set(SCHEMA.names):
             raise ValidationError(
                 f"{self._where} is a Delta table of something else",
                 hint="Name a directory that is empty, or that was exported to before.",
@@ -84,8 +85,10 @@ class DeltaTarget:
             & _is(DAY, day)
         )
         with self._understandable():
-            found = self._table.to_pyarrow_dataset().to_table(SCHEMA.names, filter=chosen)
-        return found.cast(SCHEMA)
+            found = self._table.to_pyarrow_dataset().to_table(filter=chosen)
+        if RUN not in found.column_names:
+            found = found.append_column(SCHEMA.field(RUN), pa.nulls(found.num_rows, pa.string()))
+        return found.select(SCHEMA.names).cast(SCHEMA)
 
     def counts(self) -> dict[str, int]:
         """Return how many rows there are, by namespace."""
@@ -102,6 +105,12 @@ class DeltaTarget:
         properties = self._lake.CommitProperties(app_transactions=transactions)
         is_new = not any(self.rows(place, day).num_rows for day in self.days(place))
         with self._understandable():
+            if self._table is not None and RUN not in {
+                field.name for field in self._table.schema().fields
+            }:
+                # Written before runs had a column.
+                column = self._lake.schema.Field(RUN, "string")
+                self._table.alter.add_columns([column])
             if is_new or not changes.count:
                 self._append(changes, properties)
             else:
@@ -123,7 +132,7 @@ class DeltaTarget:
     def _merge(self, changes: Spool, properties: Any) -> None:
         batches = (batch for day in changes.days() for batch in changes.read(day).to_batches())
         columns = {name: f"{_SOURCE}.{name}" for name in SCHEMA.names}
-        is_gone = f"{_SOURCE}.{CHANGE} = '{DELETE}'"
+        is_gone = " OR ".join(f"{_SOURCE}.{CHANGE} = '{one}'" for one in TAKEN_OUT)
         merge = self._table.merge(
             pa.RecordBatchReader.from_batches(CHANGES, batches),
             predicate=" AND ".join(map(_same, (*KEY, DAY))),

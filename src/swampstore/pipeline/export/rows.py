@@ -17,18 +17,24 @@ from pyarrow import ipc
 
 from swampstore.files import disk_errors
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.schemas import run_id
 from swampstore.pipeline.snapshots import rows_file
 from swampstore.pipeline.source.scan import batches
 
 DAY = "created_on"
 PARTITIONED_BY = ("namespace", DAY)
-CHANGE = "_change"
-UPSERT, DELETE = "upsert", "delete"
+RUN = "run_id"
+CHANGE = "_change_type"
+INSERT, UPDATE, DELETE = "insert", "update", "delete"
+# What was updated is taken out of the partition that it was in.
+MOVE = "move"
+TAKEN_OUT = (DELETE, MOVE)
 # Store and namespace come first; they are the same for all rows of a place.
 NAME = ("type_normalized", "model_id", "data_name", "version")
 KEY = ("store", "namespace", *NAME)
 _PLACE = pa.schema([("store", pa.string()), ("namespace", pa.string())])
-SCHEMA = pa.unify_schemas([_PLACE, rows_file.COLUMNS, pa.schema([(DAY, pa.date32())])])
+_OF_EXPORT = pa.schema([(DAY, pa.date32()), (RUN, pa.string())])
+SCHEMA = pa.unify_schemas([_PLACE, rows_file.COLUMNS, _OF_EXPORT])
 CHANGES = SCHEMA.append(pa.field(CHANGE, pa.string()))
 _READ = pa.unify_schemas([_PLACE, rows_file.COLUMNS])
 _FIRST_OF_NAME = len(_PLACE)
@@ -41,7 +47,7 @@ def exported(place: Place, table: pa.Table) -> pa.Table:
     namespace = pa.repeat(place.namespace, count) if place.namespace else pa.nulls(count)
     columns = [pa.repeat(place.identity, count), namespace.cast(pa.string())]
     columns += [table[name] for name in rows_file.COLUMNS.names]
-    columns.append(table["created_at"].cast(pa.date32()))
+    columns += [table["created_at"].cast(pa.date32()), pa.repeat(run_id(), count)]
     return pa.table(columns, schema=SCHEMA)
 
 
@@ -64,32 +70,37 @@ def compare(before: pa.Table, after: pa.Table) -> Changed:
     """Return what makes of some rows of a place others."""
     old, new = _in_order(before), _in_order(after)
     there, wanted = _each(old), _each(new)
-    put: list[int] = []
-    taken: list[int] = []
-    inserted = updated = deleted = 0
+    inserted: list[int] = []
+    updated: list[int] = []
+    deleted: list[int] = []
+    moved: list[int] = []
     one, other = next(there, None), next(wanted, None)
     while one is not None or other is not None:
         if other is None or (one is not None and one.name < other.name):
             assert one is not None
-            taken.append(one.number)
-            deleted += 1
+            deleted.append(one.number)
             one = next(there, None)
         elif one is None or other.name < one.name:
-            put.append(other.number)
-            inserted += 1
+            inserted.append(other.number)
             other = next(wanted, None)
         else:
             if one.values != other.values:
-                put.append(other.number)
-                updated += 1
+                updated.append(other.number)
                 if one.values[-1] != other.values[-1]:  # it is in another partition from now on
-                    taken.append(one.number)
+                    moved.append(one.number)
             one, other = next(there, None), next(wanted, None)
-    parts = [_marked(_taken(new, put), UPSERT), _marked(_taken(old, taken), DELETE)]
-    return Changed(pa.concat_tables(parts), inserted, updated, deleted)
+    parts = [
+        _marked(new, inserted, INSERT),
+        _marked(new, updated, UPDATE),
+        _marked(old, deleted, DELETE),
+        _marked(old, moved, MOVE),
+    ]
+    return Changed(pa.concat_tables(parts), len(inserted), len(updated), len(deleted))
 
 
 class _Row(NamedTuple):
+    """A row without the run that wrote it: that makes no difference."""
+
     number: int
     name: tuple[Any, ...]
     values: tuple[Any, ...]
@@ -99,7 +110,7 @@ def _each(table: pa.Table) -> Iterator[_Row]:
     number = 0
     for batch in table.to_batches(max_chunksize=10_000):
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield _Row(number, values[_FIRST_OF_NAME:_AFTER_NAME], values)
+            yield _Row(number, values[_FIRST_OF_NAME:_AFTER_NAME], values[:-1])
             number += 1
 
 
@@ -107,12 +118,12 @@ def _in_order(table: pa.Table) -> pa.Table:
     return table.sort_by([(column, "ascending") for column in NAME]).combine_chunks()
 
 
-def _taken(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    return table.take(pa.array(numbers, pa.int64()))
-
-
-def _marked(table: pa.Table, change: str) -> pa.Table:
-    return table.append_column(CHANGES.field(CHANGE), pa.repeat(change, table.num_rows))
+def _marked(table: pa.Table, numbers: Sequence[int], change: str) -> pa.Table:
+    """Return some rows, all of which are changed in the same way by this run."""
+    chosen = table.take(pa.array(numbers, pa.int64()))
+    runs = pa.repeat(run_id(), len(numbers))
+    chosen = chosen.set_column(chosen.num_columns - 1, SCHEMA.field(RUN), runs)
+    return chosen.append_column(CHANGES.field(CHANGE), pa.repeat(change, len(numbers)))
 
 
 def merged(table: pa.Table, changes: pa.Table) -> pa.Table:
@@ -121,7 +132,7 @@ def merged(table: pa.Table, changes: pa.Table) -> pa.Table:
     there = zip(*(table[column].to_pylist() for column in KEY), strict=True)
     kept = table.filter(pa.array([key not in keys for key in there], pa.bool_()))
     put = changes.filter(
-        pa.array([one == UPSERT for one in changes[CHANGE].to_pylist()], pa.bool_())
+        pa.array([one not in TAKEN_OUT for one in changes[CHANGE].to_pylist()], pa.bool_())
     )
     together = pa.concat_tables([kept, put.drop_columns([CHANGE])])
     return together.sort_by([(column, "ascending") for column in KEY])

@@ -98,9 +98,10 @@ def plan_places(
     index = read_by_tasks(spark, Index(), places, (*PLACE, *_SAID)).persist()
     records = index.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")
     try:
+        versions = read_by_tasks(spark, Artifacts(columns=NEEDED), places, NEEDED)
         with (
             watched(spark, "plan", tasks_for(spark), progress),
-            planned(read_by_tasks(spark, Artifacts(), places, NEEDED), records, now) as plan,
+            planned(versions, records, now) as plan,
         ):
             doubts = collected(plan.doubts)
             damage = F.count("problem").alias("damaged")

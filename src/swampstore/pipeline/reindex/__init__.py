@@ -7,55 +7,41 @@ document that cannot be understood is kept in quarantine before it is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from itertools import groupby
-from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import pyarrow as pa
-
-from swampstore.clock import system_clock
-from swampstore.index.changes import attempts, index_moved, new_write_id
+from swampstore.index.changes import index_moved
 from swampstore.index.documents import Documents
-from swampstore.index.errors import IndexMovedError
-from swampstore.index.format import (
-    Document,
-    RawEntries,
-    encode_shard,
-    merged,
-)
-from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.index.results import Progress, no_progress
-from swampstore.index.version import Rebuild
 from swampstore.pipeline.evidence.gathering import (
     Chosen,
     Claims,
     Places,
-    Task,
     everything,
     gathered,
     shares_of,
     sums_in,
 )
-from swampstore.pipeline.evidence.index_state import IndexState, survey
-from swampstore.pipeline.evidence.reading import Evidence, Reading, tasks_of
+from swampstore.pipeline.evidence.index_state import IndexState, look, survey
+from swampstore.pipeline.evidence.reading import Reading, share_of, tasks_of
 from swampstore.pipeline.gc.sweep import finish_pending_deletes
 from swampstore.pipeline.index_writer import editing
 from swampstore.pipeline.metrics import Meter, metered
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import tasks_for
-from swampstore.pipeline.quarantine import Quarantine
+from swampstore.pipeline.reindex.comparing import Agreement, Comparison
 from swampstore.pipeline.reindex.planned import (
     CONTRADICTED,
     DROPPED,
     KEPT,
     LEAVING,
     NAMED,
+    NEW,
     PLANNED,
     WAITING,
     Assumed,
@@ -63,23 +49,20 @@ from swampstore.pipeline.reindex.planned import (
     Reindexed,
     entries_in,
 )
+from swampstore.pipeline.reindex.writing import CONCURRENCY, Adding, Unwritten, Writing
 from swampstore.pipeline.running import attentively, collected, forget, watched
 from swampstore.pipeline.schemas import FINDINGS, arrow_schema
 from swampstore.pipeline.source.scan import batches
-from swampstore.stores.errors import PreconditionFailedError
-from swampstore.stores.protocol import Store, Written
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from swampstore.index.results import Progress
     from swampstore.pipeline.index_writer import IndexWriter
 
 __all__ = ["GRACE", "Rebuilding", "Reindexed", "reindex"]
 
 GRACE = timedelta(hours=1)
-CONCURRENCY = 10
-WRITTEN = "partition string, etag string, token string, is_written boolean, error string"
 
 
 def reindex(
@@ -106,95 +89,6 @@ def reindex(
                 spark, place, writer, rehash=rehash, grace=grace, progress=progress
             ).run()
     return replace(done, seconds=monotonic() - started, metrics=meter.read())
-
-
-def write_shard(
-    place: Place,
-    store: Store,
-    partition: str,
-    wanted: RawEntries,
-    expected: str | None,
-    commit_seq: int | None = None,
-    *,
-    dry_run: bool = False,
-) -> tuple[str, str, bool]:
-    """Make a shard hold these entries; return its ETag, its token and whether it was written.
-
-    With `dry_run` only find out whether it would be.
-    `commit_seq` is the commit that writes it, if commits are counted. `expected` is the ETag that
-    it had when the entries were settled. Raises IndexMovedError if somebody wrote another one.
-    """
-    documents = Documents(store, place.names(), CONCURRENCY)
-    for _ in attempts(()):
-        now = documents.shard_as_it_is(partition)
-        if now.doc is not None and now.doc.entries == wanted:
-            assert now.etag is not None
-            return now.etag, now.token or "", False
-        if now.etag != expected:
-            key = place.names().remote(shard_key(partition))
-            raise index_moved(f"somebody else wrote {key}", ())
-        if dry_run:
-            return UNWRITTEN.etag, UNWRITTEN.token, True
-        current = now.doc or Document({})
-        document = current.holding(merged(current.entries, wanted))
-        as_written = (
-            document.written_by(commit_seq) if commit_seq else document.written_as(new_write_id())
-        )
-        try:
-            written = documents.put_shard(partition, encode_shard(as_written), now.token)
-        except PreconditionFailedError:
-            continue  # perhaps a twin of this task, whose shard is as good
-        return written.etag, written.token, True
-    raise AssertionError  # attempts() ends with an error
-
-
-def shard_writer(
-    place: Place, expected: Mapping[str, str], commit_seq: int | None, *, dry_run: bool
-) -> Task:
-    """Return what a task does with planned rows, which come sorted by partition."""
-    schema = arrow_schema(WRITTEN)
-
-    def write(incoming: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = (row for batch in incoming for row in zip(*_columns(batch), strict=True))
-        with place.open() as store:
-            for partition, group in groupby(rows, key=itemgetter(0)):
-                wanted = wanted_in(body for _, body in group)
-                found = expected.get(partition)
-                answer = _answer(
-                    place, store, partition, wanted, found, commit_seq, dry_run=dry_run
-                )
-                yield pa.RecordBatch.from_pylist([answer], schema=schema)
-
-    return write
-
-
-def wanted_in(bodies: Iterable[bytes]) -> RawEntries:
-    """Return the entries of planned rows, sorted."""
-    pairs = sorted(pair for body in bodies for pair in entries_in(body))
-    return {rel: msgspec.Raw(entry) for rel, entry in pairs if entry is not None}
-
-
-def _columns(batch: pa.RecordBatch) -> list[list[Any]]:
-    return [batch.column(name).to_pylist() for name in ("home", "body")]
-
-
-def _answer(
-    place: Place,
-    store: Store,
-    partition: str,
-    wanted: RawEntries,
-    expected: str | None,
-    commit_seq: int | None,
-    *,
-    dry_run: bool,
-) -> dict[str, Any]:
-    try:
-        etag, token, is_written = write_shard(
-            place, store, partition, wanted, expected, commit_seq, dry_run=dry_run
-        )
-    except IndexMovedError as error:
-        return {"partition": partition, "error": error.message}
-    return {"partition": partition, "etag": etag, "token": token, "is_written": is_written}
 
 
 class Rebuilding:
@@ -225,20 +119,74 @@ class Rebuilding:
     def run(self) -> Reindexed:
         """Plan, and write what is not as planned."""
         self._finish_deletes()
-        assert self._spark is not None
         places = {0: self._place}
-        state, claims = self._claims(places, Claims(with_raw=True))
-        if state.has_gaps:
+        with self._place.open() as store:
+            before = look(self._place, store)
+        with_frozen = False
+        if before.has_shards_alone:
+            state = self._counted(places)
+            if state.is_sound and state.shards == before.shards:
+                return self._compared(places, state)
+            with_frozen = state.has_gaps
+        return self._planned(places, with_frozen=with_frozen)
+
+    def _planned(self, places: Places, *, with_frozen: bool) -> Reindexed:
+        """Bring all that is said of a path together, whatever state the documents are in."""
+        assert self._spark is not None
+        state, claims = self._surveyed(places, Claims(with_raw=True, with_frozen=with_frozen))
+        if state.has_gaps and not with_frozen:
             forget(claims)
-            state, claims = self._claims(places, Claims(with_raw=True, with_frozen=True))
+            state, claims = self._surveyed(places, Claims(with_raw=True, with_frozen=True))
         with Reading(self._spark, places, None, self._progress, described=False) as reading:
-            look = reading.look(places, state.expected, everything, self._reads(state))
-            entries = claims.where("unit IS NOT NULL")
-            done = self._rebuilt(state, look, entries.unionByName(look.rows))
+            seen = reading.look(places, state.expected, everything, self._reads(state))
+            evidence = claims.where("unit IS NOT NULL").unionByName(seen.rows)
+            tasks = tasks_of(self._spark, seen.total)
+            done = self._rebuilt(state, seen.number, evidence, tasks)
         forget(claims)
         return done
 
-    def _claims(self, places: Places, table: Claims) -> tuple[IndexState, DataFrame]:
+    def _compared(self, places: Places, state: IndexState) -> Reindexed:
+        """Plan what differs from a sound index; the rest stays where it is, and as it is."""
+        spark = self._spark
+        assert spark is not None
+        table = Comparison(
+            secrets.randbits(53),
+            reads=self._reads(state),
+            described=False,
+            shards={partition: info.etag for partition, info in state.shards},
+        )
+        shares = shares_of(table, places, tasks_for(spark))
+        table = replace(table, budget=share_of(state.expected, len(shares)))
+        listed = gathered(spark, table, places, shares).persist()
+        with watched(spark, "list and read", len(shares), self._progress):
+            agreement = Agreement(tuple(sums_in(listed).get(0, ())))
+        if agreement.moved:
+            raise index_moved(agreement.moved, ())
+        evidence, claims = listed.where("unit IS NOT NULL"), None
+        if agreement.misses_some(state):
+            chosen = Claims(agreement.unaccounted, with_raw=True)
+            claims = self._surveyed(places, chosen)[1]
+            evidence = evidence.unionByName(claims.where("unit IS NOT NULL"))
+        done = Reindexed(kept=agreement.agreeing)
+        if claims is None and not agreement.differing.objects:
+            documents = self._written(state, None, Adding)
+            done += Reindexed(places=1, dry_run=self._writer is None, documents=documents)
+        else:
+            tasks = tasks_of(spark, agreement.differing)
+            done += self._rebuilt(state, table.look, evidence, tasks, Adding)
+        for frame in filter(None, (listed, claims)):
+            forget(frame)
+        return done
+
+    def _counted(self, places: Places) -> IndexState:
+        """Return what there is of the index; its entries are only counted."""
+        assert self._spark is not None
+        table = Claims(summed=True)
+        shares = shares_of(table, places, tasks_for(self._spark))
+        with watched(self._spark, "read the index", len(shares), self._progress):
+            return survey(places, sums_in(gathered(self._spark, table, places, shares)))[0]
+
+    def _surveyed(self, places: Places, table: Claims) -> tuple[IndexState, DataFrame]:
         """Return what there is of the index, and its entries, kept by Spark."""
         assert self._spark is not None
         shares = shares_of(table, places, tasks_for(self._spark))
@@ -257,23 +205,34 @@ class Rebuilding:
             return everything
         return Assumed(state.trust_rules(self._grace))
 
-    def _rebuilt(self, state: IndexState, look: Evidence, evidence: DataFrame) -> Reindexed:
+    def _rebuilt(
+        self,
+        state: IndexState,
+        look: int,
+        evidence: DataFrame,
+        tasks: int,
+        writing: type[Writing] = Writing,
+    ) -> Reindexed:
         assert self._spark is not None
-        tasks = tasks_of(self._spark, look.total)
-        plan = self._plan(state, look.number)
+        plan = self._plan(state, look)
         rows = evidence.repartition(tasks, "unit").mapInArrow(plan.task(), PLANNED).persist()
         with watched(self._spark, "plan", tasks, self._progress):
             fates = dict(map(tuple, collected(rows.groupBy("fate").sum("count"))))
         dry_run = self._writer is None
         findings = _findings(rows, self._place, dry_run=dry_run) if {*fates} - {KEPT} else None
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **fates)
-        if state.version:
-            named = rows.where(rows["fate"].isin(*NAMED))
-            with self._documents() as documents:
-                writing = Writing(state, documents, named, self._progress)
-                done = replace(done, documents=writing.run())
+        named = None
+        if writing is not Adding or {*fates} & {*NEW}:
+            named = rows.where(rows["fate"].isin(*(NEW if writing is Adding else NAMED)))
+        done = replace(done, documents=self._written(state, named, writing))
         forget(rows)
         return done
+
+    def _written(self, state: IndexState, rows: DataFrame | None, writing: type[Writing]) -> int:
+        if not state.version:
+            return 0
+        with self._documents() as documents:
+            return writing(state, documents, rows, self._progress).run()
 
     @contextmanager
     def _documents(self) -> Iterator[Documents]:
@@ -330,97 +289,3 @@ def finding_rows(
     names, where = place.names(), (place.identity, place.namespace)
     for rel, _ in entries_in(body):
         yield (*where, fate, rel, names.remote(rel), "", severity, is_done)
-
-
-UNWRITTEN = Written("not written", "not written")
-
-
-class Unwritten(Documents):
-    """Documents that are read and never written, to find out what would be."""
-
-    def put_meta(self, data: bytes, token: str | None, *, commits: bool) -> Written:
-        """Do nothing."""
-        del data, token, commits
-        return UNWRITTEN
-
-    def put_monolith(self, data: bytes, token: str | None) -> Written:
-        """Do nothing."""
-        del data, token
-        return UNWRITTEN
-
-    def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:
-        """Do nothing."""
-        del partition, data, token
-        return UNWRITTEN
-
-    def delete_shard(self, partition: str, token: str | None) -> None:
-        """Do nothing."""
-
-
-class Writing:
-    """Writes the documents of one place as its rows say."""
-
-    def __init__(
-        self,
-        state: IndexState,
-        documents: Documents,
-        rows: DataFrame | None,
-        progress: Progress = no_progress,
-    ) -> None:
-        self._state = state
-        self._place = state.place
-        self._documents = documents
-        self._rows = rows
-        self._progress = progress
-        self._quarantine = Quarantine(documents.store, state.place.names())
-
-    @property
-    def _is_dry(self) -> bool:
-        return isinstance(self._documents, Unwritten)
-
-    def run(self) -> int:
-        """Write what has to be written; return how many documents that were."""
-        if not self._is_dry:
-            self._keep_evidence()
-        state = self._state
-        assert state.version is not None
-        return state.version.rebuild(
-            Rebuild(
-                self._documents,
-                state.meta,
-                state.token,
-                dict(state.shards),
-                state.highest,
-                self._write_shards,
-                self._entries,
-                system_clock,
-            )
-        )
-
-    def _keep_evidence(self) -> None:
-        damaged = [one.document for one in self._state.summaries if one.problem or one.nonsense]
-        if self._state.is_damaged:
-            damaged.append(META_KEY)
-        for rel in sorted({*damaged}):
-            self._quarantine.keep(rel)
-
-    def _entries(self) -> RawEntries:
-        assert self._rows is not None
-        bodies = self._rows.select("body")
-        return wanted_in(attentively(bodies.sparkSession, bodies.toArrow).column(0).to_pylist())
-
-    def _write_shards(self, commit_seq: int | None) -> tuple[dict[str, str], int]:
-        """Write all shards in tasks; return their ETags, and how many were not as planned."""
-        assert self._rows is not None
-        spark = self._rows.sparkSession
-        tasks = tasks_for(spark)
-        expected = {partition: info.etag for partition, info in self._state.shards}
-        write = shard_writer(self._place, expected, commit_seq, dry_run=self._is_dry)
-        frame = self._rows.repartition(tasks, "home").sortWithinPartitions("home")
-        with watched(spark, "write shards", tasks, self._progress):
-            answers = collected(frame.mapInArrow(write, WRITTEN))
-        for answer in answers:
-            if answer["error"]:
-                raise index_moved(answer["error"], ())
-        etags = {answer["partition"]: answer["etag"] for answer in answers}
-        return etags, sum(answer["is_written"] for answer in answers)

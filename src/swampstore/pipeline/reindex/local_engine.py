@@ -31,12 +31,10 @@ from swampstore.pipeline.reindex import (
     GRACE,
     Rebuilding,
     Reindexed,
-    Writing,
     finding_rows,
-    wanted_in,
-    write_shard,
 )
 from swampstore.pipeline.reindex.planned import KEPT, NAMED
+from swampstore.pipeline.reindex.writing import Writing, wanted_in, write_shard
 from swampstore.pipeline.schemas import FINDINGS
 
 if TYPE_CHECKING:
@@ -107,9 +105,9 @@ class RebuildingHere(Rebuilding):
         sums: Mapping[str, Any] = fates
         done = Reindexed(places=1, dry_run=dry_run, findings=findings, **sums)
         named = [row for row in rows if row[1] in NAMED]
-        return replace(done, documents=self._written(state, named))
+        return replace(done, documents=self._written_here(state, named))
 
-    def _written(self, state: IndexState, rows: Sequence[_Planned]) -> int:
+    def _written_here(self, state: IndexState, rows: Sequence[_Planned]) -> int:
         if not state.version:
             return 0
         with self._documents() as documents:

@@ -45,7 +45,8 @@ DROPPED = "dropped"
 WAITING = "waiting"
 LEAVING = "leaving"
 NAMED = (KEPT, HASHED, MADE, ADOPTED, CONTRADICTED)
-_HASH_NEEDED = frozenset({HASHED, MADE, ADOPTED})
+# What gets an entry that it did not have.
+NEW = (HASHED, MADE, ADOPTED)
 _TOGETHER = 5_000
 
 
@@ -119,7 +120,7 @@ class Plan:
             fate = self._fate(path, entry)
             if fate is None:
                 continue
-            if fate not in _HASH_NEEDED and not (fate == KEPT and self.rehash):
+            if fate not in NEW and not (fate == KEPT and self.rehash):
                 yield _as_it_is(path, entry, fate)
             elif (content := path.content) is not None:
                 yield self._settled(path, entry, fate, content.sha256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,7 +19,7 @@ from swampstore.pipeline.evidence.local_engine import objects_in
 from swampstore.pipeline.gc.planner import planned
 from swampstore.pipeline.metrics import NO_METRICS, Meter, Metrics, metered
 from swampstore.pipeline.places import Place
-from swampstore.pipeline.planning import tasks_for
+from swampstore.pipeline.planning import bins, tasks_for
 from swampstore.pipeline.report.figures import (
     COLUMNS,
     RUN_COLUMNS,
@@ -31,12 +31,13 @@ from swampstore.pipeline.report.figures import (
 from swampstore.pipeline.report.local_engine import Gathered, summary_here, summed_up
 from swampstore.pipeline.report.page import page
 from swampstore.pipeline.report.summary import Source, Summary
-from swampstore.pipeline.running import attentively, forget, spark_errors, watched
-from swampstore.pipeline.schemas import write_table
+from swampstore.pipeline.running import attentively, forget, run_tasks, spark_errors, watched
+from swampstore.pipeline.schemas import arrow_schema, write_table
 from swampstore.pipeline.source.artifacts import Artifacts
 from swampstore.pipeline.source.index import Index
 from swampstore.pipeline.source.objects import Objects
 from swampstore.pipeline.source.records import Outputs
+from swampstore.pipeline.source.scan import Table
 from swampstore.pipeline.tables import read_by_tasks
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 # So many objects are summed up by the driver, once tasks have read what is told of them: Spark
 # takes ten seconds to sum up anything at all, and these take 100 MB.
 _FEW = 100_000
+_PATH = ("store", "namespace", "rel")
+_RECORDS = f"{WORKFLOW_RUNS}/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,9 @@ def _summary(
     progress: Progress,
 ) -> Summary:
     sources = [Source(place.identity, place.namespace) for place in places]
-    tables = _Read.of(spark, places)
     if tables_dir is None and objects_in(places, _FEW) < _FEW:
-        with watched(spark, "reading", tasks_for(spark), progress):
-            return summed_up(sources, tables.gathered(), now)
+        return summed_up(sources, _gathered(spark, places, progress), now)
+    tables = _Read.of(spark, places)
     with spark_errors(), _figures(spark, tables, now, progress) as figures:
         reader = SummaryReader(
             figures,
@@ -158,17 +160,59 @@ class _Read(NamedTuple):
     def of(cls, spark: SparkSession, places: Sequence[Place]) -> Self:
         """Return the tables of some places; nothing is read yet."""
         return cls(
-            read_by_tasks(spark, Artifacts(), places, COLUMNS),
+            read_by_tasks(spark, Artifacts(columns=COLUMNS), places, COLUMNS),
             _run_records(spark, places),
             read_by_tasks(spark, Outputs(), places, RUN_COLUMNS),
         )
 
-    def gathered(self) -> Gathered:
-        """Read all of it."""
-        artifacts, records, outputs = (
-            attentively(frame.sparkSession, frame.toArrow).to_pylist() for frame in self
-        )
-        return Gathered(artifacts, [tuple(row.values()) for row in records], outputs)
+
+class _Part(NamedTuple):
+    """What a task reads of one of the tables, which is the one of this number in `Gathered`."""
+
+    number: int
+    table: Table[Any]
+    columns: Sequence[str]
+    place: Place
+    piece: Any
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Read it."""
+        schema, names = arrow_schema(self.table.schema), list(self.columns)
+        with self.place.open() as store:
+            found = self.table.batches(self.place, self.piece, store, schema)
+            return [row for batch in found for row in batch.select(names).to_pylist()]
+
+
+def _gathered(spark: SparkSession, places: Sequence[Place], progress: Progress) -> Gathered:
+    """Have tasks read all of it, in one job: a job takes Spark longer than reading little."""
+    tasks, parts = tasks_for(spark), list[_Part]()
+    for place in places:
+        listing = Index() if place.indexed else Objects()
+        with place.open() as store:
+            for number, (table, columns) in enumerate(
+                (
+                    (Artifacts(columns=COLUMNS), COLUMNS),
+                    (listing, _PATH),
+                    (Outputs(), RUN_COLUMNS),
+                )
+            ):
+                plan = table.plan(place, store, tasks)
+                parts += [_Part(number, table, columns, place, piece) for piece in plan]
+    loads = bins(parts, lambda _: 1, tasks)
+    read: tuple[list[Any], list[Any], list[Any]] = [], [], []
+    for number, rows in run_tasks(spark, _read, loads, label="reading", progress=progress):
+        read[number].extend(rows)
+    return Gathered(*read)
+
+
+def _read(parts: Iterable[_Part]) -> Iterator[tuple[int, list[Any]]]:
+    """Read some parts; of paths only those of records, without opening any."""
+    for part in parts:
+        rows: list[Any] = part.rows()
+        if part.columns == _PATH:
+            paths = (row for row in rows if (row["rel"] or "").startswith(_RECORDS))
+            rows = [tuple(row.values()) for row in paths]
+        yield part.number, rows
 
 
 @contextmanager
@@ -197,8 +241,7 @@ def _run_records(spark: SparkSession, places: Sequence[Place]) -> DataFrame:
     """Return the paths of all records of workflow runs, without opening any."""
     indexed = [place for place in places if place.indexed]
     in_place = [place for place in places if not place.indexed]
-    columns = ("store", "namespace", "rel")
-    frames = [read_by_tasks(spark, Index(), indexed, columns)] if indexed else []
-    frames += [read_by_tasks(spark, Objects(), in_place, columns)] if in_place else []
+    frames = [read_by_tasks(spark, Index(), indexed, _PATH)] if indexed else []
+    frames += [read_by_tasks(spark, Objects(), in_place, _PATH)] if in_place else []
     listed = reduce(lambda one, other: one.unionByName(other), frames)
-    return listed.where(f"rel LIKE '{WORKFLOW_RUNS}/%'")
+    return listed.where(f"rel LIKE '{_RECORDS}%'")

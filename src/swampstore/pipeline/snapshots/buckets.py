@@ -6,8 +6,9 @@ A file is written under a name that nobody has, so a task that runs twice only l
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from swampstore.catalog.schema import Row
 from swampstore.index.partitions import partition_of
+from swampstore.index.state import same
 from swampstore.layout import METADATA, DataRef
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
@@ -25,12 +27,16 @@ from swampstore.pipeline.snapshots.rows_file import Remembered
 from swampstore.pipeline.snapshots.told import Said, monolith_said, shard_said
 from swampstore.pipeline.source.index import File
 from swampstore.pipeline.source.versions import Name, by_name
-from swampstore.stores.errors import ObjectNotFoundError
+from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
 from swampstore.stores.wrapper import CountingStore
 
 if TYPE_CHECKING:
     from swampstore.stores.wrapper import Tally
+
+
+# To fetch so much takes no longer than to ask once more.
+_FETCHED_WHOLE = 1 << 20
 
 
 class Work(NamedTuple):
@@ -45,6 +51,34 @@ class Work(NamedTuple):
     kept: Mapping[str, str]
     changed: Sequence[str]
     gone: Sequence[str] = ()
+    drafts: Sequence[Drafted] = ()
+
+
+class Draft(NamedTuple):
+    """Rows of some shards of a bucket that are to be made beforehand, because others are many.
+
+    `parts` are the shards: of each, names of the parts with these numbers of so many.
+    """
+
+    number: int
+    old: Bucket | None
+    parts: Mapping[str, tuple[frozenset[int], int]]
+
+
+class Drafted(NamedTuple):
+    """Rows that were made beforehand, and are in a file that no manifest names.
+
+    They are those of documents with these ETags; of `unproven` shards they do not count. `used`,
+    `read` and `tally` are those of Remade.
+    """
+
+    draft: Draft
+    file: str | None
+    etags: Mapping[str, str]
+    unproven: frozenset[str]
+    used: Mapping[str, str]
+    read: int
+    tally: Tally | None = None
 
 
 class Remade(NamedTuple):
@@ -63,16 +97,21 @@ class Remade(NamedTuple):
     tally: Tally | None = None
 
 
-def remake(place: Place, moving: frozenset[str] | None, works: Sequence[Work]) -> Iterator[Remade]:
-    """Make buckets anew from their shards: a task.
+def remake(
+    place: Place, moving: frozenset[str] | None, works: Sequence[Work | Draft]
+) -> Iterator[Remade | Drafted]:
+    """Make buckets anew from their shards, or drafts for them: a task.
 
     `moving` are all shards that are not what they were, None: every one.
     """
     with place.open() as opened:
         for work in works:
             store = CountingStore(opened)
-            remade = _Remaking(place, store, moving).remade(work)
-            yield remade._replace(tally=store.tally())
+            remaking = _Remaking(place, store, moving)
+            if isinstance(work, Draft):
+                yield remaking.drafted(work)._replace(tally=store.tally())
+            else:
+                yield remaking.remade(work)._replace(tally=store.tally())
 
 
 def remake_from_one(
@@ -126,16 +165,63 @@ class _Remaking:
         markers = {one: before[one] for one in kept if one in before}
         markers |= {one: found.markers() for one, found in said.items() if found.markers()}
         proven = rows_file.of_shards(table, old.shards.keys())
-        rows, unproven = self._rows(said, table, self._marker_hashes(said, proven))
+        drafted, done, unproven = self._of_drafts(work.drafts, said)
+        rest = {one: found for one, found in said.items() if one not in done}
+        rows, doubtful = self._rows(rest, table, self._marker_hashes(rest, proven))
+        unproven |= doubtful
         shards = {one: old.shards[one] for one in kept if one in old.shards}
         shards |= {one: found.etag for one, found in said.items() if one not in unproven}
         marker_shards = {one: old.marker_shards[one] for one in kept if one in old.marker_shards}
         marker_shards |= {one: found.etag for one, found in said.items()}
         moved = _moved(before, markers, [*changed, *work.gone])
-        remembered = rows_file.of_shards(table, kept.keys())
+        remembered = pa.concat_tables([rows_file.of_shards(table, kept.keys()), *drafted])
         bucket = self._written(work.number, remembered, rows, markers)
         bucket = msgspec.structs.replace(bucket, shards=shards, marker_shards=marker_shards)
-        return Remade(bucket, moved, self._used, read=len(self._said))
+        read = len(self._said) + sum(one.read for one in work.drafts)
+        used = _agreed([self._used, *(one.used for one in work.drafts)])
+        return Remade(bucket, moved, used, read=read)
+
+    def drafted(self, draft: Draft) -> Drafted:
+        """Make rows that `remade` only has to put together with others."""
+        old = draft.old or Bucket(draft.number)
+        table = read_rows(self._store, self._manifests, old.rows)
+        table = rows_file.SCHEMA.empty_table() if table is None else table
+        self._read(draft.parts)
+        said = {
+            one: Said(found.etag, dict(_parts_of(found, *parts)))
+            for one, parts in draft.parts.items()
+            if (found := self._said[one]) is not None
+        }
+        proven = rows_file.of_shards(table, old.shards.keys())
+        rows, unproven = self._rows(said, table, self._marker_hashes(said, proven))
+        file = None
+        if rows:
+            file = rows_file.file_name()
+            data = rows_file.encode(rows_file.table_of(rows))
+            self._store.put(self._manifests.key_of(file), data)
+        etags = {one: found.etag for one, found in said.items()}
+        return Drafted(draft, file, etags, frozenset(unproven), self._used, len(self._said))
+
+    def _of_drafts(
+        self, drafts: Sequence[Drafted], said: Mapping[str, Said]
+    ) -> tuple[list[pa.Table], set[str], set[str]]:
+        """Return rows of drafts, the shards that these are all rows of, and which are unproven.
+
+        A shard whose document has changed meanwhile, or whose draft is lost, is not among them.
+        """
+        tables = [
+            read_rows(self._store, self._manifests, one.file) if one.file else None
+            for one in drafts
+        ]
+        done = {one for drafted in drafts for one in drafted.draft.parts} & said.keys()
+        for drafted, table in zip(drafts, tables, strict=True):
+            for one in drafted.draft.parts:
+                is_same = one in said and same(drafted.etags.get(one), said[one].etag)
+                if not is_same or (drafted.file is not None and table is None):
+                    done.discard(one)
+        unproven = {one for drafted in drafts for one in drafted.unproven} & done
+        found = [rows_file.of_shards(one, done - unproven) for one in tables if one is not None]
+        return found, done, unproven
 
     def remade_from(
         self,
@@ -241,27 +327,67 @@ class _Remaking:
         markers: rows_file.Markers,
     ) -> Bucket:
         rows_name = markers_name = None
+        size = 0
         count = kept.num_rows + len(rows)
         if count:
             rows_name = rows_file.file_name()
             data = rows_file.encode(kept, rows_file.table_of(rows))
+            size = len(data)
             self._store.put(self._manifests.key_of(rows_name), data)
         if markers:
             markers_name = rows_file.markers_name()
             self._store.put(self._manifests.key_of(markers_name), rows_file.encode_markers(markers))
-        return Bucket(number, rows_name, count, markers=markers_name)
+        return Bucket(number, rows_name, count, markers=markers_name, size=size)
 
 
-def read_rows(
-    store: Store, manifests: Manifests, file: str | None, filters: rows_file.Filters = None
-) -> pa.Table | None:
+def _agreed(used: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return what documents were relied on; where several were seen, an ETag that none has."""
+    found: dict[str, str] = {}
+    for one in used:
+        for partition, etag in one.items():
+            found[partition] = etag if same(found.get(partition, etag), etag) else ""
+    return found
+
+
+def _parts_of(said: Said, numbers: Collection[int], count: int) -> Iterator[tuple[str, File]]:
+    """Yield the files of versions whose names are of some of so many parts."""
+    for file in said.versions():
+        name = file.rel.rsplit("/", 2)[0]
+        if zlib.crc32(name.encode()) % count in numbers:
+            yield file.rel, file
+
+
+class RowsFile:
+    """A file of rows. Of a long one whose size is known only what is asked for is fetched."""
+
+    def __init__(self, store: Store, key: str, size: int = 0) -> None:
+        self._store = store
+        self._key = key
+        self._size = size
+        self._data: bytes | None = None
+
+    def read(
+        self, filters: rows_file.Filters = None, columns: Collection[str] | None = None
+    ) -> pa.Table | None:
+        """Return rows, at least those that pass the filters, None if they are lost or damaged."""
+        try:
+            is_all = filters is None and columns is None
+            if self._data is None and self._is_long and not is_all:
+                return rows_file.fetch(self._store, self._key, self._size, filters, columns)
+            if self._data is None:
+                self._data = self._store.get(self._key).data
+            return rows_file.decode(self._data, filters, columns)
+        except (ObjectNotFoundError, CorruptObjectError, pa.ArrowException, OSError):
+            return None
+
+    @property
+    def _is_long(self) -> bool:
+        return self._size > _FETCHED_WHOLE
+
+
+def read_rows(store: Store, manifests: Manifests, file: str | None) -> pa.Table | None:
     """Return the rows of a file of a snapshot, None if it is lost or damaged."""
-    if file is None:
-        return None
-    try:
-        return rows_file.decode(store.get(manifests.key_of(file)).data, filters)
-    except (ObjectNotFoundError, pa.ArrowException, OSError):
-        return None
+    return None if file is None else RowsFile(store, manifests.key_of(file)).read()
 
 
 def read_markers(

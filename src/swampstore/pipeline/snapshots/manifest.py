@@ -38,10 +38,10 @@ class Bucket(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """The part of a snapshot that is about some shards, those with the same number.
 
     `shards` have all their rows in the file `rows`, and had these ETags; rows of other shards may
-    be in the file, and prove nothing about those. `markers` is the file with the hashes of markers
-    that the index documents with the ETags `marker_shards` gave. Where there is one document for
-    all shards, `digest` stands for what it says of these, and `live` are the shards among them
-    that have to be read from there.
+    be in the file, and prove nothing about those. The file has `size` bytes, if that is known.
+    `markers` is the file with the hashes of markers that the index documents with the ETags
+    `marker_shards` gave. Where there is one document for all shards, `digest` stands for what it
+    says of these, and `live` are the shards among them that have to be read from there.
     """
 
     number: int
@@ -52,6 +52,7 @@ class Bucket(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     marker_shards: dict[str, str] = {}
     digest: str | None = None
     live: list[str] = []
+    size: int = 0
 
     @property
     def files(self) -> set[str]:

@@ -18,17 +18,27 @@ import msgspec
 
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import ValidationError
+from swampstore.index.documents import Documents
 from swampstore.index.partitions import partition_of
 from swampstore.index.results import Progress, no_progress
 from swampstore.index.state import same
 from swampstore.layout import LATEST, RAW
 from swampstore.pipeline.engines import Chosen, SparkOnDemand, choose
 from swampstore.pipeline.errors import SnapshotBusyError
+from swampstore.pipeline.metrics import Metrics
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, tasks_for
 from swampstore.pipeline.running import run_tasks
 from swampstore.pipeline.settings import Engine, SparkSettings, settings_of
-from swampstore.pipeline.snapshots.buckets import Remade, Work, remake, remake_from_one
+from swampstore.pipeline.snapshots.buckets import (
+    Draft,
+    Drafted,
+    Remade,
+    Work,
+    remake,
+    remake_from_one,
+)
+from swampstore.pipeline.snapshots.drafts import made, packed, remade_of
 from swampstore.pipeline.snapshots.manifest import (
     FORMAT,
     Bucket,
@@ -41,8 +51,8 @@ from swampstore.pipeline.snapshots.manifest import (
 )
 from swampstore.pipeline.snapshots.told import Told, is_of, told
 from swampstore.pipeline.source.index import check_monolith
-from swampstore.stores.protocol import ObjectInfo
-from swampstore.stores.wrapper import CountingStore
+from swampstore.stores.protocol import ObjectInfo, Store
+from swampstore.stores.wrapper import CountingStore, Tally
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,10 +88,15 @@ class Refreshed:
     left: int
     written: int
     removed: int
-    requests: dict[str, int]
+    tally: Tally
     engine: Chosen
     seconds: float
     dry_run: bool = False
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """What was asked of the store, by kind."""
+        return dict(sorted(self.tally.requests.items()))
 
     def to_json(self) -> dict[str, Any]:
         """Return the result document."""
@@ -98,6 +113,7 @@ class Refreshed:
             "filesWritten": self.written,
             "objectsRemoved": self.removed,
             "requests": self.requests,
+            "metrics": Metrics(self.requests, *self.tally[1:]).to_json(),
             "engine": self.engine,
             "dryRun": self.dry_run,
             "seconds": self.seconds,
@@ -123,7 +139,7 @@ def refresh(
     engine = engine or settings.engine
     with SparkOnDemand(settings) as on_demand:
 
-        def run(shards: int) -> tuple[Runner[Any, Remade], int, Chosen]:
+        def run(shards: int) -> tuple[Runner[Any, Remade | Drafted], int, Chosen]:
             chosen = choose(engine, files=shards, settings=settings, job="snapshot")
             is_strict = engine == "spark"
             spark = on_demand.session(strict=is_strict) if chosen == "spark" else None
@@ -153,7 +169,7 @@ class Refresh:
     def __init__(
         self,
         place: Place,
-        run: Callable[[int], tuple[Runner[Any, Remade], int, Chosen]],
+        run: Callable[[int], tuple[Runner[Any, Remade | Drafted], int, Chosen]],
         *,
         retention: timedelta = RETENTION,
         dry_run: bool = False,
@@ -218,27 +234,37 @@ class Refresh:
     # Making -------------------------------------------------------------------------------------
 
     def _remade(
-        self, plan: _Plan, runner: Runner[Any, Remade], tasks: int, store: CountingStore
+        self, plan: _Plan, runner: Runner[Any, Remade | Drafted], tasks: int, store: CountingStore
     ) -> tuple[dict[int, Bucket], list[Remade]]:
         """Make what has to be made anew; then once more where only a marker changed."""
         if plan.now.is_one:
             task = partial(remake_from_one, self._place, plan.spread)
             every = [(number, plan.old_bucket(number)) for number in range(plan.spread)]
             works = [tuple(one) for one in bins(every, lambda _: 1, tasks)]
-            remade = _counted(runner(task, works), store)
+            remade = remade_of(_counted(runner(task, works), store))
             return {one.bucket.number: one.bucket for one in remade}, remade
-        task = partial(remake, self._place, plan.moving)
         buckets = plan.untouched
-        first = plan.works()
-        remade = _counted(runner(task, _packed(first, tasks)), store)
+
+        def run(items: Sequence[tuple[Work | Draft, ...]]) -> list[Remade | Drafted]:
+            return _counted(runner(partial(remake, self._place, plan.moving), items), store)
+
+        remade, drafts = made(
+            plan.works(), lambda: plan.now.sizes or self._sizes(store), tasks, run
+        )
+        for draft in drafts:
+            store.delete(Manifests(store, self._place.names()).key_of(draft))
         buckets |= {one.bucket.number: one.bucket for one in remade}
         moved = {_shard_of(rel) for one in remade for rel in one.moved}
         second = plan.again(buckets, moved - set(plan.changed))
         if second:
-            again = _counted(runner(task, _packed(second, tasks)), store)
+            again = remade_of(run(packed(second, tasks)))
             buckets |= {one.bucket.number: one.bucket for one in again}
             remade += again
         return _agreeing(buckets, remade), remade
+
+    def _sizes(self, store: Store) -> dict[str, int]:
+        listed = Documents(store, self._place.names(), 1).listed_shards()
+        return {partition: info.size for partition, info in listed.items()}
 
     def _manifest(
         self,
@@ -252,12 +278,12 @@ class Refresh:
         """Return the next snapshot, and the files that nobody can read any more."""
         before = kept.manifest
         etags = {one.etag for one in remade}
-        made = [
+        kept_buckets = [
             bucket
             for bucket in _with_live(buckets, now, plan.spread)
             if bucket.files or bucket.shards or bucket.live
         ]
-        in_use = {file for bucket in made for file in bucket.files}
+        in_use = {file for bucket in kept_buckets for file in bucket.files}
         text = to_iso(at)
         retired = list(before.retired) if before else []
         retired += [Retired(one, text) for one in sorted(before.files - in_use)] if before else []
@@ -270,7 +296,7 @@ class Refresh:
             text,
             now.version,
             plan.spread,
-            made,
+            kept_buckets,
             now.commit_seq,
             now.origin or (plan.old.origin if plan.old else None),
             etags.pop() if now.is_one and len(etags) == 1 else None,
@@ -306,7 +332,7 @@ class Refresh:
             live,
             written,
             removed,
-            dict(sorted(store.tally().requests.items())),
+            store.tally(),
             engine,
             round(time.monotonic() - began, 3),
             self._dry_run,
@@ -416,17 +442,7 @@ def _spread(now: Told, old: Manifest | None) -> int:
     return old.spread * _SPLIT if is_full else old.spread
 
 
-def _packed(works: Sequence[Work], tasks: int) -> list[tuple[Work, ...]]:
-    """Pack buckets into tasks, by what there is to be read and to be written."""
-
-    def weight(work: Work) -> int:
-        rows = work.old.count if work.old else 0
-        return 100 * len(work.changed) + rows // 100
-
-    return [tuple(one) for one in bins(works, weight, tasks)]
-
-
-def _counted(results: Iterable[Remade], store: CountingStore) -> list[Remade]:
+def _counted(results: Iterable[Remade | Drafted], store: CountingStore) -> list[Remade | Drafted]:
     found = list(results)
     for one in found:
         if one.tally is not None:

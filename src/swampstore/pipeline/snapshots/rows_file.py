@@ -7,7 +7,8 @@ means the same wherever the bucket is called otherwise. Beside those is its evid
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,8 +19,10 @@ from pyarrow import parquet
 from swampstore.catalog.schema import Row, tags_json
 from swampstore.layout import RAW, DataRef, ModelRef
 from swampstore.pipeline.schemas import arrow_schema_of_artifacts
+from swampstore.pipeline.snapshots.excerpts import fetched
 from swampstore.pipeline.source.index import File
 from swampstore.pipeline.source.versions import typed
+from swampstore.stores.protocol import Store
 
 _ADDRESS = ("type_normalized", "model_id", "data_name")
 COLUMNS = arrow_schema_of_artifacts()
@@ -33,6 +36,8 @@ _EVIDENCE = pa.schema(
     ]
 )
 SCHEMA = pa.unify_schemas([COLUMNS, _EVIDENCE])
+# What names are in a file, with their shards and their markers.
+NAMING = (*_ADDRESS, "partition", "marker_sha256")
 # Columns that can be compared with a value. Those of the place are in no file.
 FILTERED = frozenset(field.name for field in COLUMNS if not pa.types.is_map(field.type))
 _ROW_GROUP = 50_000
@@ -86,15 +91,42 @@ def _values(one: Remembered) -> tuple[Any, ...]:
     return (*typed(one.row)[1:], *evidence, raw and raw.size, raw and raw.sha256)
 
 
-def decode(data: bytes, filters: Filters = None) -> pa.Table:
-    """Return the rows of a file, at least those that pass the filters; raises ArrowException."""
-    source = pa.BufferReader(data)
+def decode(
+    data: bytes, filters: Filters = None, columns: Collection[str] | None = None
+) -> pa.Table:
+    """Return (some columns of) the rows of a file, at least those that pass the filters.
+
+    Raises ArrowException.
+    """
+    return _read(lambda *_: pa.BufferReader(data), filters, columns)
+
+
+def fetch(
+    store: Store, key: str, size: int, filters: Filters, columns: Collection[str] | None
+) -> pa.Table:
+    """Return the same of a file with so many bytes; nothing is fetched that this does not take.
+
+    Raises ObjectNotFoundError, ArrowException.
+    """
+    return _read(partial(fetched, store, key, size), filters, columns)
+
+
+def _read(
+    opened: Callable[[Collection[str] | None, pc.Expression | None], pa.BufferReader],
+    filters: Filters,
+    columns: Collection[str] | None,
+) -> pa.Table:
+    chosen = None if columns is None else [one for one in SCHEMA.names if one in columns]
     if filters is not None:
+        compared = {name for one in filters for name, _, _ in one}
+        needed = None if columns is None else {*columns, *compared}
         try:
-            return parquet.read_table(source, schema=SCHEMA, filters=filters)
+            condition = parquet.filters_to_expression(filters)
+            file = opened(needed, condition)
+            return parquet.read_table(file, columns=chosen, schema=SCHEMA, filters=condition)
         except (pa.ArrowException, TypeError, ValueError):
-            source.seek(0)  # what it cannot compare is for Spark to judge
-    return parquet.read_table(source, schema=SCHEMA)
+            pass  # what it cannot compare is for Spark to judge
+    return parquet.read_table(opened(columns, None), columns=chosen, schema=SCHEMA)
 
 
 def of_shards(table: pa.Table, partitions: Collection[str]) -> pa.Table:

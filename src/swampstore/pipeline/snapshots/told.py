@@ -27,7 +27,8 @@ _OF_VERSION = (f"/{METADATA}", f"/{RAW}")
 class Told:
     """What the index says: the ETag of each shard with versions or markers, or of the one document.
 
-    `size` is how long the documents are together, as far as that is known.
+    `size` is how long the documents are together, `sizes` how long those of shards are, as far as
+    that is known.
     """
 
     version: int
@@ -36,6 +37,7 @@ class Told:
     shards: Mapping[str, str] = field(default_factory=dict)
     monolith: str | None = None
     size: int | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_one(self) -> bool:
@@ -65,15 +67,16 @@ def told(place: Place, store: Store, *, with_size: bool = False) -> Told | None:
         return None
     wanted = [one for one in meta.partitions if one.startswith(PARTITION)]
     etags = {one: meta.shards[one] for one in wanted if one in meta.shards}
-    size = None
+    sizes: dict[str, int] = {}
     if with_size or len(etags) < len(wanted):
         listed = Documents(store, place.names(), 1).listed_shards()
         lacking = {one: listed[one].etag for one in wanted if one in listed and one not in etags}
         etags = etags | lacking
-        size = sum(info.size for info in listed.values())
+        sizes = {one: info.size for one, info in listed.items()}
     # A shard that is told of and not there is read, and found to be lost.
     every = {one: etags.get(one, "") for one in wanted}
-    return Told(version.number, meta.commit_seq, meta.origin, every, size=size)
+    size = sum(sizes.values()) if sizes else None
+    return Told(version.number, meta.commit_seq, meta.origin, every, size=size, sizes=sizes)
 
 
 def is_of(manifest: Manifest, now: Told) -> bool:

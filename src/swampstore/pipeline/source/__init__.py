@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 from swampstore.errors import ValidationError
 from swampstore.pipeline.places import Place, places_of
+from swampstore.pipeline.schemas import ARTIFACTS
 from swampstore.pipeline.source.scan import Frame, PushingScan, Scan, Table, hints
 
 if TYPE_CHECKING:
@@ -169,13 +170,27 @@ def _artifacts(options: Mapping[str, str]) -> Table[Any]:
     from swampstore.pipeline.source.artifacts import LONGEST_CONTENT, Artifacts
 
     return Artifacts(
+        columns=_columns_of(options.get("columns")),
         content=is_on(options, "content"),
         attributes=is_on(options, "attributes"),
         longest=number_of(options, "maxContentBytes", LONGEST_CONTENT),
         located=is_on(options, "located"),
         as_of=options.get("asof"),
         snapshot=options.get("snapshot", "true").lower() != "false",
+        is_bare="pushdown" not in options,
     )
+
+
+def _columns_of(text: str | None) -> tuple[str, ...] | None:
+    """Return the columns that were asked for, None: all; raise ValidationError."""
+    if text is None:
+        return None
+    known = [one.split()[0] for one in ARTIFACTS.split(", ")]
+    chosen = tuple(one.strip() for one in text.split(","))
+    for one in chosen:
+        if one not in known:
+            raise _wrong_option("columns", text, f"names from {', '.join(known)}")
+    return chosen
 
 
 def _changes(options: Mapping[str, str]) -> Table[Any]:

@@ -13,11 +13,12 @@ from swampstore.artifacts.metadata import is_json
 from swampstore.catalog.schema import Row
 from swampstore.index.path_map import Names, is_safe
 from swampstore.layout import METADATA
+from swampstore.notices import notice
 from swampstore.pipeline import schemas
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import each
 from swampstore.pipeline.schemas import variant_of
-from swampstore.pipeline.snapshots.rows_file import COLUMNS, remembered
+from swampstore.pipeline.snapshots.rows_file import SCHEMA, remembered
 from swampstore.pipeline.source.index import (
     File,
     Shards,
@@ -48,28 +49,38 @@ LONGEST_CONTENT = 64 << 20
 _DATA = "data/"
 _PARTITION = "data--"
 _COLUMNS = ("store", *Row._fields)
+_HOW_TO_READ_LESS = (
+    "`swampstore pipeline catalog --refresh` makes that cheap, and filters choose what is read of"
+    " swampstore.pipeline.load(spark, ...).artifacts()"
+)
 
 
 @dataclass(frozen=True)
 class Artifacts:
     """One row per version. Only what is asked for is fetched, and only of rows that are wanted.
 
-    With `located` rows say what the index knows of their content, for `lazily` to fetch it. With
-    `as_of` they are those of a snapshot that is kept.
+    It has the `columns` that are named, in its own order, if any are. With `located` rows say what
+    the index knows of their content, for `lazily` to fetch it. With `as_of` they are those of a
+    snapshot that is kept. `is_bare` says that filters cannot choose what is read although nobody
+    said so: whoever pays for that is told.
     """
 
+    columns: tuple[str, ...] | None = None
     content: bool = False
     attributes: bool = False
     longest: int = LONGEST_CONTENT
     located: bool = False
     snapshot: bool = True
     as_of: str | None = None
+    is_bare: bool = False
     wanted: Wanted = EVERYTHING
 
     @property
     def schema(self) -> str:
         """The columns, as SQL writes them."""
-        columns = [schemas.ARTIFACTS]
+        columns = schemas.ARTIFACTS.split(", ")
+        if self.columns is not None:
+            columns = [one for one in columns if one.split()[0] in self.columns]
         columns += [schemas.LOCATED] if self.located else []
         columns += [schemas.CONTENT] if self.content else []
         columns += [schemas.ATTRIBUTES] if self.attributes else []
@@ -92,6 +103,8 @@ class Artifacts:
             remembered = memories(place, store, tasks, may_hold)
             if remembered is not None:
                 return remembered
+        if self.is_bare:
+            notice("%s is read as a whole, version by version: %s", place, _HOW_TO_READ_LESS)
         return slices(place, store, tasks, below=_directories(alternatives), may_hold=may_hold)
 
     def rows(self, place: Place, piece: Slice | Memory, store: Store) -> Iterator[tuple[Any, ...]]:
@@ -112,7 +125,8 @@ class Artifacts:
         if not isinstance(piece, Memory) or self.content or self.attributes:
             yield from batches(self.rows(place, piece, store), schema)
             return
-        for one in recall(place, piece, store, self.wanted):
+        needed = {name for name in schema.names if name in SCHEMA.names}
+        for one in recall(place, piece, store, self.wanted, needed):
             yield from self._as_they_are(place, one.rows, schema)
             found = self._found(place, self._names(place, one.files, None), one.versions)
             yield from batches(self._with_content(place, store, found), schema)
@@ -120,11 +134,12 @@ class Artifacts:
     def _as_they_are(
         self, place: Place, rows: pa.Table, schema: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
-        count = rows.num_rows
-        of_place = [pa.repeat(value, count) for value in (place.identity, place.namespace)]
-        names = [*COLUMNS.names, *(("raw_size", "raw_sha256") if self.located else ())]
-        columns = [rows[name] for name in names]
-        yield from pa.table([*of_place, *columns], names=schema.names).cast(schema).to_batches()
+        of_place = {"store": place.identity, "namespace": place.namespace}
+        columns = [
+            pa.repeat(of_place[name], rows.num_rows) if name in of_place else rows[name]
+            for name in schema.names
+        ]
+        yield from pa.table(columns, names=schema.names).cast(schema).to_batches()
 
     def _recalled(self, place: Place, rows: pa.Table) -> Iterator[_Found]:
         for one in remembered(rows, place.namespace):
@@ -154,12 +169,19 @@ class Artifacts:
         if self.located:
             found = (one._replace(columns=one.columns + _location(one.raw)) for one in found)
         if not (self.content or self.attributes):
-            yield from (columns for columns, _, _ in found)
+            yield from (self._chosen(columns) for columns, _, _ in found)
             return
         names_there = place.names()
         for load in loads(found, lambda one: raw.size if (raw := self._fetched(one)) else 0):
             hydrated = each(place, lambda one: self._hydrated(store, names_there, one), load)
-            yield from (one.columns + extra for one, extra in hydrated)
+            yield from (self._chosen(one.columns + extra) for one, extra in hydrated)
+
+    def _chosen(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what a row has of the columns that were asked for."""
+        if self.columns is None:
+            return row
+        asked = (row[number] for number, name in enumerate(_COLUMNS) if name in self.columns)
+        return (*asked, *row[len(_COLUMNS) :])
 
     def _found(self, place: Place, names: Iterable[Name], versions: Versions) -> Iterator[_Found]:
         jobs = ((name, version) for name in names for version in (None, *name.looked_at))

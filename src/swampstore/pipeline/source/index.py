@@ -7,7 +7,7 @@ into; there the listing says which files there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -114,11 +114,15 @@ class Index(Whole[tuple[str, ...]]):
 
 
 def packed(
-    place: Place, store: Store, chosen: Sequence[str], tasks: int
+    place: Place,
+    store: Store,
+    chosen: Sequence[str],
+    tasks: int,
+    whole: Collection[str] = (),
 ) -> list[tuple[str | Cut, ...]]:
     """Pack documents into tasks that have about as much to do; several share a large one.
 
-    Costs a listing of the documents.
+    Only those that have to stay `whole` are never shared. Costs a listing of the documents.
     """
     if tasks == 1 or len(chosen) == 0:
         return [tuple(chosen)] if chosen else []
@@ -130,7 +134,7 @@ def packed(
     parts: dict[str | Cut, int] = {}
     for one in chosen:
         size = sizes.get(one, 0)
-        count = max(1, -(-size // most))
+        count = 1 if one in whole else max(1, -(-size // most))
         cut = [Cut(one, number, count) for number in range(count)] if count > 1 else [one]
         parts |= dict.fromkeys(cut, size // count)
     return [tuple(one) for one in bins(parts, parts.__getitem__, tasks)]

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 # What a call of the function takes, in this order.
 _ADDRESS = ("store", "namespace", "type_normalized", "model_id", "data_name", "version")
-_NEEDED = (*_ADDRESS, "content_type", "raw_size", "raw_sha256")
+LEADING_TO_CONTENT = (*_ADDRESS, "content_type")
+_NEEDED = (*LEADING_TO_CONTENT, "raw_size", "raw_sha256")
 _IS_JSON = "lower(trim(substring_index(content_type, ';', 1))) = 'application/json'"
 
 

@@ -6,7 +6,7 @@ has another fingerprint or a file is lost, is read as if there were none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.errors import NewerFormatError, NotFoundError
@@ -17,7 +17,7 @@ from swampstore.notices import notice
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.planning import bins, each
 from swampstore.pipeline.snapshots import rows_file
-from swampstore.pipeline.snapshots.buckets import read_rows
+from swampstore.pipeline.snapshots.buckets import RowsFile
 from swampstore.pipeline.snapshots.evidence import RememberedVersions, by_version
 from swampstore.pipeline.snapshots.history import snapshot_at
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifest, Manifests, bucket_of
@@ -36,12 +36,16 @@ _A_SHARD = 100  # rows that take as long as reading one
 
 
 class Part(NamedTuple):
-    """A bucket of a snapshot: the file, the shards whose rows in it count, and those to be read."""
+    """A bucket of a snapshot: the file, the shards whose rows in it count, and those to be read.
+
+    The file has `size` bytes, 0 if that is not known.
+    """
 
     number: int
     rows: str | None
     use: tuple[str, ...]
     live: tuple[str, ...]
+    size: int = 0
 
 
 class Memory(NamedTuple):
@@ -72,7 +76,7 @@ def memories_at(
         if bucket.live:
             notice("%d shards are not in snapshot %d", len(bucket.live), manifest.number)
         if use:
-            parts.append((Part(bucket.number, bucket.rows, use, ()), bucket.count))
+            parts.append((Part(bucket.number, bucket.rows, use, (), bucket.size), bucket.count))
     return [Memory(one, is_past=True) for one in _packed(parts, tasks)]
 
 
@@ -109,7 +113,7 @@ def _of_one(
         use = tuple(filter(may_hold, bucket.shards)) if is_same else ()
         live = tuple(filter(may_hold, bucket.live)) if is_same else ()
         if use or live or not is_same:
-            parts.append((Part(number, bucket.rows, use, live), bucket.count))
+            parts.append((Part(number, bucket.rows, use, live, bucket.size), bucket.count))
     spread = None if is_same else manifest.spread
     return [Memory(one, frozenset(), is_one=True, spread=spread) for one in _packed(parts, tasks)]
 
@@ -130,7 +134,8 @@ def _of_shards(
     parts = []
     for number in sorted(use.keys() | live.keys()):
         bucket = buckets.get(number) or Bucket(number)
-        part = Part(number, bucket.rows, tuple(use.get(number, ())), tuple(live.get(number, ())))
+        inside, outside = (tuple(one.get(number, ())) for one in (use, live))
+        part = Part(number, bucket.rows, inside, outside, bucket.size)
         parts.append((part, bucket.count + _A_SHARD * len(part.live)))
     return [Memory(one, moving) for one in _packed(parts, tasks)]
 
@@ -151,29 +156,44 @@ class Recalled(NamedTuple):
     versions: Versions
 
 
-def recall(place: Place, memory: Memory, store: Store, wanted: Wanted) -> Iterator[Recalled]:
-    """Yield the versions of some parts of a snapshot; at least those that are wanted."""
-    reading = _Recalling(place, memory, store, wanted)
+def recall(
+    place: Place,
+    memory: Memory,
+    store: Store,
+    wanted: Wanted,
+    columns: Collection[str] | None = None,
+) -> Iterator[Recalled]:
+    """Yield the versions of some parts of a snapshot; at least those that are wanted.
+
+    Rows that hold as they are have at least the `columns`, None: all.
+    """
+    reading = _Recalling(place, memory, store, wanted, columns)
     return map(reading.recalled, memory.parts)
 
 
 class _Recalling:
-    def __init__(self, place: Place, memory: Memory, store: Store, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        place: Place,
+        memory: Memory,
+        store: Store,
+        wanted: Wanted,
+        columns: Collection[str] | None,
+    ) -> None:
         self._place = place
         self._memory = memory
         self._store = store
         self._names = place.names()
         self._manifests = Manifests(store, self._names)
         self._filters = arrow_filters(wanted)
+        self._columns = columns
         self._one: Said | None = None
         self._said: dict[str, Said | None] = {}
 
     def recalled(self, part: Part) -> Recalled:
         """Read one part."""
-        is_plain = not (part.live or self._memory.moving or self._memory.spread)
-        filters = self._filters if is_plain else None
-        table = read_rows(self._store, self._manifests, part.rows, filters)
-        if table is None:
+        found = self._remembered(part)
+        if found is None:
             if self._memory.is_past and part.rows is not None:
                 raise NotFoundError(
                     f"{part.rows} of a snapshot of {self._place} is gone",
@@ -182,9 +202,12 @@ class _Recalling:
             if part.rows is not None:
                 notice("%s of the snapshot is lost: its shards are read", part.rows)
             part = part._replace(use=(), live=(*part.use, *part.live))
-            table = rows_file.SCHEMA.empty_table()
+            found = rows_file.SCHEMA.empty_table(), set()
+        table, moved_names = found
         proven = rows_file.of_shards(table, part.use)
-        moved_rows, plain = rows_file.split(proven, self._moved(proven))
+        if not (moved_names or self._needs_all(part)):
+            return Recalled(proven, [], StoredVersions(self._store, self._names))
+        moved_rows, plain = rows_file.split(proven, moved_names)
         moved = by_version(rows_file.remembered(moved_rows, self._names.namespace))
         files = [*self._live(part)]
         hashes: dict[str, str | None] = {file.rel: file.sha256 for file in files}
@@ -201,6 +224,31 @@ class _Recalling:
 
         stored = StoredVersions(self._store, self._names)
         return Recalled(plain, files, RememberedVersions(stored, hash_of, known))
+
+    def _needs_all(self, part: Part) -> bool:
+        """Whether rows may have to be compared with documents, one by one."""
+        return bool(part.live) or self._memory.spread is not None
+
+    def _remembered(self, part: Part) -> tuple[pa.Table, set[DataRef]] | None:
+        """Return the rows, and the names whose markers moved; None if the rows are lost.
+
+        Only columns and rows that are needed are there if no marker moved.
+        """
+        if part.rows is None:
+            return None
+        file = RowsFile(self._store, self._manifests.key_of(part.rows), part.size)
+        moved: set[DataRef] = set()
+        if self._memory.moving:
+            names = file.read(columns=rows_file.NAMING)
+            if names is None:
+                return None
+            moved = self._moved(rows_file.of_shards(names, part.use))
+        if moved or self._needs_all(part):
+            table = file.read()
+        else:
+            columns = None if self._columns is None else {*self._columns, "partition"}
+            table = file.read(self._filters, columns)
+        return None if table is None else (table, moved)
 
     def _moved(self, proven: pa.Table) -> set[DataRef]:
         """Return the names whose markers are not what they were."""

@@ -21,9 +21,11 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
+from types import FrameType
 from typing import NamedTuple
 
 from swampstore.notices import notice
@@ -70,21 +72,63 @@ _PORT_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _START_TIMEOUT = 120.0
 
 
-def launch(java: Java, conf: Mapping[str, str]) -> bool:
+def launch(java: Java, conf: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
     """Start a JVM with the settings of a session, and connect PySpark with it.
 
-    Returns False if it is up to PySpark itself to start one. The JVM ends when this process does,
+    Returns None if it is up to PySpark itself to start one. The JVM ends when this process does,
     however that happens: it reads a pipe of ours, and nothing but the end ever comes out of it.
     """
     if not _knows_everything(conf):
-        return False
+        return None
     try:
         with tempfile.TemporaryDirectory(prefix="swampstore-") as directory:
             process = _start(java, conf, directory)
-            _connect(process, _port_file(directory))
+            with ended_by_signals(process):
+                _connect(process, _port_file(directory))
     except (OSError, NotStarted):
-        return False
-    return True
+        return None
+    return process
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_by_signals(process: subprocess.Popen[bytes]) -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C and SIGTERM end a JVM that is busy starting, before they are heard as ever.
+
+    Whoever they interrupt asks something of the JVM once more, and would wait for its answer.
+    PySpark puts a handler of its own in the place of this one. What is yielded puts this one back
+    for as long as the block lasts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    replaced = dict(heard)
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        _kill(process)
+        handler = heard[signal.Signals(number)]
+        assert callable(handler)
+        handler(number, frame)
+
+    def install() -> None:
+        for number, handler in heard.items():
+            if callable(handler):
+                found = signal.signal(number, hear)
+                if found is not hear:
+                    replaced[number] = found
+
+    install()
+    try:
+        yield install
+    finally:
+        for number, handler in replaced.items():
+            if callable(heard[number]):
+                signal.signal(number, handler)
 
 
 def _import_meanwhile() -> None:
@@ -161,7 +205,7 @@ def _start(java: Java, conf: Mapping[str, str], directory: str) -> subprocess.Po
         _wait_for(_port_file(directory), process)
     except BaseException:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
         else:
             archive.discard()  # perhaps it is the reason
         process.communicate()

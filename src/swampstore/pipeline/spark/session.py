@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -257,12 +258,11 @@ def _started(settings: SparkSettings) -> SparkSession:
     java = find_java()
     _quiet_client()
     with _environment(java.home, master, conf), _kept_interrupt(), _understandable(master):
-        if jvm.launch(java, conf):
-            with _classes_prepared():
-                _start_context(conf)
+        process = jvm.launch(java, conf)
+        if process is not None:
+            spark = _begun(process, conf)
         else:
-            conf.setdefault("spark.log.level", "ERROR")
-        spark = _new_session(conf)
+            spark = _new_session(conf | {"spark.log.level": conf.get("spark.log.level", "ERROR")})
         if not is_local(master):
             ship(spark)
     return spark
@@ -275,6 +275,21 @@ def _quiet_client() -> None:
     logger.propagate = False
     # It tells some things in nobody's name.
     logging.getLogger().addFilter(lambda record: "while sending command" not in str(record.msg))
+
+
+def _begun(process: subprocess.Popen[bytes], conf: dict[str, str]) -> SparkSession:
+    """Return the session of a JVM that was just started; whoever interrupts that ends the JVM."""
+    try:
+        with jvm.ended_by_signals(process) as hear_again:
+            with _classes_prepared():
+                _start_context(conf)
+            hear_again()
+            return _new_session(conf)
+    except Exception as error:
+        interruption = _interruption(error)
+        if interruption is None:
+            raise
+        raise interruption from None
 
 
 def _start_context(conf: dict[str, str]) -> None:
