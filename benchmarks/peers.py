@@ -1,13 +1,14 @@
 """Other programs that bring a directory and a bucket together, each as fast as it can be set.
 
 They are installed from `requirements/bench.txt` into an environment of their own, once; programs
-of another kind, from `requirements/bench-tools.txt`, into another one.
+of another kind, from `requirements/bench-tools.txt` and `bench-dvc.txt`, into others.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -69,9 +70,9 @@ class Peer(NamedTuple):
     place: Callable[[str], str]
     environ: Mapping[str, str]
 
-    def run(self, command: list[str]) -> None:
-        """Run one of its commands."""
-        run_quietly(command, self.environ)
+    def run(self, command: list[str], directory: str | None = None) -> None:
+        """Run one of its commands, in a directory."""
+        run_quietly(command, self.environ, directory)
 
 
 def installed(account: Account, directory: str) -> list[Peer]:
@@ -88,9 +89,8 @@ def installed(account: Account, directory: str) -> list[Peer]:
 def environment(file: str) -> Path:
     """Return the environment that the programs of a file are in; made at the first run."""
     requirements = _REQUIREMENTS / file
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "swampstore-bench"
     wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
-    place = cache / f"peers-{wanted}"
+    place = _cache() / f"peers-{wanted}"
     if not (place / "complete").exists():
         say(f"installing the peers into {place}")
         venv.create(place, clear=True, with_pip=True)
@@ -100,9 +100,33 @@ def environment(file: str) -> Path:
     return place
 
 
-def run_quietly(command: list[str], environ: Mapping[str, str]) -> None:
+def restic() -> Path:
+    """Return the program that is installed, else that of Debian's package; made at the first run.
+
+    Raises OSError or CalledProcessError where neither is to be had.
+    """
+    if found := shutil.which("restic"):
+        return Path(found)
+    place = _cache() / "restic"
+    program = place / "usr/bin/restic"
+    if not program.exists():
+        say(f"unpacking restic into {place}")
+        place.mkdir(parents=True, exist_ok=True)
+        run_quietly(["apt-get", "download", "restic"], os.environ, str(place))
+        package = max(place.glob("restic_*.deb"))
+        run_quietly(["dpkg", "-x", package.name, "."], os.environ, str(place))
+    return program
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "swampstore-bench"
+
+
+def run_quietly(
+    command: list[str], environ: Mapping[str, str], directory: str | None = None
+) -> None:
     """Run a command; raise CalledProcessError, after showing what it said, if it fails."""
-    done = subprocess.run(command, env=environ, capture_output=True, check=False)
+    done = subprocess.run(command, env=environ, cwd=directory, capture_output=True, check=False)
     if done.returncode:
         sys.stderr.buffer.write(done.stdout + done.stderr)
         done.check_returncode()
