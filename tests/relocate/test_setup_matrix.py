@@ -685,6 +685,52 @@ def test_a_move_that_was_stopped_before_the_caches_changed_places_is_finished_by
         assert contents(repo, MODEL, "state") == ["one", "two"]
 
 
+@pytest.mark.parametrize("stopped_at", ["prepare", "commit"])
+def test_what_was_deleted_after_a_move_was_killed_does_not_come_along_when_it_is_done_again(
+    ana: Desk,
+    between: tuple[Address, Address],
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_at: str,
+) -> None:
+    _, second = between
+    ana.save("gone", "deleted later")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Push, stopped_at, stop)
+        ana.move(second)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "gone")
+        repo.artifacts.delete(MODEL, "state", version=2)
+        repo.sync.push()
+    report = ana.move(second)
+    assert (ana.texts("state"), ana.texts("gone")) == (["of bob", "one"], [])
+    (aside,) = ana.cache.parent.glob("*.left")
+    assert {path.read_text() for path in aside.rglob("raw")} == {"two", "deleted later"}
+    told = {one.partition(":")[0] for one in report.warnings if str(aside) in one}
+    assert len(told) == 2
+    with ana.open() as repo:
+        repo.sync.pull(full=True)
+        repo.sync.push(full=True)
+    assert (ana.texts("state"), ana.texts("gone")) == (["of bob", "one"], [])
+
+
+def test_what_was_lost_after_a_move_was_killed_is_set_aside_when_it_is_done_again(
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = place("file")
+    ana.save("state", "one")
+    ana.move(place("file"))
+    ana.move(Address("filesystem"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Push, "prepare", stop)
+        ana.move(second)
+    shutil.rmtree(ana.repo_dir / f".swamp/{STATE}")
+    ana.save("other", "two")
+    ana.move(second)
+    assert (ana.texts("state"), ana.texts("other")) == ([], ["two"])
+    (aside,) = ana.cache.parent.glob("*.left")
+    assert (aside / STATE / "1" / "raw").read_text() == "one"
+
+
 def test_a_version_that_others_took_along_after_a_move_was_killed_is_there_once(
     ana: Desk, bob: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import conflict_copy
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, in_parallel
-from swampstore.layout import is_temp
+from swampstore.layout import METADATA, is_temp
 from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
@@ -133,6 +133,10 @@ class Cache:
         """Where a remote that is a directory has its objects."""
         root = self._store.identity.removeprefix(_DIRECTORY)
         return None if root == self._store.identity else f"{root}/{self.names.remote('')}"
+
+    def knows(self, version_rel: str) -> bool:
+        """Whether a version came from the remote, or was pushed there."""
+        return self._base.get(f"{version_rel}/{METADATA}") is not None
 
     def may_update(self, rel: str) -> bool:
         """Whether the file is as the remote has it; if that changes, the next push notices."""

@@ -16,21 +16,11 @@ from typing import Any, Literal
 from swampstore.audit.segments import carry_over
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
-from swampstore.errors import (
-    AlreadyExistsError,
-    ConfigError,
-    ContentDamagedError,
-    DiskError,
-    LockTimeoutError,
-    SwampstoreError,
-    ValidationError,
-)
-from swampstore.index.path_map import ways_out
+from swampstore.errors import ConfigError, LockTimeoutError
 from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, no_progress
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
-from swampstore.notices import escaped
 from swampstore.relocate.destinations import (
     Cache,
     Destination,
@@ -39,11 +29,13 @@ from swampstore.relocate.destinations import (
     destination_of,
     is_below,
 )
-from swampstore.relocate.moving import Copied, Relocation
+from swampstore.relocate.earlier import set_aside
+from swampstore.relocate.moving import Relocation
+from swampstore.relocate.refusals import check_all_fit, check_names, not_there
 from swampstore.relocate.settings import configured, write_settings
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
-from swampstore.stores.errors import CorruptObjectError, StoreError
+from swampstore.stores.errors import StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.stores.protocol import admitted_limits
 from swampstore.sync.lost_base import LOST
@@ -145,7 +137,7 @@ class Setup:
         moves = self._moves(destination) if migrate else {}
         if migrate:
             if isinstance(destination, Cache):
-                _check_names(moves.values())
+                check_names(moves.values())
             self._bring_everything_here(moves)
             self._copy(moves, destination)
         else:
@@ -233,11 +225,11 @@ class Setup:
         if isinstance(destination, Cache):
             self._there.dirty.mark()
             if moves and os.path.isdir(self._there.config.datastore_dir):
-                self._settle_earlier_copies()
+                self._settle_earlier_copies(moves, destination)
         self._begin("copy")
         for move in moves.values():
             copied = move.copy(self._progress, durable=self._there.config.durable)
-            _check_all_fit(copied, self._there.config.datastore_dir)
+            check_all_fit(copied, self._there.config.datastore_dir)
             self._report.files_copied += copied.files
             self._report.bytes_copied += copied.bytes
             self._report.directories += copied.directories
@@ -246,7 +238,7 @@ class Setup:
             self._warn("no regular file, and stays where it is", copied.special)
             self._warn("its content is not here, so it stays where it is", copied.hollow)
 
-    def _settle_earlier_copies(self) -> None:
+    def _settle_earlier_copies(self, moves: Iterable[str], cache: Cache) -> None:
         """Compare what an earlier setup left in the cache with the remote.
 
         Where that took the place of something else, the remote has that still. Once ours has
@@ -254,7 +246,11 @@ class Setup:
         """
         # Nothing tells the copies from new versions, as in a cache that has lost its base.
         self._there.connection.base.apply(facts={LOST: "1"})
-        if self._pull_from(self._there, full=True).conflicts:
+        conflicts = self._pull_from(self._there, full=True).conflicts
+        if self._staged is not None and (aside := self._staged.aside):
+            left = set_aside(cache, moves, aside)
+            self._warn(f"copied earlier, and not where it was any more; it is in {aside}", left)
+        if conflicts:
             self._warn_about(self._push_to(self._there).conflicts)
             self._pull_from(self._there, full=True)
 
@@ -310,7 +306,7 @@ class Setup:
         if wrong:
             if config.remote:
                 self._push_to(self._there, full=True)  # what was lost there is sent anew
-            raise _not_there(wrong, config)
+            raise not_there(wrong, config)
 
     # Telling -------------------------------------------------------------------------------------
 
@@ -323,50 +319,6 @@ class Setup:
         self._report.warnings += [f"{one.rel}: {one.outcome}" for one in conflicts[:_NAMED]]
         if len(conflicts) > _NAMED:
             self._report.warnings.append(f"... and {len(conflicts) - _NAMED} more conflicts")
-
-
-def _check_names(moves: Iterable[Relocation]) -> None:
-    """Raise ValidationError before anything moves if the remote can hold nothing of some name."""
-    nameless = [(rel, reason) for move in moves for rel, reason in move.nameless()]
-    if nameless:
-        rel, reason = nameless[0]
-        more = f" (and {len(nameless) - 1} more)" if len(nameless) > 1 else ""
-        raise ValidationError(
-            f"{escaped(rel)}{more} cannot be shared: {reason}. Nothing was moved.",
-            hint=f"To go on, {ways_out(rel)}; `swampstore doctor` lists all such names.",
-        )
-
-
-def _not_there(rels: Sequence[str], config: Config) -> SwampstoreError:
-    if config.remote is None:
-        return DiskError(
-            f"in {config.datastore_dir} these are not what was copied: {_listing(rels)}",
-            hint="Nothing was removed, and the old settings hold. Remove them there, check the"
-            " disk, and run it again.",
-        )
-    return CorruptObjectError(
-        f"on the new remote these are not what was sent: {_listing(rels)}",
-        hint="Nothing was removed, and the old settings hold. They were sent anew: run it again,"
-        " and they are looked at again. If that does not help, the remote cannot be trusted.",
-    )
-
-
-def _listing(rels: Sequence[str]) -> str:
-    more = f" and {len(rels) - 3} more" if len(rels) > 3 else ""
-    return f"{', '.join(rels[:3])}{more}"
-
-
-def _check_all_fit(copied: Copied, directory: str) -> None:
-    if copied.kept:
-        raise AlreadyExistsError(
-            f"something else is where these should go in {directory}: {_listing(copied.kept)}",
-            hint="Move it away, or pass --skip-migration to leave the data where it is.",
-        )
-    if copied.damaged:
-        raise ContentDamagedError(
-            f"the content of these versions is not what was saved: {_listing(copied.damaged)}",
-            hint="Restore their content from a backup, or delete them, and run this again.",
-        )
 
 
 # The catalog of the new place, until the settings say that it is the place.

@@ -28,6 +28,7 @@ from swampstore.sync.sidecar import decode
 _LOCK = "swampstore.setup-lock"
 _STAGED = ".setup"
 _OLD = ".old"
+_LEFT = ".left"
 _NAMED = 3
 
 
@@ -146,6 +147,11 @@ class StagedCache:
         identity, _, namespace = (owner_of(cache) or "").rpartition("#")
         ours, _, wanted = self._owner.rpartition("#")
         return identity == ours and (bool(namespace) or not wanted)
+
+    @property
+    def aside(self) -> str | None:
+        """Where to put what must not be in the new cache; None if others may work in that one."""
+        return _free_path(f"{self._there.base}{_LEFT}") if self._is_beside else None
 
     def announce(self) -> None:
         """Say, before the settings are written, that the caches have to change places next."""
