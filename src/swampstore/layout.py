@@ -7,7 +7,7 @@ datastore base, after the namespace.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -118,6 +118,15 @@ def is_plain(rel: str) -> bool:
         or "\\" in rel
         or "\0" in rel
     )
+
+
+def are_plain(rels: Collection[str]) -> bool:
+    """Whether `is_plain` says so of each of many paths, told at a glance."""
+    lines = "\n".join(rels)
+    if "\0" in lines or "\\" in lines or lines.count("\n") != max(0, len(rels) - 1):
+        return False
+    segments = "\n".join(("", lines.replace("/", "\n"), ""))
+    return not rels or not ("\n\n" in segments or "\n." in segments or "\n_" in segments)
 
 
 def is_internal(rel: str) -> bool:

@@ -40,7 +40,7 @@ def test_every_member_of_the_sidecar_is_described() -> None:
         (
             "_index/{partition}.json: a shard",
             index_format._SHARD_MEMBERS
-            | {index_format._WRITE, index_format._COMMIT_SEQ, index_format._REMOVED},
+            | {index_format._WRITE, index_format.COMMIT_SEQ, index_format._REMOVED},
         ),
         (
             "_index/_meta.json",

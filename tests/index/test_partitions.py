@@ -13,6 +13,7 @@ from swampstore.index.partitions import (
     ROOT,
     Homes,
     Scope,
+    are_all_of,
     maybe_in,
     partition_of,
     shard_key,
@@ -224,6 +225,16 @@ def test_no_path_of_a_partition_is_overlooked_at_a_glance(
     chosen = data.draw(st.lists(st.sampled_from(known), unique=True)) if known else []
     wanted = {rel for rel in rels if partition_of(rel) in chosen}
     assert wanted <= set(maybe_in(chosen, rels)) <= set(rels)
+
+
+@given(st.lists(PATHS, unique=True, max_size=3))
+def test_paths_are_all_of_a_partition_at_a_glance_only_if_each_is(rels: list[str]) -> None:
+    for home in {*map(partition_of, rels), "data--t--m"}:
+        if are_all_of(home, rels):
+            assert {*map(partition_of, rels)} <= {home}
+    versions = [f"data/t/u/m/n/{number}/raw" for number in (1, 2)]
+    assert are_all_of("data--t--u--m", versions)
+    assert not are_all_of("data--t--u--m", [*versions, "data/t/u/x/n/1/raw"])
 
 
 def test_the_homes_of_paths_in_any_order_are_their_partitions() -> None:

@@ -16,6 +16,7 @@ from swampstore.layout import (
     MAX_KEY_BYTES,
     MAX_SEGMENT_BYTES,
     Routing,
+    are_plain,
     is_internal,
     is_plain,
     is_temp,
@@ -96,6 +97,13 @@ def test_a_closer_look_has_nothing_against_what_is_plain_at_a_glance(rel: str) -
         assert not slowly_is_internal(rel)
     if is_plain_key(rel):
         assert slowly_is_key(rel)
+
+
+@settings(max_examples=500)
+@given(st.lists(PATHS, max_size=4))
+def test_paths_are_plain_together_if_each_is(rels: list[str]) -> None:
+    has_lines = any("\n" in rel for rel in rels)
+    assert are_plain(rels) == (all(map(is_plain, rels)) and not has_lines)
 
 
 @settings(max_examples=300)

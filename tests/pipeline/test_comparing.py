@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,16 @@ import pytest
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.partitions import META_KEY, shard_key
+from swampstore.pipeline.evidence import rows
 from swampstore.pipeline.evidence.gathering import Budget, Claims, shares_of
 from swampstore.pipeline.evidence.index_state import IndexState, survey
 from swampstore.pipeline.evidence.local_engine import gathered_here
-from swampstore.pipeline.evidence.rows import Compared
+from swampstore.pipeline.evidence.rows import Compared, Total
+from swampstore.pipeline.planning import Piece
 from swampstore.pipeline.reindex import Rebuilding, reindex
 from swampstore.pipeline.reindex.comparing import Agreement, Comparison
 from swampstore.pipeline.reindex.writing import Adding, Unwritten
+from swampstore.stores.wrapper import CountingStore
 from tests.pipeline.test_reindex import MARKERS, SHARD, Ground, reindex_here
 
 if TYPE_CHECKING:
@@ -150,3 +154,34 @@ def test_no_folder_of_a_place_is_compared_twice(tmp_path: Path) -> None:
         pieces = [piece for _, piece in shares_of(table, {0: ground.places[0]}, tasks)]
         folders = [one for piece in pieces for one in (*piece.deep, *piece.shallow)]
         assert len({*folders}) == len(folders)
+
+
+def test_a_shard_is_read_once_by_a_task_however_many_of_its_folders_are_compared(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, 2)
+    disturb(ground)
+    names = sorted(path.name for path in (ground.bucket.root / MODEL).iterdir())
+    assert len(names) > 2
+    apart = _compared_in(ground, *(f"{MODEL}/{name}/" for name in names))
+    together = _compared_in(ground, f"{MODEL}/")
+    # The shard of the model, and the one that has its markers.
+    assert (apart[0], together[0]) == (2, 2)
+    assert apart[1:] == together[1:]
+
+
+def _compared_in(ground: Ground, *folders: str) -> tuple[int, set[str], int, Total, Counter[str]]:
+    """Compare folders; return how often something was read, what differs, and the sums."""
+    [place] = ground.places
+    etags = {partition: info.etag for partition, info in _state(ground).shards}
+    table = Comparison(1, shards=etags)
+    with CountingStore(place.open()) as store:
+        found = [*table.rows(0, place, Piece(place, deep=folders), store)]
+        reads = store.tally().requests["get"]
+    sums = [rows.decoded_sum(body) for _, unit, body in found if unit is None]
+    assert [one.folder for one in sums] == sorted(folders)
+    agreement, homes = Agreement(tuple(sums)), Counter[str]()
+    for one in sums:
+        homes.update(one.homes)
+    units = {unit for _, unit, _ in found if unit is not None}
+    return reads, units, agreement.agreeing, agreement.differing, homes

@@ -63,7 +63,7 @@ class Document:
     @property
     def commit_seq(self) -> int | None:
         """The commit that wrote this shard, as far as our own client did; told or not."""
-        return _decode_if_sound(_commit_seq, self.extra.get(_COMMIT_SEQ))
+        return _decode_if_sound(_commit_seq, self.extra.get(COMMIT_SEQ))
 
     @property
     def removed(self) -> RawEntries:
@@ -94,7 +94,7 @@ class Document:
     def written_by(self, commit_seq: int, removed: RawEntries | None = None) -> Document:
         """Return the shard as this commit writes it, after it took some entries out."""
         extra = _without(self.extra, frozenset({_REMOVED, _WRITE}))
-        extra[_COMMIT_SEQ] = msgspec.Raw(b"%d" % commit_seq)
+        extra[COMMIT_SEQ] = msgspec.Raw(b"%d" % commit_seq)
         if removed:
             extra[_REMOVED] = msgspec.Raw(_encode(removed))
         return Document(self.entries, extra)
@@ -136,7 +136,9 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
 _CommitSeq = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_NUMBER)]
 
 
-class _EntryMembers(msgspec.Struct, rename="camel"):
+class EntryMembers(msgspec.Struct, rename="camel", gc=False):
+    """An entry as it is written; `decode_entry` says what else it must be like."""
+
     size: _Size
     last_modified: str
     local_mtime: str | None = None
@@ -167,9 +169,9 @@ _FROZEN = "frozen"
 _WRITE = "write"
 _MONOLITH_MEMBERS = frozenset({"version", "lastPulled", "entries", _WRITE, _FROZEN})
 _SHARD_MEMBERS = frozenset({"version", "entries"})
-_VERSION = msgspec.Raw(b"1")
+SHARD_VERSION = msgspec.Raw(b"1")
 _TRUE = msgspec.Raw(b"true")
-_COMMIT_SEQ = "commitSeq"
+COMMIT_SEQ = "commitSeq"
 _REMOVED = "removed"
 _ORIGIN = "origin"
 _OWN = "swampstore"
@@ -195,7 +197,7 @@ _LATEST = to_ms(datetime.max.replace(tzinfo=UTC))
 
 _T = TypeVar("_T")
 _raw_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_entry_members = msgspec.json.Decoder(_EntryMembers)
+_entry_members = msgspec.json.Decoder(EntryMembers)
 _meta_members = msgspec.json.Decoder(_MetaMembers)
 _own_members = msgspec.json.Decoder(_OwnMembers)
 _text = msgspec.json.Decoder(str)
@@ -216,6 +218,12 @@ def decode_entry(rel: str, raw: msgspec.Raw | bytes) -> Entry:
     return Entry(
         members.size, members.last_modified, sha256, members.local_mtime, members.commit_seq
     )
+
+
+def entry_members(entry: Entry) -> EntryMembers:
+    """Return an entry that was read as it would be written."""
+    said = entry.size, entry.last_modified, entry.local_mtime, entry.sha256, entry.commit_seq
+    return EntryMembers(*said)
 
 
 def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msgspec.Raw:
@@ -241,7 +249,7 @@ def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msg
 def decode_monolith(data: bytes) -> Document:
     """Read the index of a version 1 remote. `extra` holds `lastPulled` and `write` too."""
     members = _members(data, MONOLITH_KEY)
-    members.setdefault("version", _VERSION)  # others never look at it, so it may be missing
+    members.setdefault("version", SHARD_VERSION)  # others never look at it, so it may be missing
     return _document(members, "monolith", MONOLITH_KEY)
 
 
@@ -369,7 +377,7 @@ def _refuse_newer(members: dict[str, msgspec.Raw], kind: str, what: str) -> None
 
 def _document(members: dict[str, msgspec.Raw], kind: str, what: str) -> Document:
     _refuse_newer(members, kind, what)
-    if members.get("version") != _VERSION:
+    if members.get("version") != SHARD_VERSION:
         raise _damaged(what, "its version is not 1")
     if "entries" not in members:
         raise _damaged(what, "it has no entries")

@@ -77,6 +77,17 @@ def partition_of(rel: str) -> str:
     return wire_partition(rel) or ROOT
 
 
+def are_all_of(partition: str, rels: Iterable[str]) -> bool:
+    """Whether a partition is that of each of many paths, told at a glance; if not, it may be.
+
+    It depends on no more of a long path than is left without the last three segments.
+    """
+    return all(
+        head.count("/") > 1 and partition_of(f"{head}/-/-/-") == partition
+        for head in {rel.rsplit("/", 3)[0] for rel in rels}
+    )
+
+
 class Homes:
     """Tells the partition of one path after the other; all paths of a folder have the same."""
 

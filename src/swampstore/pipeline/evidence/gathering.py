@@ -13,6 +13,7 @@ from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, decode_entry
 from swampstore.index.partitions import MONOLITH_KEY, Homes, partition_in
+from swampstore.index.shard_glance import Glance
 from swampstore.index.versions import version_of
 from swampstore.layout import DEFERRED
 from swampstore.pipeline.evidence import rows
@@ -33,6 +34,7 @@ from swampstore.pipeline.source.index import (
     Part,
     document_of,
     documents,
+    glance_at,
     packed,
     read_document,
     read_meta,
@@ -93,9 +95,10 @@ class Claims:
         chosen = documents(place, store, every=True)
         if MONOLITH_KEY not in chosen or self.with_frozen or not _is_left_over(place, store):
             return packed(place, store, chosen, tasks)
+        # What is only counted is not cut: each of its parts would be a reading of all of it.
         if self.summed:
             chosen.remove(MONOLITH_KEY)
-        # It is only counted, and each of its parts would be a reading of all of it.
+            return packed(place, store, chosen, tasks, whole=frozenset(chosen))
         return packed(place, store, chosen, tasks, whole={MONOLITH_KEY})
 
     def rows(
@@ -103,21 +106,18 @@ class Claims:
     ) -> Iterator[Row]:
         """Read some documents."""
         for part in piece:
-            document, found = document_of(part), read_document(place, store, part)
-            partition = partition_in(document)
+            document, read = document_of(part), read_document if self.with_raw else glance_at
+            partition, found = partition_in(document), read(place, store, part)
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue
-            if found.is_frozen and not self.with_frozen:
+            if isinstance(found, Document) and found.is_frozen and not self.with_frozen:
                 yield rows.sum_row(number, Summary(document, partition, len(found.entries)))
                 continue
             if self.summed:
                 yield rows.sum_row(number, _summed(document, partition, found))
                 continue
-            claims = {
-                rel: claim_of(partition, rel, raw, with_raw=self.with_raw)
-                for rel, raw in found.entries.items()
-            }
+            claims = _claims(partition, found, with_raw=self.with_raw)
             chosen = (item for item in claims.items() if self.chosen(item[0]))
             yield from rows.rows_of(number, chosen)
             summary = Summary(
@@ -126,7 +126,7 @@ class Claims:
                 len(claims),
                 sum(one.size or 0 for one in claims.values()),
                 max((one.commit_seq or 0 for one in claims.values()), default=0),
-                found.commit_seq or 0,
+                _written(found),
                 nonsense=sum(one.problem is not None for one in claims.values()),
             )
             yield rows.sum_row(number, summary)
@@ -143,21 +143,43 @@ def claim_of(partition: str | None, rel: str, raw: msgspec.Raw | bytes, *, with_
     return Claim(partition, *said, raw=kept)
 
 
-def _summed(document: str, partition: str | None, found: Document) -> Summary:
+def _claims(partition: str | None, found: Document | Glance, *, with_raw: bool) -> dict[str, Claim]:
+    if isinstance(found, Glance):
+        return {
+            rel: Claim(partition, one.size, one.sha256, one.last_modified, one.commit_seq)
+            for rel, one in found.entries.items()
+        }
+    entries = found.entries.items()
+    return {rel: claim_of(partition, rel, raw, with_raw=with_raw) for rel, raw in entries}
+
+
+def _written(found: Document | Glance) -> int:
+    return (found.written if isinstance(found, Glance) else found.commit_seq) or 0
+
+
+def _summed(document: str, partition: str | None, found: Document | Glance) -> Summary:
     """Sum a document up without a thing for each of its entries."""
-    homes, size, highest, nonsense, misplaced = Homes(), 0, 0, 0, 0
-    for rel, raw in found.entries.items():
-        misplaced += homes.of(rel) != partition or rows.why_forbidden(rel) is not None
-        try:
-            entry = decode_entry(rel, raw)
-        except IndexDamagedError:
-            nonsense += 1
-            continue
-        size += entry.size
-        highest = max(highest, entry.commit_seq or 0)
-    written, count = found.commit_seq or 0, len(found.entries)
+    size, highest, nonsense, misplaced = 0, 0, 0, 0
+    if isinstance(found, Glance):
+        size, highest = found.bytes, found.highest
+    else:
+        for rel, raw in found.entries.items():
+            try:
+                entry = decode_entry(rel, raw)
+            except IndexDamagedError:
+                nonsense += 1
+                continue
+            size += entry.size
+            highest = max(highest, entry.commit_seq or 0)
+    is_sound = isinstance(found, Glance) and found.is_in_place(partition or "")
+    if not is_sound:
+        homes = Homes()
+        misplaced = sum(
+            homes.of(rel) != partition or rows.why_forbidden(rel) is not None
+            for rel in found.entries
+        )
     return Summary(
-        *(document, partition, count, size, highest, written),
+        *(document, partition, len(found.entries), size, highest, _written(found)),
         nonsense=nonsense,
         misplaced=misplaced,
     )

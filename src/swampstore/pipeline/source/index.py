@@ -30,6 +30,7 @@ from swampstore.index.partitions import (
     shard_key,
 )
 from swampstore.index.path_kinds import unit_of
+from swampstore.index.shard_glance import Glance, glance
 from swampstore.index.state import MetaSnapshot, document, with_uncommitted
 from swampstore.index.version3_commit import raw_of
 from swampstore.index.versions import FIRST, version_of
@@ -43,7 +44,7 @@ from swampstore.pipeline.planning import Piece, Range, bins, each, listed, piece
 from swampstore.pipeline.source.objects import portion_of
 from swampstore.pipeline.source.scan import Whole
 from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import Store
+from swampstore.stores.protocol import Fetched, Store
 
 if TYPE_CHECKING:
     import msgspec
@@ -231,8 +232,33 @@ def read_document(place: Place, store: Store, rel: Part) -> Document | str:
         return Document(_between(place, store, rel))
     if isinstance(rel, Cut):
         return _part(read_document(place, store, rel.document), rel)
+    fetched = _fetched(place, store, rel)
+    return fetched if isinstance(fetched, str) else _understood(place, store, rel, fetched)
+
+
+def glance_at(place: Place, store: Store, rel: Part) -> Glance | Document | str:
+    """Return what `read_document` does, or the same sooner, of a shard that is sound."""
+    if not isinstance(rel, str) or partition_in(rel) is None:
+        return read_document(place, store, rel)
+    fetched = _fetched(place, store, rel)
+    if isinstance(fetched, str):
+        return fetched
+    found = glance(fetched.data)
+    if found is None or found.tells_removed:
+        return _understood(place, store, rel, fetched)
+    return found
+
+
+def _fetched(place: Place, store: Store, rel: str) -> Fetched | str:
     try:
-        info, data = store.get(place.names().remote(rel))
+        return store.get(place.names().remote(rel))
+    except ObjectNotFoundError:
+        return "it is missing"
+
+
+def _understood(place: Place, store: Store, rel: str, fetched: Fetched) -> Document | str:
+    info, data = fetched
+    try:
         found = _decoded(data, rel)
         partition = partition_in(rel)
         if partition is None or not found.removed:
@@ -240,8 +266,6 @@ def read_document(place: Place, store: Store, rel: Part) -> Document | str:
         meta, _ = read_meta(place, store)
         snapshot = MetaSnapshot(meta.version if meta else FIRST.number, meta)
         return document(with_uncommitted(partition, StoredDocument(found, info.etag), snapshot))
-    except ObjectNotFoundError:
-        return "it is missing"
     except IndexDamagedError as error:
         return error.message
 
