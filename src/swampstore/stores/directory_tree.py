@@ -212,27 +212,28 @@ def _walk(
     temps: list[str],
     opens: Callable[[], bool],
 ) -> Iterator[WalkedFile]:
-    hidden_paths = hidden, f"{hidden}/"
     # Not recursive: what is found deep down would be handed up through every level.
     entered = [(directory, above, _sorted_names(directory))]
     try:
         while entered:
             directory, above, names = entered[-1]
+            is_inside = above.startswith(prefix)
             for name in names:
                 path = above + name
-                is_directory = name[-1] == "/"
                 if name[0] == "." and is_temp(name.removesuffix("/")):
                     temps.append(path.removesuffix("/"))
                     continue
-                if path in hidden_paths or not path.startswith(prefix[: len(path)]):
+                if not above and name in (hidden, f"{hidden}/"):
+                    continue
+                if not is_inside and not path.startswith(prefix[: len(path)]):
                     continue
                 try:
-                    if is_directory:
+                    if name[-1] == "/":
                         # A slash at the end would make a link that is there now be followed.
                         inner = os.open(name[:-1], _DIRECTORY, dir_fd=directory)
                         entered.append((inner, path, _sorted_names(inner)))
                         break
-                    if path.startswith(prefix):
+                    if is_inside or path.startswith(prefix):
                         yield _walked(path, name, directory, is_opened=opens())
                 except (FileNotFoundError, NotADirectoryError):
                     continue
@@ -245,8 +246,11 @@ def _walk(
 
 def _walked(path: str, name: str, directory: int, *, is_opened: bool) -> WalkedFile:
     if is_opened:
-        with contextlib.suppress(OSError):
+        try:
             fd, status = open_in(directory, name)
+        except OSError:
+            pass  # it may still be there, and not be readable
+        else:
             return WalkedFile(path, status, directory, fd)
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     return WalkedFile(path, status, directory)
