@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.index import changes as merging
-from swampstore.index import repair as recovery
+from swampstore.index import unversioned
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnewError
 from swampstore.index.format import decode_entry
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
@@ -192,7 +192,7 @@ def test_h36_commit_numbers_tell_more_than_the_time_of_the_monolith(
     harm: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    monkeypatch.setattr(unversioned, "_PRECISION", timedelta(0))
     lose(foreign, META_KEY, harm)
     foreign.commit_monolith_only(z="of a client that knows nothing else")
     b = machine("b")
@@ -207,7 +207,7 @@ def test_h36_commit_numbers_tell_more_than_the_time_of_the_monolith(
 def test_h36_a_commit_number_stays_when_all_entries_that_have_it_are_gone(
     machine: Open, foreign: ForeignClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    monkeypatch.setattr(unversioned, "_PRECISION", timedelta(0))
     a = machine()
     a.commit({raw_rel("m"): "x", raw_rel("m", 2): "x"})
     a.index.migrate()
@@ -229,7 +229,7 @@ def test_h36_a_fence_leaves_version_2_what_it_is(
     is_numbered: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recovery, "_PRECISION", timedelta(0))
+    monkeypatch.setattr(unversioned, "_PRECISION", timedelta(0))
     foreign.commit_v1(m="x")
     # A directory gives each file a time of its own within a tick and a millisecond: what is written
     # right after may look older, which is why nobody but this test asks for so much precision.

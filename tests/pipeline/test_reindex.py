@@ -13,9 +13,11 @@ import pytest
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import RawEntries, decode_shard, merged
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, shard_key
+from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
+from swampstore.pipeline.index_writer import version_without_meta
 from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.reindex import Reindexed, reindex
 from swampstore.pipeline.reindex.local_engine import reindex_little
@@ -25,6 +27,7 @@ from swampstore.pipeline.source.index import document_of
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
+from swampstore.stores.wrapper import CountingStore
 from tests.pipeline.test_verify import MODELS, Home, fill
 from tests.support.damage import Bucket
 
@@ -106,6 +109,36 @@ def test_a_new_machine_finds_everything_whatever_was_lost(
     assert ground.new_machine("bob") == ground.payload
     hashes = [one["sha256"] for one in _entries(ground.bucket).values()]
     assert len(hashes) == len(ground.payload)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_what_version_a_lost_index_had_is_told_by_its_documents_alone(
+    tmp_path: Path, loss: str
+) -> None:
+    ground = Ground(tmp_path, LOSSES[loss].version)
+    LOSSES[loss].happen(ground.bucket)
+    (ground.bucket.root / META_KEY).unlink(missing_ok=True)
+    [place] = ground.places
+    with place.open() as inner:
+        store = CountingStore(inner)
+        documents = 1 + len(list(store.list(SHARDS)))
+        store.reset()
+        version = version_without_meta(place, store)
+        assert version is version_of(LOSSES[loss].version)
+        assert store.tally().requests.get("get", 0) <= documents
+
+
+def test_a_bucket_without_a_file_of_this_namespace_is_empty(tmp_path: Path) -> None:
+    [place] = places_of(f"file://{tmp_path}")
+    with place.open() as store:
+        assert version_without_meta(place, store) is None
+        store.put("_control/runs/_/1.json", b"{}")
+        assert version_without_meta(place, store) is None
+        store.put("other/.namespace.json", b"{}")
+        store.put("other/data/t/m/x/1/raw", b"theirs")
+        assert version_without_meta(place, store) is None
+        store.put("data/t/m/x/1/raw", b"ours")
+        assert version_without_meta(place, store) is FIRST
 
 
 def _entries(bucket: Bucket) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
-from swampstore.index import repair
+from swampstore.index import unversioned
 from swampstore.index.base import Base
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
@@ -371,7 +371,7 @@ def described(number: int, content: bytes) -> dict[str, bytes]:
 def test_what_others_put_in_the_place_of_a_version_without_meta_is_not_told_of_in_old_words(
     pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repair, "_PRECISION", timedelta(0))  # of the store in memory
+    monkeypatch.setattr(unversioned, "_PRECISION", timedelta(0))  # of the store in memory
     here, there = pair
     save(here, described(4, b"ours"))
     here.push()

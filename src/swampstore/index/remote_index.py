@@ -181,6 +181,14 @@ class RemoteIndex:
         self._snapshot = None
         return self._watch.is_unchanged(scope)
 
+    def version_without_meta(self) -> int | None:
+        """Return which version the documents show where `_meta.json` is lost, None if none does.
+
+        Costs what the documents cost, never what they name. Raises IndexDamagedError if the
+        monolith would have to tell, and cannot be understood.
+        """
+        return self._context.recovery.version()
+
     def refresh(self, *, recalling: bool = False) -> State:
         """Look at the remote; the next `changes` or `view` starts from what was found.
 

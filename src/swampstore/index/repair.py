@@ -6,9 +6,8 @@ Nothing here writes. What was put together is shown to readers, and the next com
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from datetime import timedelta
 
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument
@@ -16,7 +15,6 @@ from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import (
     Document,
-    Entry,
     Meta,
     RawEntries,
     decode_entry,
@@ -37,11 +35,16 @@ from swampstore.index.state import (
     with_uncommitted,
 )
 from swampstore.index.stored_files import StoredFiles, contents_of, versions_among
+from swampstore.index.unversioned import (
+    count_commits,
+    entry_or_none,
+    not_before,
+    numbers_in,
+    was_there,
+    went_on,
+)
 from swampstore.index.versions import PATHS_VERSION, known_version
 from swampstore.stores.protocol import ObjectInfo
-
-# Stores tell times to a second or better.
-_PRECISION = timedelta(seconds=1)
 
 
 class Recovery:
@@ -82,15 +85,39 @@ class Recovery:
         listed = self._files.listed("")
         shards = self._documents.shards_among(listed.values())
         found = dict(self._documents.shards(shards))
-        if any(number for shard in found.values() for number in _numbers(document(shard))):
+        if count_commits(found.values()):
             return self._sharded(shards, etag, token)
         snapshot = MetaSnapshot(1, etag=etag, token=token)
         monolith = self._copy.monolith() if MONOLITH_KEY in listed else StoredDocument()
         if monolith.doc is None:
             return self.discover(snapshot)
-        if monolith.doc.is_frozen or _went_on(listed, found, monolith.doc):
+        written = listed[MONOLITH_KEY].last_modified
+        younger = {one: found[one] for one in not_before(written, shards)}
+        if went_on(written, monolith.doc, shards, younger.items(), listed.__contains__):
             return self._sharded(shards, etag, token)
         return self._believed(snapshot, monolith, listed, found)
+
+    def version(self) -> int | None:
+        """Return which version its documents show a remote without `_meta.json` to have.
+
+        None: there is neither a monolith nor a shard that counts commits. Files are not looked at,
+        and shards one after the other: there may be any number of both. Raises IndexDamagedError
+        if the monolith cannot be understood and no shard tells.
+        """
+        if self._documents.keeps_paths:
+            state = self.paths(PATHS_VERSION.number, None, None)
+            return state.version if state.exists else None
+        shards = self._documents.listed_shards()
+        if count_commits(shard for _, shard in self._documents.shards(shards)):
+            return 2
+        info = self._documents.monolith_info()
+        monolith = self._copy.monolith() if info else StoredDocument()
+        if info is None or monolith.doc is None:
+            return None
+        written = info.last_modified
+        younger = self._documents.shards(not_before(written, shards))
+        is_past = went_on(written, monolith.doc, shards, younger, self._files.is_stored)
+        return 2 if is_past else 1
 
     def _believed(
         self,
@@ -243,7 +270,7 @@ class Recovery:
     def last_commit_seq(self, meta: Meta) -> int:
         """Return the highest commit number that is known or that is in any shard."""
         found = (document(shard) for _, shard in self._documents.shards(meta.partitions))
-        return max([meta.commit_seq or 0, *(max(_numbers(doc)) for doc in found)])
+        return max([meta.commit_seq or 0, *(max(numbers_in(doc)) for doc in found)])
 
     # A lost or damaged shard -------------------------------------------------------------------
 
@@ -290,7 +317,7 @@ class Recovery:
         notes = self._files.notes()
 
         def is_there(rel: str, raw: bytes) -> bool:
-            entry, info = _entry(rel, raw), listed.get(rel)
+            entry, info = entry_or_none(rel, raw), listed.get(rel)
             if entry is None or info is None:
                 return entry is None  # what cannot be understood is for others to tell
             return entry.size == info.size and not notes.name(rel, info, entry.sha256)
@@ -358,7 +385,7 @@ class Recovery:
         disputed: set[str] = set()
         for written, entries in tellers:
             for rel, raw in entries.items():
-                info, entry = files.get(rel), _entry(rel, raw)
+                info, entry = files.get(rel), entry_or_none(rel, raw)
                 if info is None or entry is None or entry.size != info.size:
                     continue
                 if info.last_modified <= written:
@@ -398,10 +425,10 @@ def _made_of(
 def _tells_of(rel: str, found: StoredDocument, info: ObjectInfo) -> bool:
     """Whether a document names this object: of its size, and put there before the document was."""
     doc = document(found)
-    entry = _entry(rel, doc.entries[rel]) if rel in doc.entries else None
+    entry = entry_or_none(rel, doc.entries[rel]) if rel in doc.entries else None
     if entry is None or entry.size != info.size:
         return False
-    return found.written is None or info.last_modified <= found.written + _PRECISION
+    return found.written is None or was_there(info, found.written)
 
 
 def _is_another(known: Known, info: ObjectInfo) -> bool:
@@ -425,56 +452,3 @@ def _listing_prefix(partition: str) -> str:
         return ""
     first, *rest = partition.split("--")
     return f"{first}/{rest[0] if rest else ''}"
-
-
-def _numbers(shard: Document) -> Iterator[int]:
-    """Yield the commit numbers in a shard: that of the commit that wrote it, those of entries."""
-    yield shard.commit_seq or 0
-    for rel, raw in shard.entries.items():
-        entry = _entry(rel, raw)
-        yield (entry.commit_seq if entry else None) or 0
-
-
-def _went_on(
-    listed: Mapping[str, ObjectInfo], shards: Mapping[str, StoredDocument], monolith: Document
-) -> bool:
-    """Whether shards without commit numbers went on after the monolith was frozen.
-
-    Only other clients, which put none there, make such. On version 1 the monolith is written
-    before the shards, so that one that is younger holds nothing else than it does; on version 2
-    shards change alone. Where both are of the same moment nobody can tell which was first: then
-    only what it names besides, and what has an object, shows that. That the monolith is younger
-    proves nothing: clients that know nothing else write it anyway.
-    """
-    frozen = listed[MONOLITH_KEY].last_modified
-    for partition, shard in shards.items():
-        written, doc = listed[shard_key(partition)].last_modified, document(shard)
-        if written > frozen + _PRECISION and _goes_beyond(doc, monolith.entries):
-            return True
-        besides = doc.entries.keys() - monolith.entries.keys()
-        if written >= frozen - _PRECISION and any(rel in listed for rel in besides):
-            return True
-    return False
-
-
-def _goes_beyond(shard: Document, monolith: RawEntries) -> bool:
-    """Whether a shard has an entry that the monolith has not."""
-    for rel, raw in shard.entries.items():
-        entry = _entry(rel, raw)
-        if entry is None:
-            continue
-        other = _entry(rel, monolith[rel]) if rel in monolith else None
-        if other is None or _content(entry) != _content(other):
-            return True
-    return False
-
-
-def _entry(rel: str, raw: bytes) -> Entry | None:
-    try:
-        return decode_entry(rel, raw)
-    except IndexDamagedError:
-        return None
-
-
-def _content(entry: Entry) -> tuple[int, str | None, str]:
-    return entry.size, entry.sha256, entry.last_modified

@@ -45,6 +45,14 @@ class StoredFiles:
         listed = self._documents.store.list(f"{root}{prefix}")
         return {info.key.removeprefix(root): info for info in listed}
 
+    def is_stored(self, rel: str) -> bool:
+        """Whether there is an object for a path; costs a request."""
+        try:
+            self._documents.store.head(self._names.remote(rel))
+        except ObjectNotFoundError:
+            return False
+        return True
+
     def notes(self) -> Notes:
         """Return what somebody deleted and has not removed yet."""
         return read_notes(self._documents.store, self._names)

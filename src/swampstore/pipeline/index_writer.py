@@ -21,6 +21,7 @@ from swampstore.index.versions import FIRST, version_of
 from swampstore.locks.inspection import ProvenStore
 from swampstore.locks.manager import LockManager
 from swampstore.pipeline.places import Place
+from swampstore.pipeline.planning import holds_files
 from swampstore.stores.protocol import Store
 
 
@@ -113,11 +114,14 @@ def editing(place: Place, *, clock: Clock = system_clock) -> Iterator[IndexWrite
 def version_without_meta(place: Place, store: Store) -> IndexVersion | None:
     """Return what a cache that knows nothing takes a remote without `_meta.json` for.
 
-    None: for one that is empty. Raises NewerFormatError.
+    None: for one that is empty. Only documents are read, of files one is looked for: all of them
+    are for tasks to look at. Raises NewerFormatError.
     """
     with _opened(place, store, system_clock) as writer:
         try:
-            state = writer.index.refresh()
+            number = writer.index.version_without_meta()
         except IndexDamagedError:
             return FIRST  # a monolith that cannot be read is one that was in use
-    return version_of(state.version) if state.exists else None
+    if number is not None:
+        return version_of(number)
+    return FIRST if holds_files(place, store) else None

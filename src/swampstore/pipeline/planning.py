@@ -9,6 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.removals import read_notes
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
@@ -212,6 +213,16 @@ def listed(piece: Piece, store: Store) -> Iterator[Listed]:
     for prefix in piece.deep:
         for info in store.list(names.remote(prefix)):
             yield _listed(piece.place, info, root)
+
+
+def holds_files(place: Place, store: Store) -> bool:
+    """Whether a place has any object that an index would name; looks until it has found one."""
+    notes = read_notes(store, place.names())
+    return any(
+        not one.internal and not notes.name(one.rel, one.info, None)
+        for piece in pieces(place, store, 1)
+        for one in listed(piece, store)
+    )
 
 
 def listed_with_content(
