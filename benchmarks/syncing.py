@@ -158,7 +158,7 @@ class Contest:
         """Push everything to an empty place, and pull it into an empty directory."""
         for number in range(1, COLD_ROUNDS + 1):
             say(f"pushing and pulling everything, round {number} of {COLD_ROUNDS}")
-            contestants = [one for one in self._in_turn() if not self._is_done(one)]
+            contestants = [one for one in self._in_turn() if not self._is_done(one, COLD)]
             contestants.insert(number % len(contestants), self._bare)
             for one in contestants:
                 one.start_over(number)
@@ -173,7 +173,12 @@ class Contest:
         """Push and pull one artifact that changed, then nothing, again and again."""
         for number in range(WARM_ROUNDS):
             say(f"pushing and pulling one artifact, and nothing, round {number + 1}")
-            contestants = self._in_turn()
+            # Commands take little, so that they are asked each time.
+            contestants = [
+                one
+                for one in self._in_turn()
+                if isinstance(one, CommandLine) or not self._is_done(one, WARM)
+            ]
             time.sleep(_TICK)
             for one, content in zip(contestants, self._contents, strict=False):
                 one.change(self._shape, number, content)
@@ -203,14 +208,14 @@ class Contest:
         alike = [other for other in self._others if type(other) is Other]
         return min(alike, key=lambda other: self._median(operation, other))
 
-    def _is_done(self, one: Contestant) -> bool:
-        """Whether one cold round is enough: nothing is judged by it."""
-        if not self._times or type(one) is Library:
+    def _is_done(self, one: Contestant, operations: Sequence[Operation]) -> bool:
+        """Whether one round of these is enough: nothing is judged by it."""
+        if operations[0].what not in self._times or type(one) is Library:
             return False
         return isinstance(one, CommandLine) or all(
             self._median(operation, one)
             > _HOPELESS * self._median(operation, self._fastest(operation))
-            for operation in COLD
+            for operation in operations
         )
 
     def lines(self, operation: Operation) -> Iterator[Line]:
