@@ -16,9 +16,10 @@ from swampstore import Draft, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.groups import Deferral
 from swampstore.artifacts.versions import data_names
-from swampstore.catalog.catalog import POINT_LOOKUPS, Catalog
+from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.database import MemoryDatabase
 from swampstore.catalog.select import Query
+from swampstore.catalog.statements import POINT_LOOKUPS
 from swampstore.errors import ContentMissingError, SwampstoreError
 from swampstore.files import Tree
 

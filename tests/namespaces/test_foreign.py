@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.catalog.catalog import POINT_LOOKUPS
 from swampstore.catalog.export import EXPORT, ExportedRows, decode_row, write_rows
 from swampstore.catalog.foreign import FOREIGN_CATALOG, ForeignCatalogs
 from swampstore.catalog.schema import COLUMNS, Row
+from swampstore.catalog.statements import POINT_LOOKUPS
 from swampstore.errors import (
     ContentMissingError,
     ModelNotFoundError,

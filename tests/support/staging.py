@@ -24,10 +24,14 @@ def metadata_of(name: str, version: int, content: bytes, *, step: str = "") -> b
 
 
 class Staged:
-    """A directory for fetched files on the file system of a tree."""
+    """A directory for fetched files on the file system of a tree.
 
-    def __init__(self, tree: Tree) -> None:
+    What they hold is `at_hand`, as it is of small files right after they were fetched, or not.
+    """
+
+    def __init__(self, tree: Tree, *, at_hand: bool = True) -> None:
         self._tree = tree
+        self._at_hand = at_hand
         self._directory = f"{tree.base}/.{uuid.uuid4()}.tmp"
         os.makedirs(self._directory)
 
@@ -46,7 +50,7 @@ class Staged:
         path = f"{self._directory}/{uuid.uuid4().hex}"
         with open(path, "wb") as file:
             file.write(data)
-        return Arrival(rel, path, expected)
+        return Arrival(rel, path, expected, data if self._at_hand else None)
 
     def version(
         self, name_rel: str, version: int, content: bytes, *, step: str = ""

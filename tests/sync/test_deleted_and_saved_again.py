@@ -298,10 +298,10 @@ def test_a_version_that_a_killed_pull_had_not_put_in_its_place_yet_is_not_delete
         repo.artifacts.append(MODEL, "state", "more\n")
     synced(bob)
 
-    def adopt(reception: Reception, rel: str, staged: str) -> None:
+    def adopt(reception: Reception, rel: str, staged: str) -> str:
         if rel.endswith("/metadata.yaml"):
             raise Killed
-        real(reception, rel, staged)
+        return real(reception, rel, staged)
 
     real = Reception.adopt
     with pytest.MonkeyPatch.context() as patch:

@@ -48,9 +48,15 @@ def repo(repo_dir: Path, announced: list[str]) -> Iterator[Repo]:
         assert repo.catalog.pending() == []
 
 
+@pytest.fixture(params=[True, False], ids=["at-hand", "on-disk"])
+def at_hand(request: pytest.FixtureRequest) -> bool:
+    """Whether what arrives was fetched just now, or has to be read."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def staged(repo: Repo) -> Staged:
-    return Staged(repo.tree)
+def staged(repo: Repo, at_hand: bool) -> Staged:
+    return Staged(repo.tree, at_hand=at_hand)
 
 
 @pytest.fixture
@@ -70,7 +76,11 @@ def landed_by(installer: PlainInstaller, arrivals: list[Arrival]) -> set[str]:
 
 
 def test_a_new_name_is_not_looked_for_before_it_lands(
-    repo: Repo, staged: Staged, installer: ArtifactInstaller, monkeypatch: pytest.MonkeyPatch
+    repo: Repo,
+    staged: Staged,
+    installer: ArtifactInstaller,
+    at_hand: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     installer.install(staged.version(OTHER, 1, b"so that the model is there"))
     arrivals = [*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)]
@@ -89,11 +99,63 @@ def test_a_new_name_is_not_looked_for_before_it_lands(
 
         monkeypatch.setattr(os, name, watching)
     assert len(installer.install(arrivals)) == 3
-    assert missed == [
-        f"lstat {STATE}",  # it may be a link
-        f"lstat {STATE}/latest",
-        f"lstat {STATE}/1/{DEFERRED}",
-    ]
+    looked_for = [f"lstat {STATE}"]  # it may be a link
+    if not at_hand:
+        looked_for.append(f"lstat {STATE}/1/{DEFERRED}")
+    assert missed == looked_for
+
+
+def test_what_is_at_hand_is_not_read_again(
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, at_hand: bool
+) -> None:
+    read: list[str] = []
+    original = repo.tree.read
+
+    def reading(rel: str) -> bytes | None:
+        read.append(rel)
+        return original(rel)
+
+    repo.tree.read = reading  # type: ignore[method-assign]
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    assert read == ([] if at_hand else [f"{STATE}/1/metadata.yaml"])
+    assert repo.latest(MODEL, "state").bytes() == b"one"
+
+
+def is_surely_right(installer: PlainInstaller, arrivals: list[Arrival]) -> bool:
+    return any(one.is_right for one in installer.install(arrivals))
+
+
+def test_a_marker_is_surely_right_if_all_there_is_came_with_it(
+    staged: Staged, installer: ArtifactInstaller, at_hand: bool
+) -> None:
+    whole = [*staged.version(STATE, 1, b"one"), *staged.version(STATE, 2, b"two")]
+    assert is_surely_right(installer, [*whole, staged.latest(STATE, 2)]) is at_hand
+
+
+def test_a_marker_that_does_not_name_the_highest_version_is_not_taken_for_right(
+    staged: Staged, installer: ArtifactInstaller
+) -> None:
+    whole = [*staged.version(STATE, 1, b"one"), *staged.version(STATE, 2, b"two")]
+    assert not is_surely_right(installer, [*whole, staged.latest(STATE, 1)])
+    assert not is_surely_right(installer, [*staged.version(OTHER, 1, b""), staged.latest(OTHER, 2)])
+
+
+def test_a_marker_of_a_version_that_is_not_whole_is_not_taken_for_right(
+    staged: Staged, installer: ArtifactInstaller
+) -> None:
+    metadata, raw = staged.version(STATE, 1, b"one")
+    assert not is_surely_right(installer, [metadata, staged.latest(STATE, 1)])
+    _, raw = staged.version(OTHER, 1, b"one")
+    assert not is_surely_right(installer, [raw, staged.latest(OTHER, 1)])
+
+
+def test_a_marker_is_not_taken_for_right_where_something_was_before(
+    staged: Staged, installer: ArtifactInstaller
+) -> None:
+    installer.install(staged.version(STATE, 7, b"seven"))
+    assert not is_surely_right(
+        installer, [*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)]
+    )
 
 
 def test_a_version_that_lands_is_the_latest_and_is_not_announced(
@@ -251,10 +313,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
         def noted(
             self: Reception, rel: str, *more: Any, do: Any = original, what: str = method
-        ) -> None:
-            do(self, rel, *more)
+        ) -> Any:
+            result = do(self, rel, *more)
             if not rel.endswith(LANDING):
                 seen.append((what, rel.removeprefix(f"{STATE}/")))
+            return result
 
         monkeypatch.setattr(Reception, method, noted)
     return seen

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from swampstore.index.errors import IndexMovedError
-from swampstore.layout import DataRef, ModelRef
+from swampstore.index.workers import Deadline, Done
+from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
+from swampstore.sync import transfer
+from swampstore.sync.downloads import Brought, Download, Downloader
 from swampstore.sync.install import PlainInstaller
 from swampstore.sync.service import SyncService
 from swampstore.testing.sync import Host
 from tests.support.broken_store import BrokenStore, Killed
 from tests.support.remotes import Remote
+from tests.support.staging import metadata_of
 from tests.support.sync_harness import remote_index
 from tests.sync.test_conformance import RestartingMachine
 
@@ -258,6 +262,33 @@ def test_two_deletions_of_versions_leave_a_marker_that_is_right(new_host: NewHos
     agree(first, second)
     assert first.versions(STATE) == {1: b"1"}
     assert first.latest(STATE) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 3, 5, 100])
+def test_a_marker_that_was_right_when_it_came_is_looked_at_again_after_more_came(
+    new_host: NewHost, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = new_host(), new_host()
+    first.save(STATE, b"1")
+    first.push()
+    first.put(STATE.file_rel(2, METADATA), metadata_of(STATE.name, 2, b"2"))
+    first.put(STATE.file_rel(2, RAW), b"2")
+    first.mark(STATE.rel)
+    first.push()
+    assert first.latest(STATE) == 1
+    monkeypatch.setattr(transfer, "BATCH", batch)
+    monkeypatch.setattr(transfer, "fetch_all", _in_order_of_versions)
+    second.pull()
+    assert second.latest(STATE) == 2
+
+
+def _in_order_of_versions(
+    downloader: Downloader, downloads: Iterable[Download], concurrency: int, deadline: Deadline
+) -> Iterator[Done[Download, Brought]]:
+    """Fetch the first version with the marker, and the second one afterwards."""
+    del concurrency, deadline
+    for one in sorted(downloads, key=lambda one: "/2/" in one.rel):
+        yield Done(one, downloader.fetch(one), None)
 
 
 def test_a_name_that_is_deleted_by_somebody_who_had_not_all_of_it_gets_a_marker(

@@ -228,8 +228,12 @@ class Mutations:
         versions: Mapping[str, Sequence[int]] | None = None,
     ) -> Iterator[None]:
         with self._held_and_healed(rels):
-            own = {rel: {"versions": {rel: versions[rel]}} if versions else {} for rel in rels}
-            self.ledger.intend({rel: json.dumps({"op": op, **details, **own[rel]}) for rel in rels})
+            if versions:
+                own = {rel: {**details, "versions": {rel: versions[rel]}} for rel in rels}
+                actions = {rel: json.dumps({"op": op, **own[rel]}) for rel in rels}
+            else:
+                actions = dict.fromkeys(rels, json.dumps({"op": op, **details}))
+            self.ledger.intend(actions)
             try:
                 yield
             except BaseException:

@@ -14,7 +14,27 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from swampstore.artifacts.latest import LATEST_OF_STEP_SQL
 from swampstore.artifacts.name_lock import Ledger
 from swampstore.catalog.database import Rows
-from swampstore.catalog.schema import COLUMNS, INSERT, Row, flagged, sql_limit
+from swampstore.catalog.schema import INSERT, Row, flagged, sql_limit
+from swampstore.catalog.statements import (
+    COUNT_UP_TO,
+    DEFERRED_NUMBERS,
+    LATEST_BY_ADDRESS,
+    LATEST_OF_MODEL,
+    MODEL_EXISTS,
+    MODEL_TOTALS,
+    MODELS_BY_NAME,
+    NAME_EXISTS,
+    NAMES_OF_MODEL,
+    NAMES_PAGE,
+    NUMBERS_FROM,
+    OF_NAME,
+    PENDING,
+    ROWS_OF_NAME,
+    VERSION_BY_ADDRESS,
+    VERSION_NUMBERS,
+    VERSIONS_BY_ADDRESS,
+    VERSIONS_PAGE,
+)
 from swampstore.clock import to_iso
 from swampstore.layout import LARGEST_VERSION, DataRef, ModelRef
 
@@ -25,65 +45,6 @@ if TYPE_CHECKING:
     from swampstore.artifacts.versions import StoredVersion
 
 T = TypeVar("T")
-_NAME = "namespace = ? AND type_normalized = ? AND model_id = ? AND data_name = ?"
-_MODEL = "namespace = ? AND type_normalized = ? AND model_id = ?"
-_LATEST_MODEL = "is_latest = 1 AND type_normalized = ? AND model_id = ?"
-LATEST_BY_ADDRESS = (
-    f"SELECT {COLUMNS} FROM catalog WHERE {_LATEST_MODEL} AND data_name = ? AND namespace = ?"
-    " ORDER BY version DESC LIMIT 1"
-)
-VERSION_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} AND version = ?"
-VERSIONS_BY_ADDRESS = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC LIMIT ?"
-ROWS_OF_NAME = f"SELECT {COLUMNS} FROM catalog WHERE {_NAME} ORDER BY version DESC"
-VERSION_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} ORDER BY version"
-NUMBERS_FROM = (
-    f"SELECT data_name, version, is_latest FROM catalog WHERE {_MODEL} AND data_name >= ?"
-    " ORDER BY data_name, version LIMIT ?"
-)
-DEFERRED_NUMBERS = f"SELECT version FROM catalog WHERE {_NAME} AND deferred = 1"
-NAMES_OF_MODEL = (
-    f"SELECT DISTINCT data_name FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
-    " ORDER BY data_name"
-)
-LATEST_OF_MODEL = (
-    f"SELECT {COLUMNS} FROM catalog WHERE {_LATEST_MODEL} AND namespace = ?"
-    " ORDER BY data_name, version DESC"
-)
-MODELS_BY_NAME = (
-    "SELECT DISTINCT type_normalized, model_id FROM catalog"
-    " WHERE is_latest = 1 AND model_name = ? AND model_name != '' AND namespace = ?"
-)
-# Deferred versions are not there yet, as far as anybody else is concerned.
-MODEL_TOTALS = (
-    "SELECT type_normalized, model_id,"
-    " coalesce(max(CASE WHEN is_latest = 1 THEN model_name END), ''),"
-    " count(DISTINCT data_name), count(*), sum(size), max(created_at) FROM catalog"
-    " WHERE namespace = ? AND deferred = 0 GROUP BY 1, 2 ORDER BY 1, 2"
-)
-MODEL_EXISTS = f"SELECT 1 FROM catalog WHERE {_MODEL} LIMIT 1"
-NAMES_PAGE = (
-    "SELECT type_normalized, model_id, data_name, max(version) FROM catalog"
-    " WHERE namespace = ? AND (type_normalized, model_id, data_name) > (?, ?, ?)"
-    " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3 LIMIT ?"
-)
-VERSIONS_PAGE = (
-    f"SELECT {COLUMNS} FROM catalog"
-    " WHERE namespace = ? AND (type_normalized, model_id, data_name, version) > (?, ?, ?, ?)"
-    " ORDER BY type_normalized, model_id, data_name, version LIMIT ?"
-)
-PENDING = "SELECT path, action FROM intent"
-POINT_LOOKUPS = {
-    "latest": LATEST_BY_ADDRESS,
-    "version": VERSION_BY_ADDRESS,
-    "versions": VERSIONS_BY_ADDRESS,
-    "version numbers": VERSION_NUMBERS,
-    "deferred versions": DEFERRED_NUMBERS,
-    "names of a model": NAMES_OF_MODEL,
-    "latest of a model": LATEST_OF_MODEL,
-    "models by name": MODELS_BY_NAME,
-    "model exists": MODEL_EXISTS,
-}
-COUNT_UP_TO = "SELECT count(*) FROM (SELECT 1 FROM catalog WHERE namespace = ? LIMIT ?)"
 _PAGE = 1000
 _POPULATED = "populated"
 _CHANGES = "changes"
@@ -142,7 +103,17 @@ class Catalog(Ledger):
         """Write what changed through, all at once, and drop the intents of those names."""
 
         def work(db: sqlite3.Connection) -> None:
-            for ref, marker, stored, removed in outcomes:
+            new = self._new_names(db, [outcome.ref for outcome in outcomes])
+            rows: list[Row] = []
+            known = []
+            for outcome in outcomes:
+                if outcome.ref in new:
+                    new.remove(outcome.ref)
+                    rows += self._rows_of_new(outcome.ref, outcome.stored, outcome.marker)
+                else:
+                    known.append(outcome)
+            db.executemany(INSERT, rows)
+            for ref, marker, stored, removed in known:
                 self.store_within(db, ref, stored, removed, marker)
             finished = [(outcome.ref.rel,) for outcome in outcomes]
             db.executemany("DELETE FROM intent WHERE path = ?", finished)
@@ -200,7 +171,7 @@ class Catalog(Ledger):
         known = db.execute(ROWS_OF_NAME, key).fetchall()
         if known != wanted:
             if known:
-                db.execute(f"DELETE FROM catalog WHERE {_NAME}", key)
+                db.execute(f"DELETE FROM catalog WHERE {OF_NAME}", key)
             db.executemany(INSERT, wanted)
         return len(wanted)
 
@@ -212,6 +183,22 @@ class Catalog(Ledger):
     def _key(self, ref: DataRef) -> tuple[str, str, str, str]:
         return (self.namespace, ref.model.type, ref.model.id, ref.name)
 
+    def _new_names(self, db: sqlite3.Connection, refs: Sequence[DataRef]) -> set[DataRef]:
+        """Return those of these names that have no rows; of a new model none is looked for."""
+        new_models = {
+            model
+            for model in {ref.model for ref in refs}
+            if not db.execute(MODEL_EXISTS, (self.namespace, *model)).fetchone()
+        }
+        return {ref for ref in refs if ref.model in new_models or self._is_new(db, ref)}
+
+    def _is_new(self, db: sqlite3.Connection, ref: DataRef) -> bool:
+        return not db.execute(NAME_EXISTS, self._key(ref)).fetchone()
+
+    def _rows_of_new(self, ref: DataRef, stored: Sequence[StoredVersion], marker: int) -> list[Row]:
+        """Return all rows of a name that has none yet: so none changes others."""
+        return flagged([self._row(ref, version) for version in stored], marker)
+
     def store_within(
         self,
         db: sqlite3.Connection,
@@ -221,16 +208,15 @@ class Catalog(Ledger):
         marker: int,
     ) -> None:
         """Within a transaction, store some versions of a name and drop others."""
+        if self._is_new(db, ref):
+            db.executemany(INSERT, self._rows_of_new(ref, stored, marker))
+            return
         key = self._key(ref)
         rows = [self._row(ref, version) for version in stored]
-        if not db.execute(f"SELECT 1 FROM catalog WHERE {_NAME} LIMIT 1", key).fetchone():
-            # Of a new name, no row changes others.
-            db.executemany(INSERT, flagged(rows, marker))
-            return
         steps = {row.step_name for row in rows}
         for version in (*removed, *(row.version for row in rows)):
             found = db.execute(
-                f"DELETE FROM catalog WHERE {_NAME} AND version = ? RETURNING step_name",
+                f"DELETE FROM catalog WHERE {OF_NAME} AND version = ? RETURNING step_name",
                 (*key, version),
             ).fetchall()
             steps.update(step for (step,) in found)
@@ -245,8 +231,8 @@ class Catalog(Ledger):
     ) -> Iterator[str]:
         """Yield the steps of versions that a marker, moved either way, may cover or uncover."""
         found = db.execute(
-            f"SELECT DISTINCT step_name FROM catalog WHERE {_NAME} AND version > min(?, ifnull("
-            f"(SELECT version FROM catalog WHERE {_NAME} AND is_latest = 1"
+            f"SELECT DISTINCT step_name FROM catalog WHERE {OF_NAME} AND version > min(?, ifnull("
+            f"(SELECT version FROM catalog WHERE {OF_NAME} AND is_latest = 1"
             " ORDER BY version DESC LIMIT 1), 0))",
             (*key, marker, *key),
         )
@@ -256,17 +242,17 @@ class Catalog(Ledger):
     def _settle(db: sqlite3.Connection, key: tuple[str, ...], step: str, marker: int) -> None:
         """Flag the newest committed version of one step, no newer than the marker, as latest."""
         top = db.execute(
-            f"SELECT version FROM catalog WHERE {_NAME} AND {LATEST_OF_STEP_SQL}",
+            f"SELECT version FROM catalog WHERE {OF_NAME} AND {LATEST_OF_STEP_SQL}",
             (*key, marker, step),
         ).fetchone()
         version = top[0] if top else 0
         db.execute(
-            f"UPDATE OR FAIL catalog SET is_latest = 0 WHERE {_NAME}"
+            f"UPDATE OR FAIL catalog SET is_latest = 0 WHERE {OF_NAME}"
             " AND is_latest = 1 AND step_name = ? AND version != ?",
             (*key, step, version),
         )
         db.execute(
-            f"UPDATE OR FAIL catalog SET is_latest = 1 WHERE {_NAME}"
+            f"UPDATE OR FAIL catalog SET is_latest = 1 WHERE {OF_NAME}"
             " AND version = ? AND is_latest = 0",
             (*key, version),
         )

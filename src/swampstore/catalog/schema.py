@@ -63,6 +63,7 @@ COLUMNS = ", ".join(Row._fields)
 # Who inserts rolls all of it back if one row cannot be: so SQLite need not keep a journal of each
 # statement, which a table with triggers has otherwise, and which takes as long as the row itself.
 INSERT = f"INSERT OR FAIL INTO catalog ({COLUMNS}) VALUES ({', '.join('?' * len(Row._fields))})"
+_LATEST = Row._fields.index("is_latest")
 _INTEGERS = {"version", "is_latest", "deferred", "streaming", "size"}
 
 
@@ -115,7 +116,7 @@ def flagged(rows: Iterable[Row], marker: int) -> list[Row]:
     """Return all rows of a name, newest first, with the latest ones flagged; none may be before."""
     steps = LatestOfSteps(marker)
     return [
-        row._replace(is_latest=1)
+        Row._make((*row[:_LATEST], 1, *row[_LATEST + 1 :]))
         if steps.is_latest(row.version, row.step_name, deferred=bool(row.deferred))
         else row
         for row in sorted(rows, key=attrgetter("version"), reverse=True)

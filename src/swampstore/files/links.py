@@ -50,6 +50,9 @@ def check_no_link(path: str, below: str, known: set[str]) -> None:
 
     Directories that are found to be none are added to `known`, and not looked at again.
     """
+    above, slash, last = below.rpartition("/")
+    if slash and f"{path}/{above}" in known:
+        path, below = f"{path}/{above}", last
     for part in below.split("/"):
         path = f"{path}/{part}"
         if path in known:

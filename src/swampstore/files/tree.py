@@ -438,14 +438,15 @@ class Reception:
             check_no_link(self._tree.shared_path(self._rel), between, self._known)
         return path
 
-    def adopt(self, rel: str, staged: str) -> None:
-        """Put a finished file of the same file system in its place, in one step."""
+    def adopt(self, rel: str, staged: str) -> str:
+        """Put a finished file of the same file system in its place, in one step; return where."""
         path = self._path(rel)
         try:
             os.rename(staged, path)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.rename(staged, path)
+        return path
 
     def claim_dir(self, rel: str) -> bool:
         """Create a directory with its parents; False if it is there already."""

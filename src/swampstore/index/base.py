@@ -12,11 +12,11 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from swampstore.files.signature import Signature
 from swampstore.index.base_file import BaseFile
-from swampstore.index.partitions import partition_of
+from swampstore.index.partitions import Homes
 
 BASE = "_catalog.db-base"
 ARRIVING = "arriving"
@@ -65,6 +65,8 @@ _RENEW = (
     "UPDATE known SET held_ctime = ?, recorded = ? WHERE rel = ?"
     " AND held_size = ? AND held_mtime = ? AND held_ctime = ? AND held_inode = ?"
 )
+_SETTLE_UPLOAD = "DELETE FROM uploads WHERE rel = ?"
+_ANY_UPLOAD = "SELECT 1 FROM uploads LIMIT 1"
 _INSERT_UPLOAD = "INSERT OR REPLACE INTO uploads VALUES (?, ?, ?)"
 
 
@@ -84,6 +86,17 @@ class Known:
     etag: str | None
     held: Signature | None
     recorded_ns: int = 0
+
+
+class Arriving(NamedTuple):
+    """A path that is about to be installed, as the base will know it, and from where it comes."""
+
+    rel: str
+    size: int
+    sha256: str | None
+    modified: str
+    etag: str | None
+    staged: str
 
 
 class Base:
@@ -206,7 +219,8 @@ class Base:
         ETag. As what else it was applied before, in any scope, is forgotten: it may become that
         again, byte by byte, and the base would not have followed. A fact that is None is removed.
         """
-        rows = [_row(one) for one in known]
+        homes = Homes()
+        rows = [_row(one, homes.of(one.rel)) for one in known]
         gone = [(rel,) for rel in forgotten]
         settled = [row[:1] for row in rows] + gone
         etags = [(scope, partition, etag) for (partition, scope), etag in shards.items()]
@@ -215,7 +229,7 @@ class Base:
         self._write_all(
             (_INSERT_KNOWN, rows),
             ("DELETE FROM known WHERE rel = ?", gone),
-            ("DELETE FROM uploads WHERE rel = ?", settled),
+            (_SETTLE_UPLOAD, settled),
             ("DELETE FROM shards WHERE scope = ? AND partition = ?", self._outdated(shards)),
             ("INSERT OR REPLACE INTO shards VALUES (?, ?, ?)", etags),
             (_INSERT_FACT, learnt),
@@ -301,13 +315,9 @@ class Base:
         """Return the SHA-256 of all that is noted, by path."""
         return dict(self._rows("SELECT rel, sha256 FROM uploads"))
 
-    def note_arrivals(self, arrivals: Mapping[Known, str]) -> None:
+    def note_arrivals(self, arrivals: Sequence[Arriving]) -> None:
         """Note what is about to be installed, and from where, until `ARRIVING` is taken back."""
-        rows = [
-            (one.rel, one.size, one.sha256, one.modified, one.etag, staged)
-            for one, staged in arrivals.items()
-        ]
-        self.apply(facts={ARRIVING: json.dumps(rows)})
+        self.apply(facts={ARRIVING: json.dumps(arrivals)})
 
     def noted_arrivals(self) -> dict[Known, str | None]:
         """Return what was about to be installed when somebody was stopped, and where it came from.
@@ -342,7 +352,8 @@ class Base:
 
         Of the facts, those that are named stay.
         """
-        rows = [_row(one) for one in keep]
+        homes = Homes()
+        rows = [_row(one, homes.of(one.rel)) for one in keep]
         noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
         kept = [(name, value) for name in facts if (value := self.fact(name)) is not None]
         self._indexes.clear()
@@ -398,13 +409,15 @@ class Base:
 
         def work(db: sqlite3.Connection) -> None:
             for sql, rows in wanted:
-                db.executemany(sql, rows)
+                # Of a pull there are a great many, and hardly ever any note.
+                if sql is not _SETTLE_UPLOAD or db.execute(_ANY_UPLOAD).fetchone():
+                    db.executemany(sql, rows)
 
         if wanted:
             self._file.write(work, changes=facts)
 
 
-def _row(one: Known) -> tuple[Any, ...]:
+def _row(one: Known, partition: str) -> tuple[Any, ...]:
     held: tuple[int | None, ...] = (None, None, None, None)
     if one.held is not None:
         held = one.held
@@ -418,7 +431,7 @@ def _row(one: Known) -> tuple[Any, ...]:
         one.etag,
         *held,
         one.recorded_ns,
-        partition_of(one.rel),
+        partition,
     )
 
 

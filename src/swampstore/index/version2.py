@@ -18,7 +18,7 @@ from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
 from swampstore.index.own_shards import recalled
-from swampstore.index.partitions import META_KEY, Scope, partition_of, shard_key
+from swampstore.index.partitions import META_KEY, Homes, Scope, shard_key
 from swampstore.index.state import (
     COMMIT_SEQ,
     GONE,
@@ -144,8 +144,9 @@ class Version2(IndexVersion):
             found = with_uncommitted(partition, found, context.watch.look_again())
             is_complete = not found.restored
         placed = {}
+        homes = Homes()
         for rel, raw in document(found).entries.items():
-            if partition_of(rel) == partition:
+            if homes.of(rel) == partition:
                 placed[rel] = raw
             else:
                 context.documents.report(

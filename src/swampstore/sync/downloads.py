@@ -17,7 +17,7 @@ from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, Done, in_parallel
-from swampstore.layout import is_temp
+from swampstore.layout import LATEST, METADATA, is_temp
 from swampstore.stores import ObjectInfo, Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.sync.hashing import hash_file
@@ -28,6 +28,9 @@ BATCH = 512
 STAGING_AGE = 86_400.0
 # Where a directory cannot be renamed, downloads may make a few more files while it is removed.
 _REMOVALS = 10
+# What is read of a version as soon as it is here, and up to which size that is kept at hand.
+_ASKED_FOR = (f"/{METADATA}", f"/{LATEST}")
+_SMALL = 16 << 10
 
 
 class Download(NamedTuple):
@@ -38,13 +41,17 @@ class Download(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """A verified file in the staging directory."""
+    """A verified file in the staging directory.
+
+    `data` is what it holds, if it is small and the catalog will ask for that.
+    """
 
     rel: str
     path: str
     sha256: str
     size: int
     token: str | None
+    data: bytes | None = None
 
 
 class Dangling(NamedTuple):
@@ -200,6 +207,7 @@ class Downloader:
                 raise
         try:
             info = self._download(rel, entry, fd)
+            data = self._at_hand(rel, entry, fd)
         except ObjectNotFoundError:
             self._discard(path)
             return Dangling(rel)
@@ -209,7 +217,7 @@ class Downloader:
         finally:
             os.close(fd)
         sha256 = entry.sha256 or hash_file(path)[0]
-        return Fetched(rel, path, sha256, entry.size, info.token)
+        return Fetched(rel, path, sha256, entry.size, info.token, data)
 
     def _download(self, rel: str, entry: Entry, fd: int) -> ObjectInfo:
         key = self._names.remote(rel)
@@ -220,6 +228,16 @@ class Downloader:
             if key == rel or entry.sha256 is None:
                 raise
         return self._store.download(rel, fd, size=entry.size, sha256=entry.sha256)
+
+    @staticmethod
+    def _at_hand(rel: str, entry: Entry, fd: int) -> bytes | None:
+        if entry.size > _SMALL or not rel.endswith(_ASKED_FOR):
+            return None
+        try:
+            data = os.pread(fd, entry.size, 0)
+        except OSError:
+            return None
+        return data if len(data) == entry.size else None
 
     @staticmethod
     def _discard(path: str) -> None:

@@ -89,7 +89,7 @@ class Pull:
         return {
             rel: merge.local_id(self._context, rel.rpartition("/")[0])
             for rel in work.downloads
-            if version_file(rel) and not is_metadata(rel) and work.expected[rel] is not None
+            if work.expected[rel] is not None and version_file(rel) and not is_metadata(rel)
             if metadata_beside(rel) in work.downloads
         }
 
@@ -174,7 +174,7 @@ class Pull:
         it pushed. It is a change of ours then, and the next push shares it.
         """
         unsure = {unit_of(rel) for rel in (*work.failures, *work.left)}
-        for name_rel in sorted(work.names - unsure):
+        for name_rel in sorted(work.names - unsure - work.settled):
             merge.repair_marker(self._context, name_rel)
 
     def _remember(self, work: PullWork) -> None:

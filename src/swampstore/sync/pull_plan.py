@@ -69,6 +69,8 @@ class PullWork:
     failures: dict[str, str] = field(default_factory=dict)
     # Data names of which something arrived or went, and what kept some of it from that.
     names: set[str] = field(default_factory=set)
+    # Of these, those that came as a whole, with a `latest` that is right.
+    settled: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     # What the index names and the store does not have.
     dangling: list[str] = field(default_factory=list)
@@ -108,8 +110,8 @@ class PullPlanner:
         self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
-        # A first pull need not look for every file that it is about to bring.
-        self._has_data = True
+        # A first pull need not look for every file that it is about to bring, nor what is known.
+        self._has_data = self._has_base = True
         # What is another one here than on the remote, until a push has settled that.
         self._undecided: set[str] = set()
 
@@ -117,6 +119,7 @@ class PullPlanner:
         """Find out what has to be done, without doing it."""
         work = PullWork()
         self._has_data = os.path.lexists(self._context.names.local("data"))
+        self._has_base = not self._context.base.is_empty()
         self._undecided = set()
         for one in self._context.index.changes(self.scope, everything=self._full):
             self._deadline.remaining()
@@ -137,9 +140,10 @@ class PullPlanner:
             work.slices[token] = piece.etag
         else:
             work.undone.append(piece.partition)
-        if piece.removed is None:
+        known: Mapping[str, Known] = {}
+        if self._has_base and piece.removed is None:
             known = self._context.base.in_partition(piece.partition)
-        else:
+        elif self._has_base and piece.removed is not None:
             known = self._context.base.get_many((*piece.entries, *piece.removed))
         self._named = piece.entries
         for rel, raw in piece.entries.items():
@@ -207,6 +211,8 @@ class PullPlanner:
 
         Else it would change with theirs, and go with ours. The next push tells them apart.
         """
+        if not self._undecided:
+            return
         alike = {
             rel
             for rel in (*work.downloads, *(one.rel for one in work.known))
@@ -227,7 +233,7 @@ class PullPlanner:
         replaced = [
             rel
             for rel, (_, entry) in work.downloads.items()
-            if is_metadata(rel) and work.expected[rel] is not None
+            if work.expected[rel] is not None and is_metadata(rel)
             if work.rescued or entry.sha256 is None
         ]
         if not replaced:
@@ -263,7 +269,10 @@ class PullPlanner:
             work.skipped.append(Skipped(rel, error.message))
             work.unfinished.add(token)
             return
-        if self._full or remote_changed(before, entry):
+        if before is None and not self._is_looked_for(rel):
+            work.slice_of[rel] = token
+            self._fetch(rel, entry, None, work)
+        elif self._full or remote_changed(before, entry):
             self._act(rel, before, entry, token, work)
 
     def _act(
@@ -292,7 +301,7 @@ class PullPlanner:
         work.slice_of[rel] = token
         match decision:
             case Decision.PULL if entry is not None:
-                self._fetch(rel, entry, state, work)
+                self._fetch(rel, entry, state.signature, work)
             case Decision.ADOPT if entry is not None:
                 same = replace(entry, sha256=state.sha256 or entry.sha256)
                 work.known.append(known_of(rel, same, state.signature, None, self._began_ns))
@@ -316,16 +325,20 @@ class PullPlanner:
                         replace(before, held=state.signature, recorded_ns=self._began_ns)
                     )
 
-    def _fetch(self, rel: str, entry: Entry, state: _State, work: PullWork) -> None:
-        if self._metadata_only and is_lazy(rel) and state.signature is None:
+    def _fetch(self, rel: str, entry: Entry, here: Signature | None, work: PullWork) -> None:
+        if self._metadata_only and here is None and is_lazy(rel):
             work.known.append(known_of(rel, entry, None, None, self._began_ns))
             return
         work.downloads[rel] = Download(rel, entry)
-        work.expected[rel] = state.signature
+        work.expected[rel] = here
+
+    def _is_looked_for(self, rel: str) -> bool:
+        """Whether a file may be here: without any data there is none, and nothing to decide."""
+        return self._has_data or not rel.startswith("data/")
 
     def _state(self, rel: str, before: Known | None) -> _State:
         path = self._context.names.local(rel)
-        now = signature(path) if self._has_data or not rel.startswith("data/") else None
+        now = signature(path) if self._is_looked_for(rel) else None
         if now is None:
             return _State(Local.DELETED if self._was_deleted(rel, before) else Local.ABSENT)
         if before and before.held and is_surely_unchanged(before.held, now, before.recorded_ns):
@@ -395,9 +408,9 @@ class PullPlanner:
     def _keep_versions_apart(self, work: PullWork) -> None:
         """Let no content of the remote in beside metadata that speaks of another one."""
         for rel, (_, entry) in list(work.downloads.items()):
-            version_rel, _, name = rel.rpartition("/")
-            if name != RAW or f"{version_rel}/{METADATA}" in work.downloads:
+            if not rel.endswith(f"/{RAW}") or metadata_beside(rel) in work.downloads:
                 continue
+            version_rel = rel.rpartition("/")[0]
             if not speaks_of(self._context.names, version_rel, entry):
                 del work.downloads[rel]
                 if rel in work.slice_of:

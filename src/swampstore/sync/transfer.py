@@ -11,7 +11,7 @@ from typing import Protocol
 from swampstore.errors import SwampstoreError
 from swampstore.files import is_out_of_space
 from swampstore.files.signature import Signature
-from swampstore.index.base import ARRIVING, Known
+from swampstore.index.base import ARRIVING, Arriving, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
@@ -139,7 +139,10 @@ class Transfer:
         except InstallError as error:
             self._work.failures |= error.failures
             installed = list(error.installed)
-        self._work.names |= {unit for one in installed if (unit := unit_of(one.rel)) != one.rel}
+        names = {one.name_rel for one in installed if one.name_rel}
+        self._work.names |= names
+        self._work.settled -= names
+        self._work.settled |= {one.name_rel for one in installed if one.is_right}
         return installed
 
     def leave(self, rels: Iterable[str]) -> None:
@@ -250,16 +253,22 @@ class Transfer:
         What the base knows already, and only the content was missing of, is not taken for that.
         Return whether there is anything to note.
         """
-        new = [one for rel, one in fetched.items() if rel in self._work.slice_of]
+        new = [
+            Arriving(rel, entry.size, one.sha256, entry.last_modified, one.token, one.path)
+            for rel, one in fetched.items()
+            if rel in self._work.slice_of
+            for entry in (self._work.downloads[rel].entry,)
+        ]
         if new:
-            self._context.base.note_arrivals({self._known(one, None, 0): one.path for one in new})
+            self._context.base.note_arrivals(new)
         return bool(new)
 
     def _install(self, batch: list[Fetched]) -> None:
         if not batch:
             return
         fetched = {one.rel: one for one in batch}
-        arrivals = [Arrival(one.rel, one.path, self._work.expected[one.rel]) for one in batch]
+        expected = self._work.expected
+        arrivals = [Arrival(one.rel, one.path, expected[one.rel], one.data) for one in batch]
         recorded = time.time_ns()
         is_noted = self._announce(fetched)
         installed = {one.rel: one.signature for one in self.install(arrivals)}
