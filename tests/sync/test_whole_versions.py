@@ -23,6 +23,7 @@ from tests.support.sync_harness import remote_index
 
 MODEL = "aws/ec2/i-1"
 HOME = "data/aws/ec2/i-1/state"
+AT = "2026-06-01T10:00:00.000Z"
 
 
 def synced(machine: Machine, *options: str) -> dict[str, Any]:
@@ -448,3 +449,36 @@ def test_content_is_not_replaced_by_what_its_metadata_does_not_speak_of(
     for options in ((), ("--full",), ()):
         bob("sync", *options)
         assert bob.get(MODEL, "state") == "one"
+
+
+def test_one_look_at_the_remotes_metadata_tells_that_a_version_has_grown(
+    tmp_path: Path, memory_remote: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draft = Draft(streaming=True, id="11111111-2222-4333-8444-555555555555").checked()
+
+    def save(machine: Host, content: bytes) -> None:
+        digest = hashlib.sha256(content).hexdigest()
+        metadata = draft.metadata("state", 1, Owner(), AT, len(content), digest)
+        machine.write(f"{HOME}/1/raw", content)
+        machine.write(f"{HOME}/1/metadata.yaml", encode(metadata))
+        machine.write(f"{HOME}/latest", b"1")
+
+    asked: list[str] = []
+    with (
+        Host(tmp_path / "a", memory_remote.open()) as a,
+        Host(tmp_path / "b", memory_remote.open()) as b,
+    ):
+        save(a, b"one")
+        a.push()
+        save(b, b"one and more")  # of which b's base tells nothing
+        get = b.store.get
+        monkeypatch.setattr(b.store, "get", lambda key: (asked.append(key), get(key))[1])
+        b.push()
+        a.pull()
+        assert a.read(f"{HOME}/1/raw") == b"one and more"
+        assert named_by(a) == {"1/raw", "1/metadata.yaml", "latest"}
+    assert asked.count(f"{HOME}/1/metadata.yaml") == 1
+
+
+def named_by(machine: Host) -> set[str]:
+    return {rel.removeprefix(f"{HOME}/") for rel in remote_index(machine.store).entries}

@@ -53,6 +53,19 @@ def _sha256(size: int) -> Any:
     return hashlib.sha256()
 
 
+def hash_beginning(fd: int, size: int | None) -> str:
+    """Return the SHA-256 (hex) of the next bytes of an open file, or of all it has if it has fewer.
+
+    What has been appended to keeps its beginning. Without a size it is all of it.
+    """
+    left = sys.maxsize if size is None else size
+    digest = _sha256(left)
+    while left > 0 and (piece := os.read(fd, min(left, _CHUNK))):
+        digest.update(piece)
+        left -= len(piece)
+    return str(digest.hexdigest())
+
+
 class _Hashed(io.FileIO):
     """Hashes what is read in order, and has it judged at the end."""
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.content import hash_beginning
 from swampstore.artifacts.metadata import DELETED, Draft, Metadata, encode, is_json
 from swampstore.artifacts.name_lock import Mutations
 from swampstore.artifacts.publish import (
@@ -40,8 +40,6 @@ from swampstore.files import Change, Hold, disk_errors
 from swampstore.layout import METADATA, RAW, DataRef, check_shareable
 from swampstore.notices import notice
 from swampstore.retention.lifetimes import beyond_count
-
-_CHUNK = 1 << 20
 
 
 class Deleted(NamedTuple):
@@ -158,14 +156,9 @@ class ArtifactStore:
 
     def _beginning(self, rel: str, size: int | None) -> str:
         """Return the hash of the first bytes of a file: others may have added to it already."""
-        digest = hashlib.sha256()
         path = self.tree.check_inside(rel)
-        with disk_errors(path), open(path, "rb") as file:
-            left = sys.maxsize if size is None else size
-            while left and (piece := file.read(min(left, _CHUNK))):
-                digest.update(piece)
-                left -= len(piece)
-        return digest.hexdigest()
+        with disk_errors(path), open(path, "rb", buffering=0) as file:
+            return hash_beginning(file.fileno(), size)
 
     def delete(self, ref: DataRef) -> Deleted:
         """Remove a name with all its versions; removing what is not there is no error."""

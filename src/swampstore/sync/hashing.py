@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable
 from hashlib import md5, sha256
 
+from swampstore.artifacts.content import hash_beginning
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.errors import SyncError
@@ -41,19 +42,12 @@ def sha256_and_md5(path: str) -> tuple[str, str]:
     raise _keeps_changing(path)
 
 
-def hash_beginning(path: str, size: int) -> str:
-    """Return the SHA-256 (hex) of the first bytes of a regular file, or of all if it has fewer.
-
-    What has been appended to keeps its beginning. Raises what `hash_file` raises.
-    """
+def hash_beginning_of(path: str, size: int) -> str:
+    """Return the hash of the first bytes of a regular file; raises what `hash_file` raises."""
     fd = _open_regular(path)
     try:
-        digest = sha256()
         with disk_errors(path):
-            while size > 0 and (piece := os.read(fd, min(size, _PIECE))):
-                digest.update(piece)
-                size -= len(piece)
-        return digest.hexdigest()
+            return hash_beginning(fd, size)
     finally:
         os.close(fd)
 

@@ -281,13 +281,18 @@ def describe_one_artifact(context: SyncContext, rel: str) -> bool:
 
     True also if one of the two cannot be read: then nothing says that they differ.
     """
+    return have_one_id(context, rel) is not False
+
+
+def have_one_id(context: SyncContext, rel: str) -> bool | None:
+    """Whether our metadata and the remote's have the same id, None if one cannot be read."""
     path = context.names.local(rel)
     try:
         theirs = decode(context.store.get(context.names.remote(rel)).data, rel)
         with disk_errors(path):
             ours = decode(read_file(path) or b"", path)
     except (ObjectNotFoundError, MetadataError):
-        return True
+        return None
     return ours.id == theirs.id
 
 

@@ -34,7 +34,7 @@ from swampstore.sync.complete import (
 )
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.hashing import hash_beginning, hash_file
+from swampstore.sync.hashing import hash_beginning_of, hash_file
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.scan import Changed, Scan
 from swampstore.sync.uploads import Upload, Uploaded
@@ -134,6 +134,7 @@ class Planner:
         self._plan = Plan()
         # Of versions that the remote has, whatever the index tells of them.
         self._shared: set[str] = set()
+        self._grown: dict[str, bool] = {}
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
         """Decide about every change and every deletion."""
@@ -245,7 +246,7 @@ class Planner:
             self._adopt(hashed(self._context, change), entry)
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
-        elif version_file(rel) and (self._is_entry_wrong(change) or self._has_grown(rel)):
+        elif version_file(rel) and (self._is_entry_wrong(change) or self._is_of_grown(rel)):
             self._shared.add(rel)
             self._upload(change, Upload(rel, described(rel, entry)))
         elif version_file(rel):
@@ -287,25 +288,31 @@ class Planner:
         change = hashed(self._context, change)
         return merge.has_content(self._context, change.rel, change.signature.size, change.sha256)
 
-    def _has_grown(self, rel: str) -> bool:
+    def _is_of_grown(self, rel: str) -> bool:
+        """Whether a file is of such a version as `_has_grown` tells; looks once at each version."""
+        version_rel = rel.rpartition("/")[0]
+        if version_rel not in self._grown:
+            self._grown[version_rel] = self._has_grown(version_rel)
+        return self._grown[version_rel]
+
+    def _has_grown(self, version_rel: str) -> bool:
         """Whether the version here is the remote's, and something was appended to it since.
 
         So it is where a base does not tell: in a bucket to which others took that version along
         before. Nothing of the remote's content is lost then, and nothing of ours.
         """
-        names, version_rel = self._context.names, rel.rpartition("/")[0]
-        raw, metadata = f"{version_rel}/{RAW}", metadata_beside(rel)
-        entry, now, told = (
-            self._entry(raw),
-            signature(names.local(raw)),
-            local_metadata(names, version_rel),
-        )
+        names, raw = self._context.names, f"{version_rel}/{RAW}"
+        entry, now = self._entry(raw), signature(names.local(raw))
+        told = local_metadata(names, version_rel)
         if entry is None or now is None or told is None or not entry.size < now.size == told.size:
             return False
-        if hash_beginning(names.local(raw), entry.size) != entry.sha256:
+        try:
+            beginning = hash_beginning_of(names.local(raw), entry.size)
+        except FileNotFoundError:
+            raise _removed_meanwhile(names.local(raw)) from None
+        if beginning != entry.sha256:
             return False
-        is_readable = merge.is_metadata_there(self._context, metadata)
-        return is_readable and merge.describe_one_artifact(self._context, metadata)
+        return merge.have_one_id(self._context, f"{version_rel}/{METADATA}") is True
 
     def _is_of_ours(self, rel: str, entry: Entry, noted: tuple[str, str] | None) -> bool:
         """Whether the index names an upload of ours, of the very version that is here."""
@@ -442,10 +449,14 @@ def hashed(context: SyncContext, change: Changed) -> Changed:
     try:
         sha256, now = hash_file(path)
     except FileNotFoundError:
-        raise SyncError(
-            f"{path} was removed while it was looked at", hint="Sync again: it stays marked."
-        ) from None
+        raise _removed_meanwhile(path) from None
     return change._replace(sha256=sha256, signature=now)
+
+
+def _removed_meanwhile(path: str) -> SyncError:
+    return SyncError(
+        f"{path} was removed while it was looked at", hint="Sync again: it stays marked."
+    )
 
 
 def described(rel: str, entry: Entry) -> Known:
