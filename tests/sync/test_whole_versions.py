@@ -13,6 +13,7 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.stores.directory import DirectoryStore
+from swampstore.stores.protocol import Fetched
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine, contents
@@ -472,7 +473,12 @@ def test_one_look_at_the_remotes_metadata_tells_that_a_version_has_grown(
         a.push()
         save(b, b"one and more")  # of which b's base tells nothing
         get = b.store.get
-        monkeypatch.setattr(b.store, "get", lambda key: (asked.append(key), get(key))[1])
+
+        def get_and_tell(key: str) -> Fetched:
+            asked.append(key)
+            return get(key)
+
+        monkeypatch.setattr(b.store, "get", get_and_tell)
         b.push()
         a.pull()
         assert a.read(f"{HOME}/1/raw") == b"one and more"
@@ -482,3 +488,61 @@ def test_one_look_at_the_remotes_metadata_tells_that_a_version_has_grown(
 
 def named_by(machine: Host) -> set[str]:
     return {rel.removeprefix(f"{HOME}/") for rel in remote_index(machine.store).entries}
+
+
+def test_who_reads_something_after_the_base_was_lost_has_lost_it_all_the_same(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    ana.put(MODEL, "other", "other")
+    forget_a_deletion(ana, bob, bucket, 1)
+    assert bob.get(MODEL, "other") == "other"  # the new base knows that now
+    synced(bob)
+    assert sorted(path.name for path in (bob.cache / HOME).iterdir()) == ["2", "latest"]
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_who_saves_something_after_the_base_was_lost_gets_what_others_have_put_in_place(
+    ana: Machine, bob: Machine, bucket: Path, lazy: bool
+) -> None:
+    bob.use(bucket, hydrationStrategy=None if lazy else "full")
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    synced(bob)
+    if not lazy:
+        with bob.open() as repo:
+            repo.sync.evict(0)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+        synced(ana)
+        repo.artifacts.save(MODEL, "state", "another")
+    synced(ana)
+    lose_base(bob)
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "new")
+        with repo.session([MODEL]):  # pushes what waits before it pulls
+            pass
+    for machine in (bob, ana, bob):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["another", "new"]
+
+
+def test_what_was_saved_after_a_lost_base_was_noticed_waits_for_its_content(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    """Somebody who removed its content may put that back."""
+    ana.put(MODEL, "state", "theirs")
+    bob.put(MODEL, "other", "other")
+    synced(bob)
+    lose_base(bob)
+    bob("sync", "--model", "aws/ec2/i-2")
+    bob.put(MODEL, "state", "ours")
+    raw = bob.cache / HOME / "1/raw"
+    raw.rename(bob.cache / "aside")
+    synced(ana)
+    bob("sync")
+    (bob.cache / "aside").rename(raw)
+    for machine in (bob, ana, bob):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["theirs", "ours"]

@@ -19,12 +19,33 @@ from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
 from swampstore.sync.complete import is_content_here, local_metadata
 from swampstore.sync.context import SyncContext
+from swampstore.sync.downloads import Staging
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.install import Arrival
 from swampstore.sync.scan import LocalScan, is_covered
 
-# The fact of a new base that the cache has not been compared as a whole since it lost the old one.
+# The fact of a new base that the cache has not been compared as a whole since it lost the old one:
+# when that was noticed.
 LOST = "lost"
+
+
+def note_if_lost(context: SyncContext) -> None:
+    """Note it if the cache was synced, and nothing tells any more what others deleted since.
+
+    What somebody read meanwhile, or was killed at, is in the new base already, and tells nothing.
+    """
+    is_told = context.base.fact("verified_at") is not None or context.base.fact(LOST) is not None
+    if not is_told and context.tracker.state().last_verified_at:
+        context.tracker.mark(None)
+        with Staging(context.names.cache_dir) as staging:  # by the clock of the disk
+            noticed = os.lstat(staging.path).st_ctime_ns
+        context.base.apply(facts={LOST: str(noticed)})
+
+
+def was_here_before(context: SyncContext, rel: str) -> bool:
+    """Whether the base was lost, and a file is here unchanged since before that was noticed."""
+    noticed, now = context.base.fact(LOST), signature(context.names.local(rel))
+    return noticed is not None and now is not None and now.ctime_ns < int(noticed)
 
 
 def numbered_anew(context: SyncContext, name_rel: str) -> Iterator[list[Arrival]]:

@@ -156,11 +156,12 @@ class Pull:
 
     def _clear_leftovers(self, work: PullWork, transfer: Transfer) -> None:
         """Without the base, remove what nothing but the base told from versions of our own."""
-        has_lost_base = self._context.base.fact(LOST) is not None
-        for name_rel in sorted(work.names if has_lost_base or self._planner.has_lost_base else ()):
+        if self._context.base.fact(LOST) is None:
+            return
+        for name_rel in sorted(work.names):
             for arrivals in numbered_anew(self._context, name_rel):
                 transfer.install(arrivals)
-        if not has_lost_base or self._context.index.is_made_anew:
+        if self._context.index.is_made_anew:
             return
         for arrival in hollow_versions(self._context, self._planner.scope):
             for one in transfer.install([arrival]):

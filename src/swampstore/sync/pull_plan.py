@@ -33,6 +33,7 @@ from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
 from swampstore.sync.hashing import hash_file
+from swampstore.sync.lost_base import was_here_before
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.push_plan import Plan
 from swampstore.sync.scan import Links, is_covered, is_unfinished, was_here
@@ -82,10 +83,7 @@ class PullWork:
 
 
 class PullPlanner:
-    """Looks at what changed remotely, in one scope, and decides about each path.
-
-    `has_lost_base` says that the cache was synced before, and nothing tells any more with what.
-    """
+    """Looks at what changed remotely, in one scope, and decides about each path."""
 
     def __init__(
         self,
@@ -105,8 +103,6 @@ class PullPlanner:
         marked = context.tracker.peek()
         self._removals = marked.removals
         self._marked = frozenset(marked.paths)
-        is_new = context.base.fact("verified_at") is None
-        self.has_lost_base = is_new and bool(context.tracker.state().last_verified_at)
         self._links = Links(context.names.root)
         # What the index names in the partition that is being compared.
         self._named: Mapping[str, msgspec.Raw] = {}
@@ -385,7 +381,7 @@ class PullPlanner:
         if name != METADATA or version_file(rel) is None or raw not in self._named:
             return False
         _, token = self._context.base.noted_uploads([rel]).get(rel, ("", None))
-        was_shared = self.has_lost_base or token == ""
+        was_shared = token == "" or was_here_before(self._context, rel)
         is_ours = is_covered(self._context.names.mark(rel), self._marked) and not was_shared
         if is_ours or os.path.lexists(self._context.names.local(raw)):
             return False

@@ -28,7 +28,7 @@ from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
-from swampstore.sync.lost_base import LOST
+from swampstore.sync.lost_base import note_if_lost
 from swampstore.sync.scan import LocalScan, is_covered, removed_rels
 from swampstore.sync.transfer import take_remote
 
@@ -248,9 +248,7 @@ def start_over_if_made_anew(context: SyncContext, *, recalling: bool = False) ->
     Somebody emptied it, and others may have begun to fill it again. Then what is missing there
     was not deleted: nobody deleted anything. `recalling` is what `RemoteIndex.refresh` means by it.
     """
-    if _is_base_lost(context):
-        context.tracker.mark(None)
-        context.base.apply(facts={LOST: "1"})
+    note_if_lost(context)
     state = context.index.refresh(recalling=recalling)
     is_emptied = not state.exists and not context.base.is_empty()
     if is_emptied or context.index.is_made_anew:
@@ -364,10 +362,3 @@ def _as_named(context: SyncContext, deleted: Collection[Known]) -> Iterator[Know
             yield known
         elif merge.is_as_known(context, known, entry):
             yield replace(known, modified=entry.last_modified)
-
-
-def _is_base_lost(context: SyncContext) -> bool:
-    """Whether the cache was synced, and nothing tells any more what others deleted since."""
-    if context.base.fact("verified_at") is not None or not context.base.is_empty():
-        return False
-    return bool(context.tracker.state().last_verified_at)
