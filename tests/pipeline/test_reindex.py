@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +32,8 @@ from swampstore.stores.protocol import Written
 from swampstore.stores.wrapper import CountingStore
 from tests.pipeline.test_verify import MODELS, Home, fill
 from tests.support.damage import Bucket
+from tests.support.old_client import OldPeer
+from tests.support.sync_harness import Machine, remote_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -338,3 +342,76 @@ def test_what_is_left_of_a_deletion_is_not_adopted_but_removed(
     assert (done.adopted, done.leaving) == (0, 0)
     assert not left & ground.bucket.payload().keys()
     assert ground.new_machine("bob") == ground.bucket.payload()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
+    (tmp_path / "bucket").mkdir()
+    opened: list[Machine] = []
+
+    def open_machine(name: str) -> Machine:
+        opened.append(Machine(tmp_path / name, DirectoryStore(str(tmp_path / "bucket"))))
+        return opened[-1]
+
+    yield open_machine
+    for one in opened:
+        one.close()
+
+
+NAME = "data/t/u/m00/state"
+
+
+def save_version(machine: Machine, number: int) -> None:
+    files = {
+        f"{NAME}/{number}/raw": b"content %d" % number,
+        f"{NAME}/{number}/metadata.yaml": b"version: %d\n" % number,
+        f"{NAME}/latest": b"%d" % number,
+    }
+    for rel, data in files.items():
+        machine.write(rel, data)
+
+
+def agreeing(fleet: Callable[[str], Machine], version: int) -> tuple[Machine, Machine]:
+    here, there = fleet("here"), fleet("there")
+    if version == 2:
+        here.service.migrate_index()
+    for number in (1, 2):
+        save_version(here, number)
+    here.push()
+    there.sync()
+    return here, there
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_deletion_stays_though_another_client_committed_before_the_index_was_made_anew(
+    fleet: Callable[[str], Machine], tmp_path: Path, version: int
+) -> None:
+    here, there = agreeing(fleet, version)
+    here.service.mark_dirty(f"{NAME}/1")
+    shutil.rmtree(here.path(f"{NAME}/1"))
+    here.push()
+    peer = OldPeer(here.store)  # which leaves the origin out
+    (peer.push_v2 if version == 2 else peer.push_v1)({f"{NAME}/note": b"theirs"})
+    (tmp_path / "bucket" / NAME / "unnamed").write_bytes(b"there is something to do")
+    reindex_here([*places_of(f"file://{tmp_path}/bucket")], grace=timedelta(0))
+    for machine in (there, here, there):
+        machine.sync()
+        assert not machine.path(f"{NAME}/1").exists()
+        assert f"{NAME}/1/raw" not in remote_files(machine.store)
+
+
+@pytest.mark.parametrize("gone", ["raw", "metadata.yaml", "raw metadata.yaml"])
+@pytest.mark.parametrize(("version", "document"), [(1, MONOLITH_KEY), (2, SHARD)])
+def test_what_is_lost_with_the_document_that_told_of_it_stays_in_the_caches_that_have_it(
+    fleet: Callable[[str], Machine], tmp_path: Path, version: int, document: str, gone: str
+) -> None:
+    here, there = agreeing(fleet, version)
+    here.sync()
+    for rel in (document, *(f"{NAME}/1/{name}" for name in gone.split())):
+        (tmp_path / "bucket" / rel).unlink()
+    reindex_here([*places_of(f"file://{tmp_path}/bucket")], grace=timedelta(0))
+    for machine in (there, here, there):
+        machine.sync()
+        assert machine.read(f"{NAME}/1/raw") == b"content 1"
+        assert machine.read(f"{NAME}/1/metadata.yaml") == b"version: 1\n"
+    assert remote_files(here.store) == here.files() == there.files()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
+from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry, encode_entry
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
 
@@ -146,6 +146,16 @@ def trust(rels: Collection[str]) -> None:
 def new_write_id() -> str:
     """Return what tells one write of a document from any other."""
     return uuid.uuid4().hex
+
+
+def next_origin(meta: Meta | None, *told: str | None) -> str | None:
+    """Return the origin for the `_meta.json` that comes after this one.
+
+    Other clients leave it out. Then it is what else tells it, and nobody makes one up: by another
+    origin, caches would forget what they know, and share again what others have deleted.
+    """
+    known = next((one for one in (meta and meta.origin, *told) if one), None)
+    return known or (new_write_id() if meta is None else None)
 
 
 # What a base remembers of a commit --------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
-from swampstore.index.changes import Change
+from swampstore.index.changes import Change, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.format import Meta, RawEntries
 from swampstore.index.partitions import Scope
@@ -58,8 +58,10 @@ class Rebuild:
     """An index that is made anew as a whole, from entries that somebody has settled.
 
     `meta` is the last one that could be read, `token` the condition for replacing it, `shards` are
-    those that are there, `highest` is the highest commit number. `write_shards` writes all of them,
-    as this commit, and returns their ETags and how many had to be written. `entries` are all.
+    those that are there, `highest` is the highest commit number. `is_guess` says that a document
+    is lost which counts: what is missing in the new one was not deleted by anybody. `write_shards`
+    writes all shards, as this commit, and returns their ETags and how many had to be written.
+    `entries` are all.
     """
 
     documents: Documents
@@ -70,6 +72,11 @@ class Rebuild:
     write_shards: Callable[[int | None], tuple[dict[str, str], int]]
     entries: Callable[[], RawEntries]
     clock: Clock
+    is_guess: bool = False
+
+    def origin(self, monolith: str | None = None) -> str | None:
+        """Return the origin of the new index; the `monolith` may tell that of the one before."""
+        return new_write_id() if self.is_guess else next_origin(self.meta, monolith)
 
 
 class IndexVersion(ABC):

@@ -260,8 +260,7 @@ class Version1(IndexVersion):
 
     def rebuild(self, work: Rebuild) -> int:
         """Write the monolith, then the shards, then `_meta.json`."""
-        origin = (work.meta and work.meta.origin) or new_write_id()
-        etag, is_written = _rebuild_monolith(work, origin)
+        etag, is_written, origin = _rebuild_monolith(work)
         etags, written = work.write_shards(None)
         leftovers = sorted(work.shards.keys() - etags.keys())
         for partition in leftovers:
@@ -334,19 +333,23 @@ def _put_monolith(context: IndexContext, doc: Document, token: str | None) -> st
     return context.documents.put_monolith(data, token).etag
 
 
-def _rebuild_monolith(work: Rebuild, origin: str) -> tuple[str, bool]:
-    """Make the monolith hold the entries; return its ETag, and whether it had to be written."""
+def _rebuild_monolith(work: Rebuild) -> tuple[str, bool, str | None]:
+    """Make the monolith hold the entries.
+
+    Return its ETag, whether it had to be written, and the origin of the index.
+    """
     fetched = work.documents.monolith()
     token = fetched.info.token if fetched else None
     current = _decoded(fetched.data) if fetched else None
     wanted = work.entries()
-    if fetched is not None and current is not None and current.entries == wanted:
-        return fetched.info.etag, False
     before = current or Document({})
+    origin = work.origin(before.origin)
+    if fetched is not None and current is not None and current.entries == wanted:
+        return fetched.info.etag, False, origin
     doc = Document(merged(before.entries, wanted), before.extra).of_origin(origin)
     data = encode_monolith(doc, to_iso(work.clock()), new_write_id())
     try:
-        return work.documents.put_monolith(data, token).etag, True
+        return work.documents.put_monolith(data, token).etag, True, origin
     except PreconditionFailedError:
         raise index_moved(f"somebody else wrote {MONOLITH_KEY}", ()) from None
 

@@ -242,7 +242,7 @@ class Version2(IndexVersion):
             partitions=tuple(sorted(etags)),
             commit_seq=seq,
             shards=dict(sorted(etags.items())),
-            origin=meta.origin or new_write_id(),
+            origin=work.origin(),
         )
         try:
             work.documents.put_meta(encode_meta(made, new_write_id()), work.token, commits=True)

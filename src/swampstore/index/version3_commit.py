@@ -245,7 +245,7 @@ def rebuilt(work: Rebuild, number: int) -> int:
         return 0
     before = work.meta or Meta(number, ())
     seq = max(work.highest, documents.paths.last_path_commit(documents.root)) + 1
-    meta = replace(before, version=number, commit_seq=seq, origin=before.origin or new_write_id())
+    meta = replace(before, version=number, commit_seq=seq, origin=work.origin())
     data = encode_meta(meta, new_write_id())
     commit_now = PathsCommit(META_KEY, data, work.token, seq, changes)
     stored = documents.meta()

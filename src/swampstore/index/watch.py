@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from swampstore.clock import Clock, asleep_too, from_iso, to_iso
 from swampstore.index.base import Base
-from swampstore.index.changes import index_moved, new_write_id
+from swampstore.index.changes import index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, Meta, decode_meta, encode_meta
@@ -182,12 +182,9 @@ class Watch:
     def origin(self, meta: Meta | None, monolith: str | None = None) -> str | None:
         """Return the origin for the `_meta.json` that comes after this one.
 
-        Other clients leave it out. Then the `monolith` tells it, or whoever knows it writes it
-        again, and nobody else makes one up: by another origin, caches would forget what they know,
-        their deletions included.
+        Where another client left it out, the `monolith` tells it, or whoever knows it.
         """
-        known = (meta and meta.origin) or monolith or self._base.fact(ORIGIN)
-        return known or (new_write_id() if meta is None else None)
+        return next_origin(meta, monolith, self._base.fact(ORIGIN))
 
     def hear(self, snapshot: MetaSnapshot, monolith: Document) -> None:
         """Note the origin that a monolith tells where another client left it out of `_meta.json`.

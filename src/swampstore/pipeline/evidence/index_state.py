@@ -99,8 +99,12 @@ class IndexState:
     @property
     def has_gaps(self) -> bool:
         """Whether there may be paths of which no document that counts says anything sensible."""
-        has_nonsense = any(one.nonsense for one in self.summaries)
-        return self.is_assumed or self.has_lost_list or has_nonsense or bool(self.damaged)
+        return self.has_lost_documents or any(one.nonsense for one in self.summaries)
+
+    @property
+    def has_lost_documents(self) -> bool:
+        """Whether a document that counts is missing, or nobody can tell what it said."""
+        return self.is_assumed or self.has_lost_list or bool(self.damaged)
 
     @property
     def has_shards_alone(self) -> bool:

@@ -201,6 +201,7 @@ class Writing:
                 self._write_shards,
                 self._entries,
                 system_clock,
+                is_guess=state.has_lost_documents,
             )
         )
 
