@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
-from swampstore.index import unversioned
+from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
+from swampstore.index.origins import ORIGINS
+from swampstore.index.partitions import META_KEY, partition_of, shard_key
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreUnreachableError
@@ -492,3 +495,84 @@ def test_a_deletion_stays_if_the_push_of_an_append_before_it_was_killed_right_af
     for one in (here, there, here):
         one.sync()
     assert remote_files(here.store) == here.files() == there.files() == {}
+
+
+def lose_meta(machine: Machine) -> None:
+    machine.store.delete(META_KEY)
+
+
+def lose_shard(machine: Machine) -> None:
+    machine.store.delete(shard_key(partition_of(f"{MODEL.rel}/state/1/raw")))
+
+
+def lose_both(machine: Machine) -> None:
+    lose_meta(machine)
+    lose_shard(machine)
+
+
+@pytest.mark.parametrize("lose", [lose_index, lose_meta, lose_shard, lose_both])
+@pytest.mark.parametrize("is_new", [True, False], ids=["newcomer", "known"])
+def test_a_deletion_stays_though_another_client_left_the_origin_of_new_shards_out(
+    machine: Open, lose: Callable[[Machine], None], is_new: bool
+) -> None:
+    here, there, third = machine("here"), machine("there"), machine("third")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    there.pull()
+    lose(here)
+    maker = third if is_new else here
+    maker.pull()
+    save(maker, version(2))
+    maker.push()  # makes the index anew
+    peer = OldPeer(here.store)
+    is_sharded = remote_index(here.store).version == 2
+    (peer.push_v2 if is_sharded else peer.push_v1)(dict(version(1, "theirs")))
+    there.sync()  # knows the origin of the index that was lost
+    delete_version(there, 2)
+    there.write(f"{MODEL.rel}/state/latest", b"1")
+    for one in (there, third, here, there, third):
+        one.sync()
+    for one in (here, there, third):
+        assert not one.path(f"{MODEL.rel}/state/2").exists()
+        assert one.path(f"{MODEL.rel}/state/1/raw").exists()
+        assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
+
+
+def test_who_is_killed_before_it_lists_a_new_origin_misleads_nobody(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("here"), machine("there")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    lose_both(here)
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "note_origin", lambda *_: None)
+        save(here, version(2))
+        here.push()
+    there.pull()
+    known = there.base.fact("origin")
+    assert known == here.base.fact("origin") is not None
+    OldPeer(here.store).push_v2(dict(version(1, "theirs")))
+    there.pull()
+    assert not there.service._context.index.is_made_anew
+    assert there.base.fact("origin") == known
+
+
+def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_anew(
+    machine: Open,
+) -> None:
+    here = machine("here")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    here.store.put(ORIGINS, b"garbage")
+    OldPeer(here.store).push_v2(dict(version(1, "theirs")))
+    here.sync()
+    assert here.path(f"{MODEL.rel}/theirs/1/raw").exists()
+    lose_both(here)
+    here.sync()
+    save(here, version(2))
+    here.push()
+    assert json.loads(here.store.get(ORIGINS).data)["origins"] == [here.base.fact("origin")]

@@ -89,6 +89,7 @@ class Migration:
         except PreconditionFailedError:
             return None
         done = MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
+        self._watch.tell_of_origin(meta, snapshot.meta)
         self._touch_monolith(doc, touched.token, is_frozen=True)
         self._remember(done, None if found.is_recovered else found.etag)
         return Migrated(2, len(groups), len(doc.entries), 1, already=False)
@@ -157,6 +158,7 @@ class Migration:
         meta = done.snapshot.meta
         assert meta is not None
         assert meta.commit_seq is not None
+        self._watch.tell_of_origin(meta)
         return Migrated(2, len(meta.partitions), entries, meta.commit_seq, already=True)
 
     def _move_strays(self, found: Mapping[str, StoredDocument]) -> set[str]:

@@ -17,6 +17,7 @@ from swampstore.index.errors import IndexMovedError
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
+from swampstore.index.origins import note_origin
 from swampstore.index.own_shards import recalled
 from swampstore.index.partitions import META_KEY, Homes, Scope, shard_key
 from swampstore.index.state import (
@@ -248,6 +249,7 @@ class Version2(IndexVersion):
             work.documents.put_meta(encode_meta(made, new_write_id()), work.token, commits=True)
         except PreconditionFailedError:
             raise index_moved(f"somebody else wrote {META_KEY}", ()) from None
+        note_origin(work.documents, made.origin, meta.origin)
         if work.documents.store.capabilities.conditional_delete:
             for partition, token in emptied.items():
                 with contextlib.suppress(StoreError):  # an empty shard does no harm

@@ -284,6 +284,8 @@ class ShardCommit:
             written = self._documents.put_meta(data, onto.token, commits=True)
         except PreconditionFailedError:
             return None
+        if onto.is_healed and not onto.is_exact:
+            self._watch.tell_of_origin(meta)
         return MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
 
     def _next_meta(self, onto: MetaSnapshot, shards: Mapping[str, _Shard]) -> Meta:

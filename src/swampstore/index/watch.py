@@ -18,6 +18,7 @@ from swampstore.index.changes import index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, Meta, decode_meta, encode_meta
+from swampstore.index.origins import later_origin, note_origin
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery
 from swampstore.index.state import (
@@ -72,6 +73,8 @@ class Watch:
         # The base has just started over, and has learnt nothing since: neither from a pull nor by a
         # commit.
         self.is_fresh = False
+        # The origin for which the base had to start over, where `_meta.json` does not tell it.
+        self._later: str | None = None
 
     @property
     def is_another(self) -> bool:
@@ -210,9 +213,29 @@ class Watch:
             raise index_moved("somebody else is healing the index", ()) from None
         if self.is_fresh:
             self._base.apply(facts={ORIGIN: meta.origin})  # it is of this remote from the start
+        self.tell_of_origin(meta, snapshot.meta)
         return replace(
             snapshot, meta=meta, text=data.decode(), etag=written.etag, token=written.token
         )
+
+    def tell_of_origin(self, meta: Meta, before: Meta | None = None) -> None:
+        """List the origin of a `_meta.json` that was just written, if nothing else tells it."""
+        if not version_of(meta.version).counts(None):
+            note_origin(self._documents, meta.origin, before.origin if before else None)
+
+    def _with_origin(self, meta: Meta) -> Meta:
+        """Return a `_meta.json` with its origin, where another client has left that out.
+
+        Only if it is another one than the base is of: else the base tells it.
+        """
+        if meta.origin is not None or version_of(meta.version).counts(None):
+            return meta
+        known = self._base.fact(ORIGIN)
+        if known is not None:
+            self._later = later_origin(self._documents, known)
+        elif not self.is_fresh:
+            return meta
+        return replace(meta, origin=self._later)
 
     def look_again(self) -> MetaSnapshot:
         """Find out what the remote is now, after somebody else was faster."""
@@ -242,6 +265,7 @@ class Watch:
         meta = _decode(data)
         if meta is None:
             return self._without_meta(info.etag, info.token)
+        meta = self._with_origin(meta)
         snapshot = MetaSnapshot(meta.version, meta, data.decode(), info.etag, info.token)
         stale = version_of(meta.version).stale_facts
         facts = meta_facts(self._base, meta, data.decode(), info.etag, info.token, stale)
