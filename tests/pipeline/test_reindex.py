@@ -15,7 +15,7 @@ import pytest
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.format import RawEntries, decode_shard, merged
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, SHARDS, shard_key
 from swampstore.index.versions import FIRST, version_of
 from swampstore.pipeline.evidence.gathering import Claims
 from swampstore.pipeline.evidence.rows import decoded_sum
@@ -31,6 +31,7 @@ from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.protocol import Written
 from swampstore.stores.wrapper import CountingStore
 from tests.pipeline.test_verify import MODELS, Home, fill
+from tests.support.broken_store import Killed
 from tests.support.damage import Bucket
 from tests.support.old_client import OldPeer
 from tests.support.sync_harness import Machine, remote_files
@@ -415,3 +416,43 @@ def test_what_is_lost_with_the_document_that_told_of_it_stays_in_the_caches_that
         assert machine.read(f"{NAME}/1/raw") == b"content 1"
         assert machine.read(f"{NAME}/1/metadata.yaml") == b"version: 1\n"
     assert remote_files(here.store) == here.files() == there.files()
+
+
+@pytest.mark.parametrize(("version", "document"), [(1, MONOLITH_KEY), (2, SHARD)])
+def test_nobody_concludes_anything_from_a_guess_that_is_written_half(
+    fleet: Callable[[str], Machine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    document: str,
+) -> None:
+    here, there = agreeing(fleet, version)
+    save_version(here, 3)
+    here.push()  # which the other one has not heard of
+    for rel in (document, f"{NAME}/1/raw", f"{NAME}/1/metadata.yaml"):
+        (tmp_path / "bucket" / rel).unlink()
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(f"swampstore.index.version{version}.encode_meta", killed)
+        reindex_here([*places_of(f"file://{tmp_path}/bucket")], grace=timedelta(0))
+    for machine in (there, here, there):
+        machine.sync()
+        assert machine.read(f"{NAME}/1/raw") == b"content 1"
+    assert remote_files(here.store) == here.files() == there.files()
+
+
+@pytest.mark.parametrize(("version", "document"), [(1, MONOLITH_KEY), (2, SHARD)])
+def test_a_dry_run_writes_nothing_where_a_document_is_lost(
+    fleet: Callable[[str], Machine], tmp_path: Path, version: int, document: str
+) -> None:
+    here, _ = agreeing(fleet, version)
+    (tmp_path / "bucket" / document).unlink()
+    if version == 2:
+        here.store.delete(ORIGINS_KEY)
+    before = [info.key for info in here.store.list()], here.store.get(META_KEY).data
+    places = [*places_of(f"file://{tmp_path}/bucket")]
+    assert reindex_here(places, grace=timedelta(0), dry_run=True).documents
+    assert ([info.key for info in here.store.list()], here.store.get(META_KEY).data) == before

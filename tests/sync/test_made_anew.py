@@ -15,8 +15,7 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
-from swampstore.index.origins import ORIGINS
-from swampstore.index.partitions import META_KEY, partition_of, shard_key
+from swampstore.index.partitions import META_KEY, ORIGINS_KEY, partition_of, shard_key
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreUnreachableError
@@ -567,7 +566,7 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     here.service.migrate_index()
     save(here, version(1))
     here.push()
-    here.store.put(ORIGINS, b"garbage")
+    here.store.put(ORIGINS_KEY, b"garbage")
     OldPeer(here.store).push_v2(dict(version(1, "theirs")))
     here.sync()
     assert here.path(f"{MODEL.rel}/theirs/1/raw").exists()
@@ -575,4 +574,4 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     here.sync()
     save(here, version(2))
     here.push()
-    assert json.loads(here.store.get(ORIGINS).data)["origins"] == [here.base.fact("origin")]
+    assert json.loads(here.store.get(ORIGINS_KEY).data)["origins"] == [here.base.fact("origin")]

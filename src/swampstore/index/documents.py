@@ -16,7 +16,14 @@ from swampstore.clock import asleep_too
 from swampstore.errors import SwampstoreError, ValidationError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import Document, RawEntries, decode_monolith, decode_shard, scrub
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY, SHARDS, partition_in, shard_key
+from swampstore.index.partitions import (
+    META_KEY,
+    MONOLITH_KEY,
+    ORIGINS_KEY,
+    SHARDS,
+    partition_in,
+    shard_key,
+)
 from swampstore.index.path_map import Names
 from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline, in_parallel
@@ -76,6 +83,7 @@ class Documents:
         self._concurrency = concurrency
         self._meta_key = names.remote(META_KEY)
         self._monolith_key = names.remote(MONOLITH_KEY)
+        self._origins_key = names.remote(ORIGINS_KEY)
 
     # Reading -----------------------------------------------------------------------------------
 
@@ -120,6 +128,10 @@ class Documents:
     def monolith_unless(self, etag: str) -> Fetched | None:
         """Return the monolith, None if it still has this ETag; raise ObjectNotFoundError."""
         return self._was_read(self.store.get_if_changed(self._monolith_key, etag))
+
+    def origins(self) -> Fetched | None:
+        """Return the list of origins, None if there is none."""
+        return self._get(self._origins_key)
 
     def parse_monolith(self, data: bytes, etag: str, token: str | None) -> StoredDocument:
         """Read a monolith; raise IndexDamagedError if it is none, because nothing replaces it."""
@@ -206,6 +218,10 @@ class Documents:
     def put_shard(self, partition: str, data: bytes, token: str | None) -> Written:
         """Replace the shard that has this token (None: create it)."""
         return self._put(self._names.remote(shard_key(partition)), data, token)
+
+    def put_origins(self, data: bytes, token: str | None) -> Written:
+        """Replace the list of origins that has this token (None: create it)."""
+        return self._put(self._origins_key, data, token)
 
     def delete_shard(self, partition: str, token: str | None) -> None:
         """Remove the shard that has this token (None: there is nothing to remove).

@@ -14,9 +14,8 @@ import contextlib
 import json
 
 from swampstore.index.documents import Documents
-from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
+from swampstore.stores.errors import PreconditionFailedError, StoreError
 
-ORIGINS = "_control/origins.json"
 _ATTEMPTS = 5
 _MOST = 100
 
@@ -35,8 +34,12 @@ def note_origin(documents: Documents, origin: str | None, before: str | None = N
                 return
             every = dict.fromkeys([*known, before or origin, origin])
             with contextlib.suppress(PreconditionFailedError):
-                _write(documents, list(every)[-_MOST:], token)
+                documents.put_origins(_encoded(list(every)[-_MOST:]), token)
                 return
+
+
+def _encoded(origins: list[str]) -> bytes:
+    return json.dumps({"origins": origins}).encode()
 
 
 def later_origin(documents: Documents, known: str) -> str | None:
@@ -50,25 +53,11 @@ def later_origin(documents: Documents, known: str) -> str | None:
 
 def _read(documents: Documents) -> tuple[list[str], str | None]:
     """Return what is listed, and the condition for replacing the list (None: there is none)."""
-    key = f"{documents.root}{ORIGINS}"
-    try:
-        info, data = documents.store.get(key)
-        token = info.token or documents.store.head(key).token
-    except ObjectNotFoundError:
+    fetched = documents.origins()
+    if fetched is None:
         return [], None
     try:
-        found = json.loads(data)["origins"]
-        return [one for one in found if isinstance(one, str)], token
+        found = json.loads(fetched.data)["origins"]
+        return [one for one in found if isinstance(one, str)], fetched.info.token
     except (ValueError, KeyError, TypeError, RecursionError):
-        return [], token
-
-
-def _write(documents: Documents, origins: list[str], token: str | None) -> None:
-    store, key = documents.store, f"{documents.root}{ORIGINS}"
-    data = json.dumps({"origins": origins}).encode()
-    if token is None and store.capabilities.conditional_create:
-        store.put_if_absent(key, data)
-    elif token is not None and store.capabilities.conditional_update:
-        store.put_if_match(key, data, token)
-    else:
-        store.put(key, data)
+        return [], fetched.info.token

@@ -27,6 +27,7 @@ _META = "_meta.json"
 _JSON = ".json"
 META_KEY = f"{SHARDS}{_META}"
 MONOLITH_KEY = ".datastore-index.json"
+ORIGINS_KEY = "_control/origins.json"
 
 _BY_DEPTH = frozenset({"data", OUTPUTS, EVALUATED_DEFINITIONS})
 _WHOLE = frozenset({EVALUATED_WORKFLOWS, AUTO_DEFINITIONS, AUDIT, "telemetry", "logs", "files"})

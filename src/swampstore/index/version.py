@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
-from swampstore.index.changes import Change, new_write_id, next_origin
+from swampstore.index.changes import Change, index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
-from swampstore.index.format import Meta, RawEntries
-from swampstore.index.partitions import Scope
+from swampstore.index.format import Meta, RawEntries, encode_meta
+from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.state import (
     Committed,
     Fingerprint,
@@ -28,6 +28,7 @@ from swampstore.index.state import (
     Slice,
     View,
 )
+from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched, ObjectInfo
 
 if TYPE_CHECKING:
@@ -73,6 +74,22 @@ class Rebuild:
     entries: Callable[[], RawEntries]
     clock: Clock
     is_guess: bool = False
+
+    def begun(self) -> Rebuild:
+        """Give a guess another origin before any of it can be seen; return what goes on from there.
+
+        Without `_meta.json` nobody concludes anything from what is missing, and it comes last.
+        Raises IndexMovedError if somebody else wrote it.
+        """
+        if not self.is_guess or self.meta is None:
+            return self
+        meta = replace(self.meta, origin=new_write_id(), monolith=None)
+        try:
+            data = encode_meta(meta, new_write_id())
+            written = self.documents.put_meta(data, self.token, commits=True)
+        except PreconditionFailedError:
+            raise index_moved(f"somebody else wrote {META_KEY}", ()) from None
+        return replace(self, meta=meta, token=written.token, is_guess=False)
 
     def origin(self, monolith: str | None = None) -> str | None:
         """Return the origin of the new index; the `monolith` may tell that of the one before."""

@@ -260,6 +260,7 @@ class Version1(IndexVersion):
 
     def rebuild(self, work: Rebuild) -> int:
         """Write the monolith, then the shards, then `_meta.json`."""
+        work = work.begun()
         etag, is_written, origin = _rebuild_monolith(work)
         etags, written = work.write_shards(None)
         leftovers = sorted(work.shards.keys() - etags.keys())

@@ -231,6 +231,8 @@ class Version2(IndexVersion):
 
     def rebuild(self, work: Rebuild) -> int:
         """Write the shards, then `_meta.json` as the next commit."""
+        before = work.meta.origin if work.meta else None
+        work = work.begun()
         seq = work.highest + 1
         etags, written = work.write_shards(seq)
         told = work.meta.partitions if work.meta else ()
@@ -249,7 +251,7 @@ class Version2(IndexVersion):
             work.documents.put_meta(encode_meta(made, new_write_id()), work.token, commits=True)
         except PreconditionFailedError:
             raise index_moved(f"somebody else wrote {META_KEY}", ()) from None
-        note_origin(work.documents, made.origin, meta.origin)
+        note_origin(work.documents, made.origin, before)
         if work.documents.store.capabilities.conditional_delete:
             for partition, token in emptied.items():
                 with contextlib.suppress(StoreError):  # an empty shard does no harm

@@ -160,6 +160,11 @@ class Unwritten(Documents):
         del partition, data, token
         return UNWRITTEN
 
+    def put_origins(self, data: bytes, token: str | None) -> Written:
+        """Do nothing."""
+        del data, token
+        return UNWRITTEN
+
     def delete_shard(self, partition: str, token: str | None) -> None:
         """Do nothing."""
 
