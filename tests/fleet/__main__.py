@@ -3,6 +3,7 @@
     python -m tests.fleet [--steps N] [--seed SEED] [--jobs N]
     python -m tests.fleet --replay FILE     one script, with an account of every point
                           --keep DIRECTORY  and what is then in its bucket, as files
+    python -m tests.fleet --replay-each     scripts whose paths are read; says what is violated
     python -m tests.fleet --rules           each rule switched off: is that noticed?
 
 A run is a consequence of its seed and of the source. Without a seed a new one is taken.
@@ -16,6 +17,7 @@ import logging
 import os
 import secrets
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tests.fleet.bucket import BUCKETS
@@ -36,6 +38,13 @@ def _replay(path: Path, kept: Path | None) -> int:
     return 1 if result.violation else 0
 
 
+def _replay_each(paths: Iterable[str]) -> None:
+    for path in paths:
+        result = run(Script.from_json(Path(path.rstrip("\n")).read_text()))
+        sys.stdout.write(f"{json.dumps(str(result.violation or ''))}\n")
+        sys.stdout.flush()
+
+
 def main() -> int:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -44,6 +53,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
     parser.add_argument("--replay", type=Path)
+    parser.add_argument("--replay-each", action="store_true")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--show", help="write the script of a seed")
     parser.add_argument("--patience", type=float, default=60, help="seconds, to shrink one script")
@@ -52,6 +62,9 @@ def main() -> int:
     chosen = parser.parse_args()
     if chosen.replay:
         return _replay(chosen.replay, chosen.keep)
+    if chosen.replay_each:
+        _replay_each(sys.stdin)
+        return 0
     if chosen.show:
         sys.stdout.write(script_of(chosen.show).to_json())
         return 0
