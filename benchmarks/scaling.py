@@ -2,6 +2,9 @@
 
 The stores are imaginary: they answer listings, documents and small objects from a formula. So what
 is measured is what a job itself takes, and what its driver holds.
+
+Run as a program it is one plan of one size: `scaling.py JOB MODELS`, where 20,000 models are ten
+million objects. It prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -79,3 +83,17 @@ def _run(job: str, models: int, directory: str) -> Cost:
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     return Cost(told["rounds"][0], told["processor"][0], told["rss"], told["jvm"], told["spread"])
+
+
+def main() -> None:
+    """Run one plan, and say what it took."""
+    job, models = sys.argv[1], int(sys.argv[2])
+    if job not in JOBS:
+        sys.exit(f"there is no plan {job}, only {', '.join(JOBS)}")
+    with tempfile.TemporaryDirectory(prefix="swampstore-bench-") as directory:
+        cost = _run(job, models, directory)
+    print(json.dumps({"plan": job, "objects": models * _OBJECTS_OF_A_MODEL, **cost._asdict()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 # So many objects are summed up by the driver, once tasks have read what is told of them: Spark
 # takes ten seconds to sum up anything at all, and these take 100 MB.
 _FEW = 100_000
+# With fewer, another worker takes longer to start than to read them, also from a store far away.
+_WORTH_A_TASK = 500
 _PATH = ("store", "namespace", "rel")
 _RECORDS = f"{WORKFLOW_RUNS}/"
 
@@ -119,8 +121,10 @@ def _summary(
     progress: Progress,
 ) -> Summary:
     sources = [Source(place.identity, place.namespace) for place in places]
-    if tables_dir is None and objects_in(places, _FEW) < _FEW:
-        return summed_up(sources, _gathered(spark, places, progress), now)
+    objects = objects_in(places, _FEW) if tables_dir is None else _FEW
+    if objects < _FEW:
+        tasks = min(tasks_for(spark), 1 + objects // _WORTH_A_TASK)
+        return summed_up(sources, _gathered(spark, places, tasks, progress), now)
     tables = _Read.of(spark, places)
     with spark_errors(), _figures(spark, tables, now, progress) as figures:
         reader = SummaryReader(
@@ -183,9 +187,11 @@ class _Part(NamedTuple):
             return [row for batch in found for row in batch.select(names).to_pylist()]
 
 
-def _gathered(spark: SparkSession, places: Sequence[Place], progress: Progress) -> Gathered:
+def _gathered(
+    spark: SparkSession, places: Sequence[Place], tasks: int, progress: Progress
+) -> Gathered:
     """Have tasks read all of it, in one job: a job takes Spark longer than reading little."""
-    tasks, parts = tasks_for(spark), list[_Part]()
+    parts: list[_Part] = []
     for place in places:
         listing = Index() if place.indexed else Objects()
         with place.open() as store:

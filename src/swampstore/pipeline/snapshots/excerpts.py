@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import dataset, parquet
+from pyarrow import parquet
 
 from swampstore.stores.protocol import Store, excerpt
 
@@ -39,6 +39,8 @@ def fetched(
     Costs a request for its end, and one for each of the other parts that are needed. Raises
     ObjectNotFoundError, ArrowException.
     """
+    from pyarrow import dataset  # with all of pandas, which every worker of Spark would import
+
     file = mmap.mmap(-1, size)
 
     def fetch(spans: Iterable[_Span]) -> None:

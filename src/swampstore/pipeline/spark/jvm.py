@@ -54,12 +54,12 @@ _OPTIONS = (
     "-Xlog:disable",
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UseSerialGC",
-    # The optimising compiler sets in ten times later than it would. In the first seconds it costs
-    # more than it gains, and jobs that keep the JVM itself busy get it soon enough.
-    "-XX:Tier4InvocationThreshold=50000",
-    "-XX:Tier4MinInvocationThreshold=6000",
-    "-XX:Tier4CompileThreshold=150000",
-    "-XX:Tier4BackEdgeThreshold=400000",
+    # The optimising compiler sets in a hundred times later than it would. In the first seconds it
+    # costs more than it gains, and jobs that keep the JVM itself busy get it soon enough.
+    "-XX:Tier4InvocationThreshold=500000",
+    "-XX:Tier4MinInvocationThreshold=60000",
+    "-XX:Tier4CompileThreshold=1500000",
+    "-XX:Tier4BackEdgeThreshold=4000000",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
     "--sun-misc-unsafe-memory-access=allow",
     "--enable-native-access=ALL-UNNAMED",
