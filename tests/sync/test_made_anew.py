@@ -15,7 +15,7 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
-from swampstore.index.partitions import META_KEY, ORIGINS_KEY, partition_of, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, partition_of, shard_key
 from swampstore.index.state import FOREIGN_WRITER
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreUnreachableError
@@ -575,3 +575,29 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     save(here, version(2))
     here.push()
     assert json.loads(here.store.get(ORIGINS_KEY).data)["origins"] == [here.base.fact("origin")]
+
+
+@pytest.mark.parametrize("has_meta", [True, False])
+def test_nobody_concludes_anything_from_a_migration_of_a_guess_that_was_killed(
+    machine: Open, monkeypatch: pytest.MonkeyPatch, has_meta: bool
+) -> None:
+    here, there, third = machine("here"), machine("there"), machine("third")
+    for number in (1, 2):
+        save(here, version(number))
+    here.push()
+    there.sync()
+    lost = [MONOLITH_KEY, f"{MODEL.rel}/state/1/raw", f"{MODEL.rel}/state/1/metadata.yaml"]
+    lost += [shard_key(partition_of(lost[-1]))] if has_meta else [META_KEY]
+    for key in lost:
+        here.store.delete(key)
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("swampstore.index.migration.encode_meta", killed)
+        third.service.migrate_index()
+    for one in (there, here, there):
+        one.sync()
+        assert one.read(f"{MODEL.rel}/state/1/raw") == b"content 1"
+    assert remote_files(here.store) == here.files() == there.files()

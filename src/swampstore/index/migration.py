@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from swampstore.clock import to_iso
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.index.documents import StoredDocument
-from swampstore.index.errors import MadeAnewError
+from swampstore.index.errors import IndexMovedError, MadeAnewError
 from swampstore.index.format import (
     Document,
     Meta,
@@ -69,7 +69,13 @@ class Migration:
             found = self._recovery.discover(snapshot).discovered or StoredDocument()
         if self._watch.must_start_over(View(snapshot, monolith=found)):
             raise MadeAnewError
-        doc = document(found)
+        if found.is_guess:  # before any of it can be seen
+            try:
+                snapshot = self._watch.begin_anew(snapshot)
+            except IndexMovedError:
+                return None
+        origin = self._watch.origin(snapshot.meta, document(found).origin)
+        doc = document(found).of_origin(origin)
         groups = grouped(doc.entries)
         assert sum(map(len, groups.values())) == len(doc.entries)
         etags = self._write_shards(groups)
@@ -77,9 +83,6 @@ class Migration:
         if etags is None or touched is None:
             return None
         extra = snapshot.meta.extra if snapshot.meta else {}
-        origin = self._watch.origin(snapshot.meta, doc.origin)
-        if found.is_guess:
-            origin = new_write_id()  # nobody may take what is missing for deleted
         meta = Meta(
             2, tuple(sorted(groups)), commit_seq=1, shards=etags, extra=extra, origin=origin
         )
