@@ -56,6 +56,8 @@ class Bucket(MemoryBucket):
         # Who hears of an object that a request has made which arrived late: somebody may have
         # removed it meanwhile.
         self.on_late: Callable[[str, bytes], None] = lambda *_: None
+        # And of metadata that a machine reads.
+        self.on_read: Callable[[str, int], None] = lambda *_: None
 
     def write(self, key: str, data: bytes) -> Written:
         etag = hashlib.md5(data).hexdigest()
@@ -145,6 +147,8 @@ class FleetStore(StoreWrapper):
         fault = actor.request(what)
         if actor.is_offline:
             raise _unreachable()
+        if request.kind == "get" and request.key.endswith("/metadata.yaml"):
+            self._bucket.on_read(request.key, actor.number)
         if fault is None:
             return send()
         is_repeatable = self._may_come_twice(request)

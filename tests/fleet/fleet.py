@@ -121,6 +121,7 @@ class Fleet:
         BUCKETS[moving.OTHER] = Bucket(self.world, moving.OTHER, script.store)
         for bucket in BUCKETS.values():
             bucket.on_late = partial(self._note_late, bucket)
+            bucket.on_read = partial(self._note_read, bucket)
         foreign.begin()
         self.oracle = Oracle()
         self.places = Places(self.oracle)
@@ -235,9 +236,22 @@ class Fleet:
         """Where tokens are made of content, nothing tells such an object from the one before."""
         if not bucket.kind.by_content or not key.endswith("/metadata.yaml"):
             return
-        for place, oracle in self.places.oracles.items():
-            if place.target == bucket.name and key.startswith(f"{place.prefix}data/"):
-                oracle.revived(data)
+        for oracle in self._oracles_of(bucket, key):
+            oracle.revived(data)
+
+    def _note_read(self, bucket: Bucket, key: str, machine: int) -> None:
+        """Where there is no index, whoever looks takes for data what others are sending."""
+        for oracle in self._oracles_of(bucket, key):
+            if key in bucket.objects and not oracle.has_index():
+                oracle.read_early(bucket.objects[key].data, machine)
+
+    def _oracles_of(self, bucket: Bucket, key: str) -> list[Oracle]:
+        """Return the oracles of the places that an object of a version is in."""
+        return [
+            oracle
+            for place, oracle in self.places.oracles.items()
+            if place.target == bucket.name and key.startswith(f"{place.prefix}data/")
+        ]
 
     def _count(self, op: str, outcome: Outcome) -> None:
         self.result.endings[f"{op} {outcome.ending}"] += 1

@@ -107,6 +107,8 @@ class Oracle:
         self.baseless: dict[int, set[str]] = {}
         self.unnoted: set[str] = set()
         self.adopted: set[str] = set()
+        # What others read of a push to a bucket in which nobody had ever committed.
+        self.early: set[str] = set()
         # What was sent by a push that was stopped before it could note that; and of that, what its
         # machine deleted before the next push: nothing tells any more whose objects those are.
         self.sent: set[str] = set()
@@ -171,11 +173,11 @@ class Oracle:
         self.versions[id_] = Version(id_, model, name, work, State.THERE, tombstone, by)
 
     def appending(self, id_: str, by: int) -> None:
-        if id_ in self.versions:
-            self.versions[id_].appenders.add(by)
+        for one in self._known([id_]):
+            one.appenders.add(by)
             # To whoever lost its base before, it will look like two; see `doubt_appended`.
             others = [had for number, had in self.baseless.items() if number != by]
-            self.versions[id_].is_contested |= any(id_ in had for had in others)
+            one.is_contested |= any(id_ in had for had in others)
 
     def appended(self, id_: str, piece: bytes) -> None:
         if id_ in self.versions:
@@ -315,6 +317,15 @@ class Oracle:
             if one.state is State.GONE and one.id.encode() in metadata:
                 one.state = State.UNSURE
 
+    def read_early(self, metadata: bytes, by: int) -> None:
+        """A machine takes for data what another one has sent, and no index names yet.
+
+        If that one then has to give it another number, it is there under both.
+        """
+        if not self.is_index_lost:
+            made = [one for one in self.versions.values() if one.maker not in {-1, by}]
+            self.early |= {one.id for one in made if one.id.encode() in metadata}
+
     def left_out(self, untold: Iterable[bytes]) -> None:
         """Another client has left out of the index what it saved itself, and nobody else has.
 
@@ -409,6 +420,7 @@ class Oracle:
         # somebody had when it was lost. Two that append to one at once have two.
         is_held = self.is_index_lost and any(id_ == version.id for _, id_ in self.held)
         may_be_two = version.is_contested or len(version.appenders) > 1 or is_held
+        may_be_two |= version.id in self.early
         # Two that lost their bases share a deleted one again: who pushes without a pull before that
         # has not seen that the other one did.
         is_forgotten = sum(version.id in had for had in self.forgot.values()) > 1
@@ -463,6 +475,7 @@ class Oracle:
         self.sessions.clear()
         self.unnoted.clear()
         self.adopted.clear()
+        self.early.clear()
         self.sent.clear()
         self.baseless.clear()
         self.forgot.clear()

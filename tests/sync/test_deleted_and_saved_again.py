@@ -40,6 +40,12 @@ def delete(machine: Machine, version: int | None = None) -> None:
         repo.artifacts.delete(MODEL, "state", version=version)
 
 
+def save(machine: Machine, content: str) -> None:
+    """Save without a session."""
+    with machine.open() as repo:
+        repo.artifacts.save(MODEL, "state", content)
+
+
 @pytest.fixture
 def both(ana: Machine, bob: Machine, bucket: Path) -> tuple[Machine, Machine]:
     """Two machines that share three versions; ana has their content only where she read it."""
@@ -78,6 +84,26 @@ def test_the_highest_version_stays_deleted_when_its_number_is_used_again(
     synced(ana)
     synced(bob)
     assert versions(ana) == versions(bob) == {1: "one", 2: "two", 4: "new", 5: "newer"}
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True])
+@pytest.mark.parametrize("number", [1, None], ids=["version", "name"])
+@pytest.mark.parametrize("content", ["deleted", "new"])
+def test_a_number_that_is_used_again_brings_nothing_back_though_the_index_was_lost(
+    ana: Machine, bob: Machine, bucket: Path, content: str, number: int | None, is_made_anew: bool
+) -> None:
+    bob.put(MODEL, "state", "deleted")
+    synced(bob)
+    shutil.rmtree(bucket / "_index")
+    (bucket / ".datastore-index.json").unlink()
+    delete(bob, number)
+    save(bob, content)
+    if is_made_anew:
+        ana.put(MODEL, "other", "makes the index")
+    for machine in (bob, ana, bob):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {2: content}
+    assert [path.read_text() for path in (bucket / HOME).rglob("raw")] == [content]
 
 
 def test_what_another_machine_saved_meanwhile_stays(both: tuple[Machine, Machine]) -> None:

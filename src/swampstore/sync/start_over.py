@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_file
 from swampstore.sync.lost_base import note_if_lost
-from swampstore.sync.scan import LocalScan, is_covered, removed_rels
+from swampstore.sync.scan import LocalScan, Scan, is_covered, removed_rels
 from swampstore.sync.transfer import take_remote
 
 if TYPE_CHECKING:
@@ -292,7 +292,21 @@ def _deleted_here(context: SyncContext) -> list[Known]:
     )
     if not removals:
         return []
-    return LocalScan(context.names, context.base).paths(rels, removals=removals).deleted
+    scan = LocalScan(context.names, context.base).paths(rels, removals=removals)
+    return [*scan.deleted, *_used_again(context, scan, removals)]
+
+
+def _used_again(context: SyncContext, scan: Scan, removals: Container[str]) -> Iterator[Known]:
+    """Yield the files of versions that were deleted here, and whose numbers were used again.
+
+    The next push finds another version there, and gives ours the next free number.
+    """
+    for change in scan.changed:
+        version_rel = change.rel.rpartition("/")[0]
+        if not is_metadata(change.rel) or not merge.was_deleted(context, version_rel, removals):
+            continue
+        if not merge.describe_one_artifact(context, change.rel):
+            yield from context.base.below(version_rel)
 
 
 def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str, tuple[str, str]]:
