@@ -427,10 +427,10 @@ class Oracle:
         may_be_two |= is_forgotten and version.deleted_by is not None
         if len(copies) > 1 and not may_be_two:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
-        if version.state is State.GONE and copies and not self._may_come_back(version):
+        if version.state is State.GONE and copies and not self.may_come_back(version):
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
 
-    def _may_come_back(self, version: Version) -> bool:
+    def may_come_back(self, version: Version) -> bool:
         """Whether somebody cannot know that what it has was deleted by others.
 
         Somebody else appended to it meanwhile; or whoever made it was stopped, perhaps after others

@@ -95,7 +95,8 @@ class Places:
         self.moves: dict[int, Move] = {}
         # What machines deleted before they left a place, and nobody there has heard of.
         self._left: dict[tuple[int, Place], set[str]] = {}
-        # What they had never pushed there: their cache keeps it, for others who use it.
+        # What they had never pushed there: their cache keeps it, for others who use it. So it is
+        # with what a setup had copied right into it when it was stopped.
         self._kept: dict[tuple[int, Place], set[str]] = {}
         # Moves into a namespace that was set before the data could follow.
         self._owed: dict[int, Move] = {}
@@ -136,6 +137,7 @@ class Places:
             id_
             for id_, one in here.versions.items()
             if one.state is State.GONE
+            and not here.may_come_back(one)
             and (one.deleted_by == machine or not any(id_ in text for text in documents))
         }
         kept = self._kept.get((machine, target), set())
@@ -184,8 +186,11 @@ class Places:
             return
         here, there = self.oracle(move.source), self.oracle(move.target)
         if place != move.target or move.source == move.target:
+            if not move.source.is_remote:
+                self._kept.setdefault((machine, move.target), set()).update(move.ids)
             _doubt(here, there)
             return
+        self._kept.pop((machine, place), None)
         if owes:
             self._owed[machine] = move
         for id_ in move.ids:
