@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -16,7 +18,8 @@ from typing import Any, NamedTuple
 
 import sample
 from contestants import Machine
-from measuring import Line, Setting, forget_peak, peak_rss, say
+from measuring import Line, Setting, compile_package, forget_peak, peak_rss, say
+from peers import run_quietly
 from swampstore import Repo
 from swampstore.index.partitions import META_KEY
 from swampstore.stores.directory import DirectoryStore
@@ -34,6 +37,7 @@ _MANY = 100_000
 _FILES_OF_A_MODEL = 20
 _NAMES = 6
 _TIMES = 3
+_COMMANDS = 10
 
 
 class Cost(NamedTuple):
@@ -54,18 +58,28 @@ class Cost(NamedTuple):
 
 def measure(setting: Setting) -> Iterator[Line]:
     """Do the same on remotes of several sizes."""
+    compile_package()
     smallest: float | None = None
+    quickest: float | None = None
     for files in FILES:
         count = setting.scaled(files)
         directory = f"{setting.directory}/{files}"
         os.makedirs(f"{directory}/store")
-        put = yield from _of_size(directory, max(1, count // _FILES_OF_A_MODEL))
+        put, command = yield from _of_size(directory, max(1, count // _FILES_OF_A_MODEL))
         smallest = smallest or put.processor
+        quickest = quickest or command
         yield Line(
             f"processor time of a put among {count:,} files, to that among the fewest",
             put.processor / smallest,
             "x",
             MOST_PROCESSOR_TIME if files <= _MANY else None,
+        )
+        yield Line(
+            f"the same of the command `swampstore data put`, among {count:,} files",
+            command / quickest,
+            "x",
+            MOST_PROCESSOR_TIME if files <= _MANY else None,
+            f"{command * 1e3:.0f} ms, with the start of the program",
         )
         meta = f"{directory}/store/{META_KEY}"
         yield Line(
@@ -81,7 +95,7 @@ def _size_of_list(meta: str) -> int:
         return len(json.dumps(json.load(file)["partitions"], separators=(",", ":")))
 
 
-def _of_size(directory: str, models: int) -> Generator[Line, None, Cost]:
+def _of_size(directory: str, models: int) -> Generator[Line, None, tuple[Cost, float]]:
     shape = sample.Shape(models, _NAMES, versions=2, every=_NAMES)
     say(f"making up a remote of {models * _FILES_OF_A_MODEL:,} files")
     here, there = (_machine(f"{directory}/{name}", directory, shape) for name in ("a", "b"))
@@ -95,13 +109,24 @@ def _of_size(directory: str, models: int) -> Generator[Line, None, Cost]:
         )
         theirs.sync.pull()
         nothing = _cost(theirs, theirs.sync.pull)
+    command = min(_of_command(here, str(model), number) for number in range(_COMMANDS))
     size = f"among {models * _FILES_OF_A_MODEL:,} files"
     yield _line(f"put of one artifact {size}", put, MOST_REQUESTS)
     yield Line(f"the same, in a row, {size}", put.in_a_row, "requests", MOST_IN_A_ROW)
     yield _line(f"pull of one artifact {size}", pull)
     yield _line(f"pull of one model {size}", scoped)
     yield _line(f"pull of nothing {size}", nothing, 1)
-    return put
+    return put, command
+
+
+def _of_command(machine: Machine, model: str, number: int) -> float:
+    """Return the processor time of a process that does nothing but put an artifact."""
+    program = f"{os.path.dirname(sys.executable)}/swampstore"
+    content = ["--json-value", str(number), "--repo", machine.repo.config.repo_dir]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run_quietly([program, "data", "put", model, "one-more", *content], machine.environ)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _line(what: str, cost: Cost, limit: float | None = None) -> Line:

@@ -269,9 +269,10 @@ def test_meta_of_other_clients_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["", "a/b", "_meta", "a\0b", "a\nb", "x" * 2000])
 def test_meta_with_a_partition_that_cannot_be_is_damaged(name: str) -> None:
-    document = {"version": 2, "partitions": ["audit", name], "commitSeq": 1}
-    with pytest.raises(IndexDamagedError, match="is no partition"):
-        decode_meta(json.dumps(document).encode())
+    for partitions in (["audit", name], [name, "audit"], [name]):
+        document = {"version": 2, "partitions": partitions, "commitSeq": 1}
+        with pytest.raises(IndexDamagedError, match="is no partition"):
+            decode_meta(json.dumps(document).encode())
 
 
 def test_the_origin_of_a_remote_is_kept() -> None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -180,18 +179,8 @@ _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # Letters first: neither `_meta`, nor `.`, nor anything that is not what it looks like.
-_LONGEST_PLAIN = 200
-_LETTER, _OTHER, _ODD = b"a", b"0", b"?"
-_KINDS = b"".join(
-    b"\n"
-    if chr(one) == "\n"
-    else _LETTER
-    if chr(one) in ascii_lowercase
-    else _OTHER
-    if chr(one) in f"{ascii_uppercase}{digits}@_.-"
-    else _ODD
-    for one in range(256)
-)
+_PLAIN = r"[a-z][A-Za-z0-9@_.-]{0,199}+"
+_PLAIN_LINES = re.compile(rf"{_PLAIN}(?:\n{_PLAIN})*")
 _EARLIEST = to_ms(datetime.min.replace(tzinfo=UTC))
 _LATEST = to_ms(datetime.max.replace(tzinfo=UTC))
 
@@ -307,11 +296,9 @@ def decode_meta(data: bytes) -> Meta:
 def _perhaps_no_partitions(names: list[str]) -> list[str]:
     """Return the names to look at one by one: none if all of them are plain at a glance."""
     lines = "\n".join(names)
-    if not lines.isascii() or max(map(len, names), default=0) > _LONGEST_PLAIN:
-        return names
-    kinds = b"\n" + lines.encode().translate(_KINDS)
-    is_plain = _ODD not in kinds and kinds.count(b"\n") == kinds.count(b"\n" + _LETTER)
-    return [] if is_plain and kinds.count(b"\n") == len(names) else names
+    # As many lines as names: none has a line of its own in it.
+    is_plain = _PLAIN_LINES.fullmatch(lines) and lines.count("\n") == len(names) - 1
+    return [] if is_plain else names
 
 
 def _is_partition(name: str) -> bool:

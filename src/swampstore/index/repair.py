@@ -289,7 +289,8 @@ class Recovery:
         assert snapshot.meta is not None
         chosen = {*partitions, *snapshot.versions}
         found = self._documents.all(self._documents.shard, chosen)
-        for one in found.keys() - {*snapshot.meta.partitions, *moved}:
+        untold = found.keys() - {*snapshot.meta.partitions, *moved} if found else ()
+        for one in untold:
             found[one] = self._without_gone(found[one])
         return {one: self._healed(one, shard, snapshot) for one, shard in found.items()}
 

@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -386,7 +387,7 @@ class View:
     @cached_property
     def _rels(self) -> list[str]:
         found = [self.monolith] if self.monolith else self.shards.values()
-        return sorted(rel for one in found for rel in document(one).entries)
+        return sorted(chain.from_iterable(document(one).entries for one in found))
 
 
 def with_uncommitted(

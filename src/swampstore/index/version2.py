@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from swampstore.index.repair import Recovery
     from swampstore.index.watch import Watch
 
+_FEW = 16
+
 
 class Version2(IndexVersion):
     """The shards count."""
@@ -176,7 +178,11 @@ class Version2(IndexVersion):
         assert snapshot.meta is not None
         assumed: set[str] = set()
         if context.documents.store.capabilities.conditional_create:
-            assumed = additions - partitions - context.doubtful - {*snapshot.meta.partitions}
+            new = additions - partitions - context.doubtful
+            listed: Collection[str] = snapshot.meta.partitions
+            # To look for a few in a long list takes less than to make a set of it.
+            told = listed if len(new) <= _FEW else {*listed}
+            assumed = {one for one in new if one not in told}
         wanted = (partitions | additions) - assumed
         own: dict[str, StoredDocument] = {}
         if snapshot.is_recalled:
