@@ -29,10 +29,17 @@ def is_content_here(names: Names, version_rel: str) -> bool:
 
 def local_metadata(names: Names, version_rel: str) -> Metadata | None:
     """Return the metadata of a version in the cache, None if there is none that can be read."""
+    return _decoded(*_read(names, version_rel))
+
+
+def _read(names: Names, version_rel: str) -> tuple[bytes | None, str]:
     path = names.local(f"{version_rel}/{METADATA}")
+    with disk_errors(path):
+        return read_file(path), path
+
+
+def _decoded(data: bytes | None, path: str) -> Metadata | None:
     try:
-        with disk_errors(path):
-            data = read_file(path)
         return decode(data, path) if data else None
     except MetadataError:
         return None
@@ -61,7 +68,12 @@ def is_complete(
 def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
     """Raise ContentDamagedError if this content of a version is not what its metadata speaks of."""
     version_rel, _, name = rel.rpartition("/")
-    metadata = local_metadata(names, version_rel) if name == RAW and version_file(rel) else None
+    if name != RAW or not version_file(rel):
+        return
+    data, path = _read(names, version_rel)
+    if data and b"\nchecksum: %s\n" % sha256.encode() in data:
+        return  # told at a glance: a push asks this of each version
+    metadata = _decoded(data, path)
     if metadata is None or not metadata.checksum or metadata.checksum == sha256:
         return
     if metadata.may_be_appended_to(size):
