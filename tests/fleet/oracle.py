@@ -63,6 +63,8 @@ class Version:
     # Who has appended since all were at rest; and whether more than one may have, unseen.
     appenders: set[int] = field(default_factory=set)
     is_contested: bool = False
+    # Whether it was deleted, and somebody may have brought it along since, under another number.
+    is_brought: bool = False
 
 
 @dataclass
@@ -194,7 +196,8 @@ class Oracle:
 
     def deleted(self, ids: Iterable[str], by: int) -> None:
         for one in self._known(ids):
-            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by)
+            # Who deletes the one that others had deleted before need not know of the other number.
+            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by) or one.is_brought
             one.state = State.UNSURE if is_vain else State.GONE
             one.deleted_by = by
 
@@ -466,7 +469,7 @@ class Oracle:
                 version.state = State.GONE
                 if version.id in self.sent and version.deleted_by == version.maker:
                     self.abandoned.add(version.id)
-            version.deleted_by, version.maker = None, -1
+            version.deleted_by, version.maker, version.is_brought = None, -1, False
             version.appenders.clear()
             if version.state is State.GONE:
                 # From elsewhere, it may come again as it was before somebody appended to it here.

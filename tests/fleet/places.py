@@ -231,7 +231,7 @@ def _expect(there: Oracle, versions: list[Version]) -> None:
         if known is None:
             there.versions[one.id] = _copy(one, State.UNSURE)
         elif known.state is State.GONE:
-            known.state = State.UNSURE
+            known.state, known.is_brought = State.UNSURE, True
 
 
 def _bring(one: Version, there: Oracle, here: Oracle, move: Move) -> None:

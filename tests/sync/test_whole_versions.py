@@ -170,26 +170,68 @@ def test_what_others_appended_to_a_version_held_lazily_takes_its_place(
             assert contents(repo, MODEL, "state") == ["one and more", "two"]
 
 
-def test_what_is_appended_after_a_killed_push_has_committed_makes_no_second_version(
-    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def pushed_and_killed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a version that can be appended to; be killed when its push has just committed."""
     commit = RemoteIndex.commit
 
     def die_after(*arguments: Any, **options: Any) -> None:
         commit(*arguments, **options)
         raise Killed
 
-    with monkeypatch.context() as patch, ana.open() as repo, pytest.raises(Killed):
+    with monkeypatch.context() as patch, machine.open() as repo, pytest.raises(Killed):
         patch.setattr(RemoteIndex, "commit", die_after)
         repo.artifacts.save(MODEL, "state", b"one", streaming=True)
         repo.sync.push()
-    with ana.open() as repo:
-        repo.artifacts.append(MODEL, "state", b" and more")
+
+
+def append(machine: Machine, content: bytes) -> None:
+    with machine.open() as repo:
+        repo.artifacts.append(MODEL, "state", content)
+
+
+def test_what_is_appended_after_a_killed_push_has_committed_makes_no_second_version(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed_and_killed(ana, monkeypatch)
+    append(ana, b" and more")
     synced(ana)
     synced(bob)
     for machine in (ana, bob):
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["one and more"]
+
+
+@pytest.mark.parametrize("hydration", ["full", None])
+def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_version(
+    ana: Machine,
+    bob: Machine,
+    bucket: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hydration: str | None,
+) -> None:
+    ana.use(bucket, hydrationStrategy=hydration)
+    pushed_and_killed(ana, monkeypatch)
+    synced(bob)
+    append(bob, b" and more")
+    synced(bob)
+    for machine in (ana, bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more"]
+
+
+def test_what_both_append_after_a_killed_push_has_committed_is_kept_in_two_versions(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed_and_killed(ana, monkeypatch)
+    append(ana, b" here")
+    synced(bob)
+    append(bob, b" there")
+    synced(bob)
+    for machine in (ana, bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert sorted(contents(repo, MODEL, "state")) == ["one here", "one there"]
 
 
 def test_metadata_whose_content_is_an_object_that_no_index_names_stays_after_the_base_was_lost(

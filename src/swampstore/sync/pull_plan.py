@@ -366,7 +366,28 @@ class PullPlanner:
                 return Decision.PULL
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
+        elif version_file(rel) and self._went_on_with_ours(rel.rpartition("/")[0]):
+            return Decision.PULL
         return Decision.CONFLICT
+
+    def _went_on_with_ours(self, version_rel: str) -> bool:
+        """Whether others appended to what a push of ours had sent, which was stopped then.
+
+        All of the version is as it was sent, so nothing of ours is missing in what they made of it.
+        """
+        metadata = f"{version_rel}/{METADATA}"
+        noted = self._context.base.noted_uploads([f"{version_rel}/{RAW}", metadata])
+        return (
+            len(noted) == 2
+            and all(token and self._is_here(rel, sent) for rel, (sent, token) in noted.items())
+            and merge.have_one_id(self._context, metadata) is True
+        )
+
+    def _is_here(self, rel: str, sha256: str) -> bool:
+        try:
+            return hash_file(self._context.names.local(rel))[0] == sha256
+        except FileNotFoundError:
+            return False
 
     def _is_hollow(self, rel: str) -> bool:
         """Whether metadata is all there is of a version here, and the remote has another there.
