@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.files.tree import Tree
 from swampstore.index.partitions import MONOLITH_KEY, shard_key, wire_partition
 from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.journal import JOURNAL
@@ -217,3 +218,26 @@ def test_objects_that_no_document_tells_of_take_no_version_away(
     synced(ana, "--full")
     synced(bob)
     assert sorted(versions(ana).values()) == sorted(versions(bob).values()) == ["ours", "theirs"]
+
+
+@pytest.mark.parametrize("version", [None, 1])
+def test_a_deletion_stays_if_another_checkout_pushes_between_its_mark_and_its_removal(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, version: int | None
+) -> None:
+    ana.put(MODEL, "state", "one")
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    drop = Tree.drop_dir
+
+    def push_before(tree: Tree, *arguments: Any) -> None:
+        with monkeypatch.context() as patch, ana.open() as other:
+            patch.setattr(Tree, "drop_dir", drop)
+            other.sync.push()
+        drop(tree, *arguments)
+
+    with monkeypatch.context() as patch, ana.open() as repo:
+        patch.setattr(Tree, "drop_dir", push_before)
+        repo.artifacts.delete(MODEL, "state", version=version)
+    for machine in (ana, bob):
+        synced(machine)
+        assert versions(machine) == ({2: "two"} if version else {})

@@ -140,13 +140,16 @@ class Tree:
         self._announce_write(f"{self._prefix}{rel}")
         for place in self.places(rel):
             check_no_way_out(place, place.removesuffix(f"/{rel}"))
+        change = Change(self, rel, durable=durable and self.durable)
         try:
             with disk_errors(self.path(rel)):
-                yield Change(self, rel, durable=durable and self.durable)
+                yield change
         finally:
             if self._announce_removal:
-                # A push that came in between has seen the old state, and settled the mark.
+                # A push that came in between has seen the old state, and settled the marks.
                 self._announce_write(f"{self._prefix}{rel}")
+                for removed in change.removed:
+                    self.announce_removal(removed)
 
     def make_durable(self, rels: Collection[str]) -> None:
         """Make directories durable, with the files in them and the way to them."""
@@ -226,6 +229,8 @@ class Change:
         self._tree = tree
         self._rel = rel
         self._durable = durable
+        # What was announced as about to be removed.
+        self.removed: list[str] = []
 
     def _path(self, rel: str) -> str:
         if rel != self._rel and not rel.startswith(f"{self._rel}/"):
@@ -377,7 +382,7 @@ class Change:
         """Remove a file or a symbolic link; it may be gone already."""
         path = self._path(rel)
         if not is_internal(rel):
-            self._tree.announce_removal(rel)
+            self.announce_removal(rel)
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -387,6 +392,7 @@ class Change:
     def announce_removal(self, rel: str) -> None:
         """Say before it goes that whatever is missing there counts as deleted."""
         self._path(rel)
+        self.removed.append(rel)
         self._tree.announce_removal(rel)
 
     def remove_tree(self, rel: str, look: Callable[[str], object] = lambda _: None) -> None:
