@@ -79,6 +79,25 @@ def test_a_version_that_was_overwritten_after_the_index_was_lost_is_kept_under_a
 
 
 @pytest.mark.parametrize("sharded", [False, True])
+def test_a_version_that_was_overwritten_is_kept_where_all_of_an_index_without_origin_was_lost(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, sharded: bool
+) -> None:
+    peer.push_v1(version_1(b"other", "other"))
+    if sharded:
+        peer.migrate()
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    shutil.rmtree(bucket / "_index")
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_monolith_only(version_1(b"theirs"))
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {1: "theirs", 2: "ours"}
+        assert versions(machine, "other") == {1: "other"}
+
+
+@pytest.mark.parametrize("sharded", [False, True])
 def test_what_only_the_store_has_is_named_again_if_somebody_left_entries_out_of_the_index(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, sharded: bool
 ) -> None:

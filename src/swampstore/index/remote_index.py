@@ -46,7 +46,8 @@ from swampstore.stores.protocol import Fetched, Store
 class Reader:
     """One reading of the changes, in one scope; its version reads the documents.
 
-    `seen` is what there is to agree with, once it was read to the end.
+    `seen` is what there is to agree with, once it was read to the end. `leaves_out` says that the
+    documents do not name what the base knows, though nobody deleted it.
     """
 
     def __init__(self, context: IndexContext, scope: Scope | None, *, everything: bool) -> None:
@@ -54,6 +55,7 @@ class Reader:
         self.scope = scope
         self.everything = everything
         self.seen: Fingerprint | None = None
+        self.leaves_out = False
         base = context.base
         self._epoch = Agreements(base).epoch
         self._known = base.shard_etags()
@@ -71,6 +73,7 @@ class Reader:
 
         From an index that was made anew no deletion follows.
         """
+        self.leaves_out = snapshot.leaves_out
         for piece in self.slices(snapshot):
             is_known = not self.context.watch.is_another
             yield piece if is_known else piece._replace(etag=None, complete=False, removed=None)
@@ -173,6 +176,11 @@ class RemoteIndex:
     def damage(self) -> list[Skipped]:
         """What the last `changes` or `view` had to leave out, or to make anew from the files."""
         return self._documents.damage
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether the last `changes` found that others left out what nobody deleted."""
+        return self._reader is not None and self._reader.leaves_out
 
     # Reading -----------------------------------------------------------------------------------
 

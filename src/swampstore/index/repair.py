@@ -136,7 +136,14 @@ class Recovery:
         if not self._unnamed(versions_among(files), dated):
             return replace(snapshot, origin=document(monolith).origin)
         entries = self._files.entries(files, self._told(files, listed, shards, monolith))
-        return replace(snapshot, discovered=_made_of(entries, monolith))
+        made = _made_of(entries, monolith)
+        unnamed = {rel: one for rel, one in files.items() if rel not in document(monolith).entries}
+        return replace(snapshot, discovered=made, leaves_out=self._has_known(unnamed))
+
+    def _has_known(self, files: Mapping[str, ObjectInfo]) -> bool:
+        """Whether any of these versions is one that the base knows the remote to have had."""
+        known = self._base.get_many(versions_among(files))
+        return any(not _is_another(one, files[rel]) for rel, one in known.items())
 
     def discover(self, snapshot: MetaSnapshot) -> MetaSnapshot:
         """Return what a remote of version 1 without a monolith holds: its files, or nothing.

@@ -220,8 +220,9 @@ class MetaSnapshot:
     was lost; otherwise nobody may conclude anything from what is missing in it, and `versions` are
     the files of those that are stored, by partition: what no shard names was not deleted.
     `discovered` is a monolith made from a listing of the files, where none can be believed.
-    `origin` is what the monolith says of it, where there is no `meta`. `is_recalled` says that it
-    was seen a moment ago, and nobody has asked again.
+    `origin` is what the monolith says of it, where there is no `meta`. `leaves_out` says that the
+    documents do not name what the base knows and is stored, though nobody deleted it. `is_recalled`
+    says that it was seen a moment ago, and nobody has asked again.
     """
 
     version: int
@@ -235,6 +236,7 @@ class MetaSnapshot:
     is_exact: bool = False
     versions: Mapping[str, Mapping[str, ObjectInfo]] = field(default_factory=dict)
     origin: str | None = None
+    leaves_out: bool = False
     is_recalled: bool = False
 
     @property

@@ -226,11 +226,12 @@ class PullPlanner:
         a number is used again after its version was deleted; then that stays deleted. An entry
         without a hash was made from the object: no document tells that somebody committed it.
         """
+        is_lost = bool(work.rescued) or self._context.index.leaves_out
         replaced = [
             rel
             for rel, (_, entry) in work.downloads.items()
             if work.expected[rel] is not None and is_metadata(rel)
-            if work.rescued or entry.sha256 is None
+            if is_lost or entry.sha256 is None
         ]
         if not replaced:
             return
