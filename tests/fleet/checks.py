@@ -109,6 +109,8 @@ def check_index(place: Place, found: list[Found], past: Past) -> None:
             is_told = past.has_lost_documents and META_KEY not in objects and rel in objects
             if rel not in entries and not is_told:
                 raise Violation("unnamed", f"{rel} is in no index")
+    # Somebody sent them again, or they were deleted: whoever names them later revives them.
+    past.lost_objects &= entries.keys() - objects.keys()
 
 
 def check_verdict(place: Place, past: Past) -> None:
