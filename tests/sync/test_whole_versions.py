@@ -5,27 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swampstore.artifacts.metadata import Draft, Owner, decode, encode
-from swampstore.errors import ContentDamagedError
-from swampstore.index.path_map import Names
+from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index.remote_index import RemoteIndex
-from swampstore.layout import Routing
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Fetched
-from swampstore.sync import complete
-from swampstore.sync.complete import check_saved
 from swampstore.sync.uploads import Uploader, Vanished
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine, contents
 from tests.support.old_client import OldPeer
 from tests.support.remotes import Remote
-from tests.support.staging import metadata_of
 from tests.support.sync_harness import Machine as Host
 from tests.support.sync_harness import remote_index
 
@@ -595,30 +588,3 @@ def test_what_was_saved_after_a_lost_base_was_noticed_waits_for_its_content(
         synced(machine)
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["theirs", "ours"]
-
-
-def test_content_that_is_what_was_saved_needs_no_look_at_the_rest_of_its_metadata(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = Names(str(tmp_path), "", Routing())
-    place = tmp_path / HOME / "1"
-    place.mkdir(parents=True)
-    (place / "metadata.yaml").write_bytes(metadata_of("state", 1, b"saved"))
-    sha256 = hashlib.sha256(b"saved").hexdigest()
-    with monkeypatch.context() as patch:
-        patch.setattr(complete, "decode", lambda *_: pytest.fail("it was decoded"))
-        check_saved(names, f"{HOME}/1/raw", sha256, 5)
-    with pytest.raises(ContentDamagedError):
-        check_saved(names, f"{HOME}/1/raw", hashlib.sha256(b"other").hexdigest(), 5)
-
-
-def test_a_hash_that_is_anywhere_else_in_the_metadata_proves_nothing(tmp_path: Path) -> None:
-    names = Names(str(tmp_path), "", Routing())
-    place = tmp_path / HOME / "1"
-    place.mkdir(parents=True)
-    other = hashlib.sha256(b"other").hexdigest()
-    metadata = decode(metadata_of("state", 1, b"saved"), "metadata.yaml")
-    told = replace(metadata, tags={**metadata.tags, "checksum": other})
-    (place / "metadata.yaml").write_bytes(encode(told))
-    with pytest.raises(ContentDamagedError):
-        check_saved(names, f"{HOME}/1/raw", other, 5)

@@ -71,8 +71,10 @@ def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
     if name != RAW or not version_file(rel):
         return
     data, path = _read(names, version_rel)
-    if data and b"\nchecksum: %s\n" % sha256.encode() in data:
-        return  # told at a glance: a push asks this of each version
+    # Told at a glance, because a push asks this of each version. Only the last line is believed:
+    # one in the middle may be part of a text in quotes, or have a next line that goes on with it.
+    if data and data.endswith(b"\nchecksum: %s\n" % sha256.encode()):
+        return
     metadata = _decoded(data, path)
     if metadata is None or not metadata.checksum or metadata.checksum == sha256:
         return
