@@ -213,6 +213,23 @@ def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_ve
             assert contents(repo, MODEL, "state") == ["one and more"]
 
 
+def test_content_that_cannot_be_read_after_a_killed_push_does_not_keep_the_rest_from_being_pulled(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed_and_killed(ana, monkeypatch)
+    synced(bob)
+    append(bob, b" and more")
+    bob.put(MODEL, "other", "theirs")
+    synced(bob)
+    raw = ana.cache / HOME / "1" / "raw"
+    raw.rename(raw.with_name("elsewhere"))
+    raw.symlink_to("elsewhere")
+    with ana.open() as repo:
+        repo.sync.pull()
+        assert contents(repo, MODEL, "other") == ["theirs"]
+    assert raw.read_text() == "one"
+
+
 def test_what_both_append_after_a_killed_push_has_committed_is_kept_in_two_versions(
     ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from swampstore.repo import Repo
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import hash_object
-from swampstore.sync.hashing import hash_file, sha256_and_md5
+from swampstore.sync.hashing import hash_file, holds, sha256_and_md5
 
 # As many as a push has at once by default: what is sent in a moment is read back in a moment.
 _CONCURRENCY = 25
@@ -293,9 +293,9 @@ class Cache:
     def _holds(self, known: Known, md5: str | None) -> bool:
         """Whether the cache has the content that is meant, and its MD5 is this one, if one is."""
         path = self.names.local(known.rel)
+        if md5 is None:
+            return holds(path, known.sha256) is True
         try:
-            if md5 is None:
-                return hash_file(path)[0] == known.sha256
             return sha256_and_md5(path) == (known.sha256, md5)
         except (SwampstoreError, FileNotFoundError):
             return False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from hashlib import md5, sha256
 
 from swampstore.artifacts.content import hash_beginning
+from swampstore.errors import DiskError
 from swampstore.files import disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.errors import SyncError
@@ -30,6 +31,19 @@ def hash_file(path: str) -> tuple[str, Signature]:
         if signature(path) == before:
             return digest, before
     raise _keeps_changing(path)
+
+
+def holds(path: str, sha256: str | None) -> bool | None:
+    """Whether there is a file with content of this hash.
+
+    None if nobody can tell: it keeps changing, is no regular file, or cannot be read.
+    """
+    try:
+        return hash_file(path)[0] == sha256
+    except FileNotFoundError:
+        return False
+    except (SyncError, DiskError):
+        return None
 
 
 def sha256_and_md5(path: str) -> tuple[str, str]:

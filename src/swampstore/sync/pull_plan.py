@@ -32,7 +32,7 @@ from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.hashing import hash_file, holds
 from swampstore.sync.lost_base import was_here_before
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.push_plan import Plan
@@ -378,17 +378,12 @@ class PullPlanner:
         """
         metadata = f"{version_rel}/{METADATA}"
         noted = self._context.base.noted_uploads([f"{version_rel}/{RAW}", metadata])
+        local = self._context.names.local
         return (
             len(noted) == 2
-            and all(token and self._is_here(rel, sent) for rel, (sent, token) in noted.items())
+            and all(token and holds(local(rel), sent) for rel, (sent, token) in noted.items())
             and merge.have_one_id(self._context, metadata) is True
         )
-
-    def _is_here(self, rel: str, sha256: str) -> bool:
-        try:
-            return hash_file(self._context.names.local(rel))[0] == sha256
-        except FileNotFoundError:
-            return False
 
     def _is_hollow(self, rel: str) -> bool:
         """Whether metadata is all there is of a version here, and the remote has another there.

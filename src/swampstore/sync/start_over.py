@@ -27,7 +27,7 @@ from swampstore.layout import DATASTORE_SUBDIRS, LANDING, LATEST, METADATA, RAW
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
-from swampstore.sync.hashing import hash_file
+from swampstore.sync.hashing import hash_file, holds
 from swampstore.sync.lost_base import note_if_lost
 from swampstore.sync.scan import LocalScan, Scan, is_covered, removed_rels
 from swampstore.sync.transfer import take_remote
@@ -51,7 +51,8 @@ def learn_own_commits(context: SyncContext) -> None:
         for rel, sha256 in noted.items()
         if (rel not in known or known[rel].sha256 != sha256)
         and is_covered(context.names.mark(rel), removals)
-        and not _is_still_here(context, rel, sha256)
+        # Where nobody can tell, it is not the moment to decide anything.
+        and holds(context.names.local(rel), sha256) is False
     }
     if not gone:
         return
@@ -115,15 +116,6 @@ def _is_ours(
         if (entry.sha256 or merge.remote_sha256(context, one)) != noted[one]:
             return False
     return True
-
-
-def _is_still_here(context: SyncContext, rel: str, sha256: str) -> bool:
-    try:
-        return hash_file(context.names.local(rel))[0] == sha256
-    except FileNotFoundError:
-        return False
-    except SyncError:
-        return True  # no file, or one that keeps changing: not the moment to decide anything
 
 
 def remember_installed(context: SyncContext) -> None:
