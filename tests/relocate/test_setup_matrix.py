@@ -769,6 +769,78 @@ def test_a_version_that_grew_after_others_took_it_along_comes_with_its_end_and_i
     assert ana.texts("log") == bob.texts("log") == ["one\ntwo\n", "three\n"]
 
 
+def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:
+    """Have something that can be appended to, and a setup that was stopped somewhere."""
+    with desk.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(*where, stop)
+        desk.move(target)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("stopped_at", ["prepare", "commit"])
+def test_what_is_appended_after_a_setup_was_killed_comes_along_when_it_is_done_again(
+    ana: Desk,
+    bob: Desk,
+    place: Callable[[str], Address],
+    monkeypatch: pytest.MonkeyPatch,
+    stopped_at: str,
+    linked: bool,
+) -> None:
+    target = place("file")
+    if not linked:
+        monkeypatch.setattr(relocation.Relocation, "_bring", copied_bytes)
+    stopped_setup(ana, target, (Push, stopped_at))
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "log", "two\n")
+    assert ana.move(target).warnings == []
+    bob.move(target)
+    for desk in (ana, bob, ana):
+        with desk.open() as repo:
+            repo.sync.pull(full=True)
+            repo.sync.push(full=True)
+        assert desk.texts("log") == ["one\ntwo\n"]
+    assert not (ana.repo_dir / ".swamp/data/aws").exists()
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("pushed", [True, False])
+@pytest.mark.parametrize("then", ["again", "elsewhere", "back"])
+def test_what_is_appended_after_a_setup_was_killed_at_its_end_comes_along_wherever_it_goes(
+    ana: Desk,
+    place: Callable[[str], Address],
+    monkeypatch: pytest.MonkeyPatch,
+    then: str,
+    pushed: bool,
+    linked: bool,
+) -> None:
+    first = place("file")
+    if not linked:
+        monkeypatch.setattr(relocation.Relocation, "_bring", copied_bytes)
+    stopped_setup(ana, first, (setting_up.Setup, "remove_moved"))
+    cache = ana.cache
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "log", "two\n")
+        if pushed:
+            repo.sync.push()
+    ana.move({"again": first, "elsewhere": place("file"), "back": Address("filesystem")}[then])
+    assert ana.texts("log") == ["one\ntwo\n"]
+    left = ana.repo_dir / ".swamp/data/aws"
+    assert left.exists() is (then == "back")
+    with ana.open() as repo:
+        repo.artifacts.append(MODEL, "log", "three\n")
+    assert ana.texts("log") == ["one\ntwo\nthree\n"]
+    if then == "back":
+        # The cache is not given up: it may be that of others.
+        assert (cache / "data/aws/ec2/i-1/log/1/raw").read_text() == "one\ntwo\n"
+
+
+def copied_bytes(_: relocation.Relocation, source: str, target: str) -> int:
+    shutil.copy2(source, target)
+    return os.stat(target).st_size
+
+
 def test_two_setups_of_one_repository_do_not_run_at_once(
     ana: Desk, between: tuple[Address, Address]
 ) -> None:

@@ -21,7 +21,7 @@ from swampstore.artifacts.versions import marker_at
 from swampstore.errors import ContentDamagedError
 from swampstore.files import disk_errors, replace_file, replacing, sync_filesystem, temp_beside
 from swampstore.files.signature import signature
-from swampstore.index.path_kinds import is_marker, version_file
+from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.results import Progress, Step
 from swampstore.layout import METADATA, RAW, is_internal, parse_version
 from swampstore.relocate.destinations import Cache, Destination, Moved
@@ -156,7 +156,8 @@ class Relocation:
     # Copying ---------------------------------------------------------------------------------
 
     def _copy_files(self, directory: Directory, copied: Copied, progress: Progress) -> None:
-        for name in directory.files:
+        # Content before what speaks of it, as who appends does.
+        for name in sorted(directory.files, key=METADATA.__eq__):
             rel = f"{directory.rel}/{name}"
             if self._to.names.why_not(rel):
                 continue
@@ -229,9 +230,9 @@ class Relocation:
 
     def _copy_file(self, rel: str, copied: Copied, progress: Progress) -> None:
         source, target = self._path(rel), self._to.names.local(rel)
-        if _is_same(source, target):
+        if _is_same(source, target) and not self._must_part(rel):
             return
-        is_update = version_file(rel) is not None and self._to.may_update(rel)
+        is_update = version_file(rel) is not None and self._may_update(rel)
         if not is_update and not self._to.release(rel) and not begins_with(source, target):
             copied.kept.append(rel)
             return
@@ -240,6 +241,19 @@ class Relocation:
             with replacing(target, durable=False) as temp:
                 size = self._bring(source, temp)
         copied.add(1, size, progress)
+
+    def _may_update(self, rel: str) -> bool:
+        """Whether the destination may have a file of the same version as it is here."""
+        if self._to.may_update(rel):
+            return True
+        return is_metadata(rel) and self._pairs.outgrows(rel.rpartition("/")[0])
+
+    def _must_part(self, rel: str) -> bool:
+        """Whether a file is the same one here and there, and stays in both places.
+
+        A setup that was stopped has linked it. What is appended to one must not change the other.
+        """
+        return not self._may_link and self._pairs.one_file(rel) is not None
 
     def _copy_marker(self, rel: str, copied: Copied, progress: Progress) -> None:
         """Let the higher marker stand: that version was copied, or is there already."""

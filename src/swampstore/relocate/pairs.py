@@ -5,6 +5,7 @@ A version is recognised by the id in its metadata, whatever its number is at the
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Container, Iterator
@@ -118,7 +119,7 @@ class Pairs:
             rel = f"{directory.rel}/{name}"
             if self.to.names.why_not(rel):
                 continue
-            found = self._one_file(rel)
+            found = self.one_file(rel)
             if found is None:
                 others.append(rel)
             else:
@@ -139,7 +140,7 @@ class Pairs:
     def _may_move(self, rel: str) -> bool:
         return is_marker(rel) or signature(self.path(rel)) is not None
 
-    def _one_file(self, rel: str) -> Signature | None:
+    def one_file(self, rel: str) -> Signature | None:
         """Return how a file looks that is linked to its destination, else None."""
         try:
             ours = os.lstat(self.path(rel))
@@ -170,8 +171,11 @@ class Pairs:
 
     def is_outgrown(self, version_rel: str, twin: str) -> bool:
         """Whether the destination has the content of ours, and others appended to it there."""
-        ours, theirs = self.contents(version_rel, twin)
-        return _size(theirs) > _size(ours) and begins_with(theirs, ours)
+        return _goes_on(self.to.names.local(twin), self.path(version_rel))
+
+    def outgrows(self, version_rel: str) -> bool:
+        """Whether ours has what the destination has of that version, and was appended to since."""
+        return _goes_on(self.path(version_rel), self.to.names.local(version_rel))
 
     def contents(self, version_rel: str, twin: str) -> tuple[str, str]:
         """Return the content of a version, and that of its twin."""
@@ -202,6 +206,18 @@ def _size(path: str) -> int:
     return found.size if found else -1
 
 
+def _goes_on(longer: str, shorter: str) -> bool:
+    """Whether the version in a directory is the one in another, and was appended to since.
+
+    Where the content of both is one file, metadata tells on which side that was.
+    """
+    now, before = f"{longer}/{RAW}", f"{shorter}/{RAW}"
+    if not begins_with(now, before):
+        return False
+    size = _size(now)
+    return _size(before) < size or _told_size(shorter) < size == _told_size(longer)
+
+
 def begins_with(path: str, beginning: str) -> bool:
     """Whether a file holds what another one holds, and perhaps more after it."""
     if not 0 <= _size(beginning) <= _size(path):
@@ -215,14 +231,25 @@ def begins_with(path: str, beginning: str) -> bool:
 
 def _version_id(path: str) -> str:
     """Return the id of the version in a directory, an empty text if there is none."""
+    return _told_by(path)[0]
+
+
+def _told_size(path: str) -> float:
+    """Return how much content the metadata in a directory speaks of; beyond all, if of none."""
+    return _told_by(path)[1]
+
+
+def _told_by(path: str) -> tuple[str, float]:
     with disk_errors(path):
         data = read_file(f"{path}/{METADATA}") or b""
-    return _id_in(data) if data else ""
+    return _told_in(data) if data else ("", math.inf)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _id_in(metadata: bytes) -> str:
+def _told_in(metadata: bytes) -> tuple[str, float]:
     try:
-        return str(load_mapping(metadata, what=METADATA).get("id"))
+        found = load_mapping(metadata, what=METADATA)
     except YamlError:
-        return metadata.decode("utf-8", "replace")
+        return metadata.decode("utf-8", "replace"), math.inf
+    size = found.get("size")
+    return str(found.get("id")), size if type(size) is int else math.inf
