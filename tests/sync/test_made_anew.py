@@ -577,6 +577,37 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     assert json.loads(here.store.get(ORIGINS_KEY).data)["origins"] == [here.base.fact("origin")]
 
 
+@pytest.mark.parametrize("last", [r"\ud800", "", r"\u0000"])
+def test_an_origin_that_cannot_be_one_is_nobodys(machine: Open, last: str) -> None:
+    here = machine("here")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    known = here.base.fact("origin")
+    here.store.put(ORIGINS_KEY, f'{{"origins": ["{known}", "{last}"]}}'.encode())
+    OldPeer(here.store).push_v2(dict(version(1, "theirs")))
+    here.sync()
+    assert here.path(f"{MODEL.rel}/theirs/1/raw").exists()
+    assert here.base.fact("origin") == known
+
+
+def test_a_list_of_origins_keeps_what_we_do_not_know(machine: Open) -> None:
+    here = machine("here")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    known = here.base.fact("origin")
+    told = {"origins": [known], "later": {"than": "us"}}
+    here.store.put(ORIGINS_KEY, json.dumps(told).encode())
+    lose_both(here)
+    here.sync()
+    save(here, version(2))
+    here.push()
+    found = json.loads(here.store.get(ORIGINS_KEY).data)
+    assert found == told | {"origins": [known, here.base.fact("origin")]}
+    assert len(set(found["origins"])) == 2
+
+
 @pytest.mark.parametrize("has_meta", [True, False])
 def test_nobody_concludes_anything_from_a_migration_of_a_guess_that_was_killed(
     machine: Open, monkeypatch: pytest.MonkeyPatch, has_meta: bool

@@ -12,12 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+from typing import Any, NamedTuple
 
 from swampstore.index.documents import Documents
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 
 _ATTEMPTS = 5
 _MOST = 100
+_ORIGINS = "origins"
+
+
+class _Listed(NamedTuple):
+    """The list, all members of the document, and the condition for replacing it (None: is new)."""
+
+    origins: list[str]
+    members: dict[str, Any]
+    token: str | None
 
 
 def note_origin(documents: Documents, origin: str | None, before: str | None = None) -> None:
@@ -29,17 +39,14 @@ def note_origin(documents: Documents, origin: str | None, before: str | None = N
         return
     with contextlib.suppress(StoreError):
         for _ in range(_ATTEMPTS):
-            known, token = _read(documents)
+            known, members, token = _read(documents)
             if origin in known:
                 return
             every = dict.fromkeys([*known, before or origin, origin])
+            data = json.dumps(members | {_ORIGINS: list(every)[-_MOST:]}).encode()
             with contextlib.suppress(PreconditionFailedError):
-                documents.put_origins(_encoded(list(every)[-_MOST:]), token)
+                documents.put_origins(data, token)
                 return
-
-
-def _encoded(origins: list[str]) -> bytes:
-    return json.dumps({"origins": origins}).encode()
 
 
 def later_origin(documents: Documents, known: str) -> str | None:
@@ -47,17 +54,24 @@ def later_origin(documents: Documents, known: str) -> str | None:
 
     Costs a request. Nothing is told of one that is not in the list.
     """
-    origins, _ = _read(documents)
+    origins = _read(documents).origins
     return origins[-1] if known in origins[:-1] else None
 
 
-def _read(documents: Documents) -> tuple[list[str], str | None]:
-    """Return what is listed, and the condition for replacing the list (None: there is none)."""
+def _read(documents: Documents) -> _Listed:
+    """Return what is listed; of what nobody understands, nothing is."""
     fetched = documents.origins()
     if fetched is None:
-        return [], None
+        return _Listed([], {}, None)
+    token = fetched.info.token
     try:
-        found = json.loads(fetched.data)["origins"]
-        return [one for one in found if isinstance(one, str)], fetched.info.token
+        members = json.loads(fetched.data)
+        origins = [one for one in members[_ORIGINS] if _is_origin(one)]
+        return _Listed(origins, dict(members), token)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return [], fetched.info.token
+        return _Listed([], {}, token)
+
+
+def _is_origin(one: object) -> bool:
+    # What is no text for everybody, half a character for example, can be kept nowhere.
+    return isinstance(one, str) and bool(one) and one.isprintable()
