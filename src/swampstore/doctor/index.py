@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +19,7 @@ from swampstore.index.partitions import META_KEY, partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.rules import IndexDocuments
 from swampstore.index.version import IndexVersion
-from swampstore.index.versions import FIRST, VERSIONS, known_version, version_of
+from swampstore.index.versions import known_version, version_of
 from swampstore.layout import is_internal
 from swampstore.notices import notice
 from swampstore.stores import ObjectInfo
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from swampstore.stores import ObjectInfo
 
 
+# Tells the version that documents show where `_meta.json` is lost, None if none does.
+Unversioned = Callable[[], int | None]
 # Documents that were written so recently may belong to a commit that is going on.
 _IN_FLIGHT = timedelta(minutes=1)
 
@@ -40,8 +42,15 @@ class IndexCheck:
     `known` are the ETags of the shards that this machine has read. Raises NewerFormatError.
     """
 
-    def __init__(self, documents: Documents, now: datetime, known: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        documents: Documents,
+        unversioned: Unversioned,
+        now: datetime,
+        known: Mapping[str, str],
+    ) -> None:
         self._documents = documents
+        self._unversioned = unversioned
         self._known = known
         self._since = now - _IN_FLIGHT
         self._broken = Problems(checks.INDEX)
@@ -69,7 +78,7 @@ class IndexCheck:
         """Read what has to be read; raise IndexDamagedError if the monolith is no use."""
         unread = [one for one, info in shards.items() if self._known.get(one) != info.etag]
         self._documents.replaceable(dict.fromkeys(unread))  # raises if one is of a newer release
-        version = version_of(meta.version) if meta else self._version_without_meta(monolith)
+        version = _version(meta, self._unversioned)
         problem = None
         is_told = meta is not None and monolith is not None and meta.monolith == monolith.etag
         if version.counts(None) and not is_told:
@@ -80,12 +89,6 @@ class IndexCheck:
         return IndexDocuments(
             version, meta, monolith=monolith, monolith_problem=problem, shards=shards
         )
-
-    def _version_without_meta(self, monolith: ObjectInfo | None) -> IndexVersion:
-        """Return the version whose documents are there; a frozen monolith is not the truth."""
-        found = self._monolith() if monolith else None
-        is_truth = found is not None and not found.is_frozen
-        return next(one for one in VERSIONS.values() if one.counts(None) is is_truth)
 
     def _monolith(self) -> Document | None:
         """Return the monolith; raise NewerFormatError or IndexDamagedError."""
@@ -102,6 +105,10 @@ class IndexCheck:
         for fault in rules.strangers(seen):
             if rules.is_settled(fault.written, self._since):
                 self._behind.add(f"{fault.rel} is not the one that {META_KEY} tells of")
+
+
+def _version(meta: Meta | None, unversioned: Unversioned) -> IndexVersion:
+    return version_of(meta.version) if meta else known_version(unversioned())
 
 
 def heal(repo: Repo) -> bool:
@@ -126,8 +133,11 @@ T = TypeVar("T")
 class ObjectCheck:
     """Compares a remote's objects with its index; `now` is the time by the remote's clock."""
 
-    def __init__(self, documents: Documents, names: Names, now: datetime) -> None:
+    def __init__(
+        self, documents: Documents, unversioned: Unversioned, names: Names, now: datetime
+    ) -> None:
         self._documents = documents
+        self._unversioned = unversioned
         self._names = names
         self._since = now - IN_FLIGHT
 
@@ -152,8 +162,8 @@ class ObjectCheck:
         """Yield the paths that the index names (in these partitions) below `data/`."""
         fetched = self._documents.meta()
         meta = decode_meta(fetched.data) if fetched else None
-        version = version_of(meta.version) if meta else FIRST
-        told = meta.partitions if meta else ()
+        version = _version(meta, self._unversioned)
+        told = meta.partitions if meta else self._documents.listed_shards()
         chosen = [one for one in told if partitions is None or one in partitions]
         for entries in version.entries(self._documents, chosen):
             yield from _data(entries)

@@ -78,6 +78,7 @@ class _RemoteExamination:
         self._repo = repo
         self._store = connection.store
         self._names = connection.names
+        self._unversioned = connection.service.version_without_meta
         self._repair = repair
         self._documents = documents
 
@@ -125,7 +126,7 @@ class _RemoteExamination:
 
     def _look_at_index(self) -> Finding:
         known = known_shards(self._names.cache_dir)
-        return IndexCheck(self._documents, self._store.clock(), known).run()
+        return IndexCheck(self._documents, self._unversioned, self._store.clock(), known).run()
 
     def _contamination(self) -> Finding:
         return contamination(self._repo, repair=self._repair)
@@ -181,7 +182,9 @@ class _RemoteExamination:
         return [replace(missing, repaired=is_healed, remedy=remedy), orphans]
 
     def _look_at_objects(self) -> list[Finding]:
-        return ObjectCheck(self._documents, self._names, self._store.clock()).run()
+        return ObjectCheck(
+            self._documents, self._unversioned, self._names, self._store.clock()
+        ).run()
 
 
 def examine_in_place(repo: Repo, *, repair: bool) -> list[Finding]:

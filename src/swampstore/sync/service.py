@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from swampstore.clock import to_iso
@@ -358,6 +357,10 @@ class SyncService:
         """Make every commit that others have begun fail; for whoever took their lock."""
         self._context.index.fence()
 
+    def version_without_meta(self) -> int | None:
+        """Return what `RemoteIndex.version_without_meta` does."""
+        return self._context.index.version_without_meta()
+
     def status(self) -> SyncStatus:
         """Say how the cache stands to its remote, without asking the remote."""
         context = self._context
@@ -389,12 +392,7 @@ class SyncService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _push(
@@ -492,7 +490,5 @@ class SyncService:
 
 
 def _scope(models: Iterable[ModelRef] | None) -> Scope | None:
-    if models is None:
-        return None
-    chosen = list(models)
+    chosen = list(models or ())
     return Scope(chosen) if chosen else None
