@@ -294,7 +294,7 @@ _CALM = {
     "sync": 3,
     "delete_one": 5,
     "delete_all": 3,
-    "append": 2,
+    "append": 4,
 } | {
     **dict.fromkeys(("rename", "migrate_index", "evict", "hydrate", "gc"), 1),
     "session": 2,

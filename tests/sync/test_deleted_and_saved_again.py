@@ -146,6 +146,26 @@ def test_a_version_that_another_machine_changed_meanwhile_comes_back_as_a_whole(
     assert versions(ana) == versions(bob) == {1: "line\nmore\n", 2: "new"}
 
 
+def test_what_others_append_to_a_version_stays_though_another_one_of_its_name_was_deleted_here(
+    ana: Machine, bob: Machine
+) -> None:
+    ana.put(MODEL, "state", "deleted")
+    for machine in (ana, bob):
+        synced(machine)
+    delete(ana)
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", "line\n", streaming=True)
+    synced(bob)
+    with ana.open() as repo:
+        repo.sync.pull()
+    for machine, line in ((bob, "of bob\n"), (ana, "of ana\n")):
+        with machine.open() as repo:
+            repo.artifacts.append(MODEL, "state", line)
+    for machine in (bob, ana, ana, bob):
+        synced(machine)
+    assert versions(ana) == versions(bob) == {2: "line\nof bob\n", 3: "line\nof ana\n"}
+
+
 def test_a_push_that_dies_after_it_gave_new_numbers_forgets_no_deletion(
     both: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

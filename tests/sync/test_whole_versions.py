@@ -144,6 +144,33 @@ def test_what_others_saved_under_the_number_of_a_version_held_lazily_takes_its_p
     assert bob.get(MODEL, "state") == again
 
 
+def test_what_others_saved_takes_the_place_of_a_version_held_lazily_though_the_index_is_lost_twice(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    bob.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "other", "content")
+    ana.put(MODEL, "state", "one")
+    for machine in (ana, bob):
+        synced(machine)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state")
+    synced(ana)
+    lose_index(bucket)
+    for machine in (ana, bob):
+        synced(machine)
+    with ana.open() as repo:
+        saved = repo.artifacts.save(MODEL, "state", b"two")
+    synced(ana)
+    with bob.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"three")
+    lose_index(bucket)
+    for machine in (ana, bob, bob):
+        synced(machine)
+    with bob.open() as repo:
+        assert contents(repo, MODEL, "state") == ["two", "three"]
+        assert repo.versions(MODEL, "state")[-1].id == saved.id
+
+
 def test_what_others_appended_to_a_version_held_lazily_takes_its_place(
     ana: Machine, bob: Machine, bucket: Path
 ) -> None:

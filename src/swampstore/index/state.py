@@ -350,9 +350,17 @@ class View:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether a commit gives the remote another origin: a document is lost, and was guessed."""
+        """Whether a commit gives the remote another origin: a document is lost, and was guessed.
+
+        A monolith that leaves things out, and no document tells an origin, is one that another
+        client has begun after a loss. Whoever names again what it left out takes the trace of that
+        away; the origin tells it to those who still have what that client has overwritten.
+        """
         if self.monolith is not None:
-            return self.monolith.is_guess and self.monolith.etag is None
+            meta, doc = self.snapshot.meta, self.monolith.doc
+            # Without `_meta.json` that comes last: by it, the monolith that is there would count.
+            is_untold = meta is not None and not (meta.origin or (doc and doc.origin))
+            return self.monolith.is_guess and (self.monolith.etag is None or is_untold)
         return not self.snapshot.is_healed and any(one.is_guess for one in self.shards.values())
 
     def is_untold(self, partition: str) -> bool:

@@ -178,8 +178,8 @@ def renumber(
     """Move our versions of a data name out of the way of those on the remote.
 
     Those whose metadata is `adopted`, because the remote has just that, stay. Of what was deleted
-    here (see `was_deleted`) before its number was used again, the base still tells afterwards:
-    without the file, that is a deletion to be pushed.
+    here before its number was used again, the base still tells afterwards: without the file, that
+    is a deletion to be pushed.
     """
     shared = {
         found.version
@@ -191,7 +191,7 @@ def renumber(
     unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
-    deleted = {one for one in moves if was_deleted(context, f"{name_rel}/{one}", removals)}
+    deleted = {one for one in moves if _was_replaced(context, f"{name_rel}/{one}", removals)}
     gone = [
         known.rel
         for known in context.base.below(name_rel)
@@ -219,6 +219,17 @@ def was_deleted(context: SyncContext, version_rel: str, removals: Container[str]
         return False
     known = context.base.get(f"{version_rel}/{METADATA}")
     return known is not None and known.held is not None
+
+
+def _was_replaced(context: SyncContext, version_rel: str, removals: Container[str]) -> bool:
+    """Whether what is here was saved under the number of a version that was deleted before.
+
+    A removal may also be of something else of that name. Then what is here is what the remote has,
+    and both sides have appended to it.
+    """
+    if not was_deleted(context, version_rel, removals):
+        return False
+    return have_one_id(context, f"{version_rel}/{METADATA}") is not True
 
 
 def is_finished(context: SyncContext, version_rel: str) -> bool:

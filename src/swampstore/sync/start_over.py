@@ -22,7 +22,7 @@ from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
-from swampstore.index.state import INDEX_VERSION
+from swampstore.index.state import INDEX_VERSION, LEFT_OUT
 from swampstore.layout import DATASTORE_SUBDIRS, LANDING, LATEST, METADATA, RAW
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
@@ -267,9 +267,10 @@ def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
         _rescue_content(context, {known.rel for known in deleted})
     shared = _shared_versions(context, {known.rel for known in deleted})
     # In one step: whoever is stopped in between would never hear of the deletions again. An index
-    # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago.
+    # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago. What
+    # others left out is still to be looked for.
     named = deleted if is_emptied else list(_as_named(context, deleted))
-    facts = [] if is_emptied else [INDEX_VERSION]
+    facts = [] if is_emptied else [INDEX_VERSION, LEFT_OUT]
     context.base.clear(keep=named, uploads=shared, facts=facts)
     context.index.started_over()
     context.index.refresh()
@@ -304,13 +305,18 @@ def _used_again(context: SyncContext, scan: Scan, removals: Container[str]) -> I
 def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str, tuple[str, str]]:
     """Return the metadata of versions that others had, too: each of them keeps its number.
 
-    Else two machines that tell of one again would each give it another one.
+    Else two machines that tell of one again would each give it another one. Those that the base
+    started over with before, and that no index has named since, are among them.
     """
-    return {
-        known.rel: (known.sha256, "")
+    noted = context.base.noted_uploads(filter(is_metadata, context.base.all_noted_uploads()))
+    shared = {rel: sha256 for rel, (sha256, token) in noted.items() if token == ""}
+    known = {
+        known.rel: known.sha256
         for known in context.base.below("data")
-        if known.sha256 and is_metadata(known.rel) and known.rel not in deleted
+        if known.sha256 and is_metadata(known.rel)
     }
+    shared = {rel: one for rel, one in shared.items() if holds(context.names.local(rel), one)}
+    return {rel: (one, "") for rel, one in (shared | known).items() if rel not in deleted}
 
 
 def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
