@@ -36,6 +36,11 @@ RULES = {
     "how a value appears in a name": (r"\(\"key\", \"name\", \"id\"\)", "runs/writing.py"),
     "which word was meant": (r"get_close_matches", "notices.py"),
     "whose content a file is": (r"metadata_beside\(\w+\) not in", "index/path_kinds.py"),
+    "what shows the directory of a namespace": (r"\(MANIFEST, MONOLITH_KEY", "index/path_kinds.py"),
+    "whether a file holds what was sent": (
+        r"return hash_file\(.+\)\[0\] == [\w.]+\n\s+except",
+        "sync/hashing.py",
+    ),
     "what the base knows, as an entry": (
         r"Entry\((\w+)\.size, \1\.modified, \1\.sha256\)",
         "index/format.py",

@@ -611,6 +611,19 @@ def test_a_namespace_discovers_its_own_files_only(machine: Open, foreign: Foreig
     assert list(a.has()) == [raw_rel("m")]
 
 
+@pytest.mark.parametrize("mark", [".namespace.json", MONOLITH_KEY, META_KEY, "_index/data--t.json"])
+def test_a_directory_with_a_manifest_or_a_document_of_an_index_is_that_of_another_namespace(
+    machine: Open, foreign: ForeignClient, mark: str
+) -> None:
+    foreign.upload(f"team/{mark}", "{}")
+    foreign.upload(f"team/{raw_rel('m')}", "x")
+    foreign.upload(raw_rel("n"), "y")
+    foreign.upload("data/.namespace.json", "{}")  # no namespace is called that
+    a = machine()
+    a.pull()
+    assert list(a.has()) == [raw_rel("n")]
+
+
 def test_a_lost_monolith_of_version_1_is_that_of_its_shards(
     machine: Open, foreign: ForeignClient
 ) -> None:

@@ -133,13 +133,14 @@ def test_what_version_a_lost_index_had_is_told_by_its_documents_alone(
         assert store.tally().requests.get("get", 0) <= documents
 
 
-def test_a_bucket_without_a_file_of_this_namespace_is_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", [".namespace.json", MONOLITH_KEY, META_KEY, "_index/data--t.json"])
+def test_a_bucket_without_a_file_of_this_namespace_is_empty(tmp_path: Path, mark: str) -> None:
     [place] = places_of(f"file://{tmp_path}")
     with place.open() as store:
         assert version_without_meta(place, store) is None
         store.put("_control/runs/_/1.json", b"{}")
         assert version_without_meta(place, store) is None
-        store.put("other/.namespace.json", b"{}")
+        store.put(f"other/{mark}", b"{}")
         store.put("other/data/t/m/x/1/raw", b"theirs")
         assert version_without_meta(place, store) is None
         store.put("data/t/m/x/1/raw", b"ours")

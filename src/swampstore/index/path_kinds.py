@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from swampstore.index.partitions import MONOLITH_KEY, SHARDS
 from swampstore.layout import (
     AUDIT,
     AUTO_DEFINITIONS,
+    DATASTORE_SUBDIRS,
     EVALUATED_DEFINITIONS,
     EVALUATED_WORKFLOWS,
     LATEST,
+    MANIFEST,
     MAX_SEGMENT_BYTES,
     METADATA,
     RAW,
@@ -79,6 +82,17 @@ def parted_from_metadata(rels: Collection[str]) -> list[str]:
 def is_marker(rel: str) -> bool:
     """Whether a path is the marker of a data name's latest version."""
     return rel.startswith("data/") and rel.endswith(_LATEST) and rel.count("/") >= 4
+
+
+def shows_namespace(rel: str) -> bool:
+    """Whether a path shows that the directory at its top is that of a namespace.
+
+    A manifest is in such a directory, or a document of an index. Directories of our own data are
+    none, whatever somebody has put there.
+    """
+    top, _, rest = rel.partition("/")
+    is_mark = rest in (MANIFEST, MONOLITH_KEY) or rest.startswith(SHARDS)
+    return is_mark and top not in DATASTORE_SUBDIRS
 
 
 def is_lazy(rel: str) -> bool:

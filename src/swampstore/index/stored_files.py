@@ -17,11 +17,10 @@ from swampstore.errors import MetadataError
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents
 from swampstore.index.format import Entry, RawEntries, decode_entry, encode_entry, entry_known
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY
-from swampstore.index.path_kinds import is_metadata
+from swampstore.index.path_kinds import is_metadata, shows_namespace
 from swampstore.index.path_map import Names
 from swampstore.index.removals import Notes, read_notes
-from swampstore.layout import MANIFEST, RAW
+from swampstore.layout import RAW
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import ObjectInfo
 
@@ -60,18 +59,13 @@ class StoredFiles:
     def payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return the files of this namespace among objects.
 
-        A directory at the top that is marked as a namespace, or has an index, belongs to others.
-        Uploads of ours that no index names yet are about to be committed, and then with their
-        hashes. What is left of a deletion does not come back.
+        Other namespaces may have directories at the top. Uploads of ours that no index names yet
+        are about to be committed, and then with their hashes. What is left of a deletion does not
+        come back.
         """
         notes = self.notes() if listed else Notes()
         known = self._base.get_many(rel for rel in listed if notes.mention(rel))
-        foreign = {
-            directory
-            for rel in listed
-            for directory, _, rest in [rel.partition("/")]
-            if rest in (MANIFEST, MONOLITH_KEY, META_KEY)
-        }
+        foreign = {rel.partition("/")[0] for rel in listed if shows_namespace(rel)}
         noted = self._base.noted_uploads(listed)
         ours = {rel for rel, (_, token) in noted.items() if token}
         half = self._half_uploaded(listed, ours)

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from swampstore.index.partitions import META_KEY, MONOLITH_KEY
+from swampstore.index.path_kinds import shows_namespace
 from swampstore.index.removals import read_notes
 from swampstore.index.workers import Deadline, in_parallel
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
-    MANIFEST,
     is_always_local,
     is_internal,
     is_temp,
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-_FOREIGN_MARKS = frozenset({MANIFEST, MONOLITH_KEY})
-_INDEX = META_KEY.partition("/")[0]
 _TASKS_PER_CORE = 4
 _FOLDERS_PER_PIECE = 8
 _JOINT = "--"  # of the segments of a path in the name of its shard
@@ -191,8 +188,8 @@ def _tops(place: Place, store: Store, found: Level) -> Iterator[str]:
 
 def _is_foreign(store: Store, name: str) -> bool:
     inner = level(store, f"{name}/")
-    marks = {info.key.rpartition("/")[2] for info in inner.objects}
-    return not marks.isdisjoint(_FOREIGN_MARKS) or _INDEX in inner.folders
+    found = (*(info.key for info in inner.objects), *(f"{name}/{one}/" for one in inner.folders))
+    return any(map(shows_namespace, found))
 
 
 class Listed(NamedTuple):

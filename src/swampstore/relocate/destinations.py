@@ -104,10 +104,7 @@ class Place:
         path = self.names.local(rel)
         if sha256 is None:
             return signature(path) is not None
-        try:
-            return hash_file(path)[0] == sha256
-        except FileNotFoundError:
-            return False
+        return holds(path, sha256) is True
 
     def wrong(self, files: Iterable[Moved], deadline: Deadline) -> Iterator[str | None]:
         """Read everything back; yield for each file its path if it is not there, else None."""
