@@ -23,11 +23,11 @@ from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
     MARKER,
-    Routing,
     check_namespace,
     check_segment,
 )
 from swampstore.marker import read_marker
+from swampstore.routing import Routing
 from swampstore.setting_keys import check_settings
 
 DEFAULT_SYNC_TIMEOUT_MS = 300_000

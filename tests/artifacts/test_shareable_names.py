@@ -17,12 +17,12 @@ from swampstore.layout import (
     MAX_KEY_BYTES,
     DataRef,
     ModelRef,
-    Routing,
     check_shareable,
     is_always_local,
 )
 from swampstore.marker import update_marker
 from swampstore.notices import notice, shell_word
+from swampstore.routing import Routing
 from swampstore.stores.protocol import check_key
 from tests.support.machines import Machine
 from tests.support.remotes import Remote

@@ -26,11 +26,12 @@ from swampstore.index.base import BASE
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, encode_meta
 from swampstore.index.path_map import Names
-from swampstore.layout import ModelRef, Routing
+from swampstore.layout import ModelRef
 from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record
 from swampstore.locks.record import gate_key, global_key, model_key
 from swampstore.marker import update_marker
+from swampstore.routing import Routing
 from swampstore.stores import Fetched, ObjectInfo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError

@@ -15,12 +15,12 @@ from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MAX_KEY_BYTES,
     MAX_SEGMENT_BYTES,
-    Routing,
     are_plain,
     is_internal,
     is_plain,
     is_temp,
 )
+from swampstore.routing import Routing
 from swampstore.stores.protocol import check_key, is_plain_key
 
 TEMP = ".4a1e6c0e-8c0f-4a57-9a43-3d3e4f0b6f11.tmp"

@@ -15,7 +15,8 @@ from swampstore.errors import NewerFormatError
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.index.path_map import Names
-from swampstore.layout import Routing, is_internal, is_plain
+from swampstore.layout import is_internal, is_plain
+from swampstore.routing import Routing
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryStore
 from swampstore.stores.protocol import Fetched, Written

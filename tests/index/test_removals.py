@@ -17,8 +17,8 @@ from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, sh
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.removals import REMOVALS, Removal, Remover, new_note, read_notes
-from swampstore.layout import Routing
 from swampstore.locks.record import LockLostError
+from swampstore.routing import Routing
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.stores.protocol import Written

@@ -38,7 +38,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.results import Step, no_progress
 from swampstore.index.workers import Deadline, Done
-from swampstore.layout import METADATA, RAW, DataRef, ModelRef, Routing
+from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.pipeline import engines, transfers
 from swampstore.pipeline.engines import (
     BREAK_EVEN,
@@ -52,6 +52,7 @@ from swampstore.pipeline.errors import FilesNotSeenError, SparkMissingError
 from swampstore.pipeline.running import NoSharedDir, run_tasks
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.transfers import Cargo, Left, Site, SparkTasks, ending
+from swampstore.routing import Routing
 from swampstore.runs.errors import CommandError, CommandTimeoutError, MethodFailedError
 from swampstore.runs.method_request import MethodResult
 from swampstore.runs.outputs import Output

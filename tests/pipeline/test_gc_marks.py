@@ -13,11 +13,11 @@ import pytest
 
 from swampstore.clock import to_iso
 from swampstore.index.path_map import Names
-from swampstore.layout import Routing
 from swampstore.pipeline.gc import marks as marking
 from swampstore.pipeline.gc.candidates import Candidate
 from swampstore.pipeline.gc.marks import MARKS, PAGES, Mark, Marked, MarkPages, beside, without
 from swampstore.retention.rules import Removal
+from swampstore.routing import Routing
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryStore

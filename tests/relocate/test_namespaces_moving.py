@@ -14,9 +14,10 @@ from swampstore.config import Config
 from swampstore.errors import MoveInterruptedError
 from swampstore.index.errors import UnmigratedDataError
 from swampstore.index.path_kinds import is_marker
-from swampstore.layout import DEFERRED, Routing
+from swampstore.layout import DEFERRED
 from swampstore.relocate import namespace_moving as module
 from swampstore.relocate.namespace_moving import MovePlan, Moving
+from swampstore.routing import Routing
 from swampstore.sync.unmigrated import check_migrated
 
 NAME = "data/aws/ec2/i-1/state"

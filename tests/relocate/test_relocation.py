@@ -15,10 +15,10 @@ from swampstore.index.base import Base, Known
 from swampstore.index.path_kinds import conflict_copy
 from swampstore.index.path_map import Names
 from swampstore.index.results import Step, no_progress
-from swampstore.layout import Routing
 from swampstore.relocate.destinations import Cache, Place
 from swampstore.relocate.moving import Copied, Relocation
 from swampstore.relocate.pairs import Pairs
+from swampstore.routing import Routing
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync.hashing import hash_file
 

@@ -19,12 +19,12 @@ from swampstore.index.documents import Documents
 from swampstore.index.format import decode_shard
 from swampstore.index.path_map import Names
 from swampstore.index.removals import REMOVALS, read_notes
-from swampstore.layout import Routing
 from swampstore.marker import FORMAT_VERSION, update_marker
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, Mark, Marked, MarkPages
 from swampstore.pipeline.running import spark_errors
 from swampstore.repo import upgrade_repo
+from swampstore.routing import Routing
 from swampstore.stores.memory import MemoryStore
 from tests.support.machines import Machine
 

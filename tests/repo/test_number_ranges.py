@@ -25,10 +25,11 @@ from swampstore.formats import LARGEST_NUMBER
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import decode_entry, decode_meta, decode_monolith, decode_shard
 from swampstore.index.path_map import Names
-from swampstore.layout import DataRef, ModelRef, Routing
+from swampstore.layout import DataRef, ModelRef
 from swampstore.locks import record
 from swampstore.namespaces.manifests import Manifest
 from swampstore.pipeline.gc.marks import MARKS, MarkPages
+from swampstore.routing import Routing
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync import journal, sidecar
 from tests.support.machines import Machine

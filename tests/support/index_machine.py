@@ -21,7 +21,8 @@ from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key
 from swampstore.index.path_map import Names
 from swampstore.index.remote_index import open_index
 from swampstore.index.state import Committed
-from swampstore.layout import ModelRef, Routing
+from swampstore.layout import ModelRef
+from swampstore.routing import Routing
 from swampstore.stores import Store
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally

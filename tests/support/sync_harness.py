@@ -24,7 +24,8 @@ from swampstore.files import Tree
 from swampstore.index.base import Base
 from swampstore.index.path_map import Names
 from swampstore.index.results import Pulled, Pushed
-from swampstore.layout import ModelRef, Routing, is_internal
+from swampstore.layout import ModelRef, is_internal
+from swampstore.routing import Routing
 from swampstore.stores import Store
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import ObjectNotFoundError

@@ -23,7 +23,7 @@ import pytest
 
 from swampstore.errors import DiskError
 from swampstore.index.results import Step
-from swampstore.layout import Routing
+from swampstore.routing import Routing
 from swampstore.stores import Store, store_config
 from swampstore.stores.cloud import Bucket, Remedies, translate
 from swampstore.stores.config import Limits

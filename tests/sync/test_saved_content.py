@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from swampstore.artifacts.metadata import decode, encode
 from swampstore.errors import ContentDamagedError, SwampstoreError
 from swampstore.index.path_map import Names
-from swampstore.layout import METADATA, Routing
+from swampstore.layout import METADATA
+from swampstore.routing import Routing
 from swampstore.sync import complete
 from swampstore.sync.complete import check_saved
 from tests.support.staging import metadata_of

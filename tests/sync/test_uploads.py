@@ -14,7 +14,7 @@ from swampstore.errors import DiskError
 from swampstore.files.signature import signature
 from swampstore.index.errors import SyncError
 from swampstore.index.path_map import Names
-from swampstore.layout import Routing
+from swampstore.routing import Routing
 from swampstore.stores.memory import MemoryStore
 from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished
 from tests.conftest import FakeClock

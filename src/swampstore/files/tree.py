@@ -22,7 +22,8 @@ from swampstore.files.disk import (
 )
 from swampstore.files.hold import Hold
 from swampstore.files.links import check_no_link, check_no_way_out, place_of
-from swampstore.layout import Routing, is_internal, is_temp
+from swampstore.layout import is_internal, is_temp
+from swampstore.routing import Routing
 
 Announce = Callable[[str], None]
 # From so many directories on, waiting for the whole file system is cheaper than for each of them.

@@ -10,13 +10,13 @@ from swampstore.errors import ValidationError
 from swampstore.layout import (
     DATASTORE_SUBDIRS,
     MAX_SEGMENT_BYTES,
-    Routing,
     is_always_local,
     is_internal,
     is_plain,
     why_no_key,
 )
 from swampstore.notices import shell_word
+from swampstore.routing import Routing
 from swampstore.stores.protocol import is_plain_key
 
 

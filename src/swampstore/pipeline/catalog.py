@@ -21,12 +21,13 @@ from swampstore.catalog.schema import Row
 from swampstore.errors import DiskError
 from swampstore.files import Tree
 from swampstore.index.results import no_progress
-from swampstore.layout import DataRef, ModelRef, Routing
+from swampstore.layout import DataRef, ModelRef
 from swampstore.notices import notice
 from swampstore.pipeline.engines import NEVER, Chosen, SparkOnDemand, break_even, choose
 from swampstore.pipeline.planning import parallelism
 from swampstore.pipeline.running import NoSharedDir, missing_shared_dir, run_waves
 from swampstore.pipeline.settings import settings_of
+from swampstore.routing import Routing
 from swampstore.sync.downloads import Staging
 
 if TYPE_CHECKING:

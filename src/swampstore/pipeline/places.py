@@ -19,9 +19,10 @@ from swampstore.datastore_address import Address, is_url
 from swampstore.errors import ConfigError, NotFoundError
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.path_map import Names
-from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, Routing, check_namespace
+from swampstore.layout import DATASTORE_SUBDIRS, EVERYWHERE, check_namespace
 from swampstore.namespaces.manifests import Registry
 from swampstore.pipeline.metrics import Meter, MeteredStore
+from swampstore.routing import Routing
 from swampstore.stores.config import StoreConfig, store_config
 from swampstore.stores.directory import DirectoryConfig, DirectoryStore
 from swampstore.stores.protocol import Store, level

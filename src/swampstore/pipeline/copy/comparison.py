@@ -21,7 +21,7 @@ from swampstore.files.signature import RACY_NS
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import iso_ms
 from swampstore.index.path_kinds import unit_of
-from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA, Routing
+from swampstore.layout import DATASTORE_SUBDIRS, DEFERRED, METADATA
 from swampstore.marker import find_repo
 from swampstore.namespaces.manifests import CATALOG_EXPORT, Registry, check_new_namespace
 from swampstore.pipeline.copy.outcomes import SEAL, SEAL_DIGITS, Wanted
@@ -31,6 +31,7 @@ from swampstore.pipeline.schemas import data_name, data_version
 from swampstore.pipeline.source.index import Index, documents
 from swampstore.pipeline.source.objects import Objects
 from swampstore.pipeline.tables import read_by_tasks
+from swampstore.routing import Routing
 from swampstore.stores.probe import probe
 from swampstore.stores.protocol import Store, folders
 

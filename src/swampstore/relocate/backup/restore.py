@@ -26,7 +26,6 @@ from swampstore.layout import (
     DATASTORE_SUBDIRS,
     LOCAL_DIR,
     MARKER,
-    Routing,
     check_namespace,
 )
 from swampstore.marker import FORMAT_VERSION
@@ -38,6 +37,7 @@ from swampstore.relocate.backup.format import (
     object_key,
 )
 from swampstore.relocate.backup.place import BackupPlace
+from swampstore.routing import Routing
 from swampstore.sync.hashing import hash_file
 
 _CONCURRENCY = 8
