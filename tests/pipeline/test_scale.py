@@ -32,7 +32,7 @@ from swampstore.pipeline.places import Place, places_of
 from swampstore.pipeline.planning import listed
 from swampstore.pipeline.reindex.local_engine import reindex_little
 from swampstore.pipeline.report.local_engine import summary_here
-from swampstore.pipeline.running import unpacked
+from swampstore.pipeline.running import iterated, unpacked
 from swampstore.pipeline.settings import SparkSettings
 from swampstore.pipeline.snapshots.refresh import refresh
 from swampstore.pipeline.source import index as index_table
@@ -246,6 +246,23 @@ def test_a_spool_holds_a_page_in_memory_and_forgets_nothing(
     assert kept != [*range(1, 10)]
     assert 7 in kept
     assert (len(kept._pages), len(kept._last)) == (3, 0)
+
+
+@pytest.mark.spark
+def test_the_driver_lets_go_of_pages_that_were_handed_over(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm.java.lang  # type: ignore[union-attr]
+
+    def used() -> int:
+        java.System.gc()
+        runtime = java.Runtime.getRuntime()
+        return int(runtime.totalMemory() - runtime.freeMemory())
+
+    pages = spark.range(0, 8, 1, 8).selectExpr("repeat('x', 2000000) AS text")
+    handed_over = [sum(len(row["text"]) for row in iterated(pages))]  # it also warms up
+    before = used()
+    handed_over += [sum(len(row["text"]) for row in iterated(pages)) for _ in range(3)]
+    assert handed_over == [16_000_000] * 4
+    assert used() - before < 24_000_000
 
 
 def test_a_copy_comes_in_parts_that_no_data_name_is_cut_by() -> None:

@@ -66,6 +66,8 @@ def test_a_session_has_defaults_and_what_the_user_said(spark: SparkSession) -> N
     assert conf["spark.driver.memory"] == "1g"
     assert conf["spark.ui.enabled"] == "false"
     assert conf["spark.driver.bindAddress"] == "127.0.0.1"
+    assert conf["spark.serializer.objectStreamReset"] == "1"  # else a heap fills beside all plans
+    assert spark.conf.get("spark.sql.inMemoryColumnarStorage.batchSize") == "1000"
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
 

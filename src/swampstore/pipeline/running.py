@@ -20,7 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from swampstore.errors import NewerFormatError, SwampstoreError
 from swampstore.formats import UPDATE
@@ -208,8 +208,18 @@ def collected(frame: DataFrame) -> list[Any]:
 
 
 def iterated(frame: DataFrame) -> Iterator[Any]:
-    """Yield the rows of a frame, a partition at a time, in the same way."""
-    yield from attentively(frame.sparkSession, frame.toLocalIterator)
+    """Yield the rows of a frame in the same way; no more than a partition is in memory."""
+    yield from attentively(frame.sparkSession, partial(_partition_by_partition, frame))
+
+
+def _partition_by_partition(frame: DataFrame) -> Iterator[Any]:
+    # The JVM never lets go of a job that belongs to a query which has ended, nor of its rows. All
+    # jobs by which a frame hands over its partitions are such; those of its RDD are of no query.
+    try:
+        _ = frame.sparkSession.sparkContext
+    except Exception:  # noqa: BLE001 - Spark Connect has none, and says so in its own way
+        return cast("Iterator[Any]", frame.toLocalIterator())
+    return cast("Iterator[Any]", frame.rdd.toLocalIterator())
 
 
 def forget(frame: DataFrame) -> None:

@@ -190,9 +190,13 @@ def _indexed(spark: SparkSession, source: Place) -> DataFrame:
 
 
 def _once(entries: DataFrame, document: str) -> DataFrame:
-    """Return one row per path, and all those without one, which tell of whole documents."""
+    """Return one row per path, and all those without one, which tell of whole documents.
+
+    Rows of a path are brought together once, here; the join with the other side needs no more.
+    """
     which = sql.when(sql.col("rel").isNull(), sql.col(document)).alias("which")
-    return entries.select("*", which).dropDuplicates(["rel", "which"]).drop("which")
+    together = entries.select("*", which).repartition("rel")
+    return together.dropDuplicates(["rel", "which"]).drop("which")
 
 
 def _in_place(spark: SparkSession, source: Place) -> DataFrame:

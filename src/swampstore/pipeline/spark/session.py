@@ -96,11 +96,20 @@ _OF_EVERY_SESSION = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Errors say what is wrong and what to do; where in our code that was found helps nobody.
     "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",
+    # What is kept is put together, and let go, in batches; so much of each task is in memory beside
+    # all that Spark plans with. The default is 10,000 rows.
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    # To order rows the driver takes a sample of them. For pages of thousands of rows a few are
+    # enough; the default is 100 for each page.
+    "spark.sql.execution.rangeExchange.sampleSizePerPartition": "10",
     "spark.sql.session.timeZone": "UTC",
 }
 _OF_A_DRIVER = {
     "spark.app.name": "swampstore",
     "spark.python.worker.reuse": "true",
+    # Whoever writes what Spark keeps to the disk, or reads it back, holds on to so many batches of
+    # up to 4 MB each, beside all memory that Spark plans with. The default, 100, fills a heap.
+    "spark.serializer.objectStreamReset": "1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
