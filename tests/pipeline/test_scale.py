@@ -250,7 +250,7 @@ def test_a_spool_holds_a_page_in_memory_and_forgets_nothing(
 
 @pytest.mark.spark
 def test_the_driver_lets_go_of_pages_that_were_handed_over(spark: SparkSession) -> None:
-    java: Any = spark.sparkContext._jvm.java.lang  # type: ignore[union-attr]
+    java: Any = spark.sparkContext._jvm.java.lang
 
     def used() -> int:
         java.System.gc()

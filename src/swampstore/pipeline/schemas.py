@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.clock import system_clock, to_iso
 from swampstore.files import disk_errors, replacing, temp_name
+from swampstore.pipeline.running import iterated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,7 +176,7 @@ def write_few_findings(rows: Iterable[Mapping[str, Any]], kept: Kept) -> None:
 
 
 def _write_table(table: DataFrame, kept: Kept) -> None:
-    rows = (row.asDict() for row in table.toLocalIterator())
+    rows = (row.asDict() for row in iterated(table))
     _keep(kept, rows, table.write.parquet)
 
 
