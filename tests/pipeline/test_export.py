@@ -233,6 +233,21 @@ def test_what_snapshots_do_not_tell_is_compared_with_the_table(lake: Lake) -> No
     assert lake.files() == before
 
 
+def test_a_delta_table_that_somebody_emptied_has_all_rows_again_and_none_that_are_gone(
+    tmp_path: Path,
+) -> None:
+    bucket = Bucket(tmp_path, 2, "infra")
+    bucket.fill()
+    lake = Lake(bucket, tmp_path / "lake", "delta")
+    lake.export()
+    deltalake.DeltaTable(str(lake.output)).delete()
+    with bucket.ana.open() as repo:
+        delete_model(repo, "aws/ec2/i-2")
+    bucket.save("aws/ec2/i-1", "n0")
+    lake.export()
+    lake.check()
+
+
 def test_rows_that_no_snapshot_can_vouch_for_are_exported_too(lake: Lake) -> None:
     forget_hashes(lake.bucket, "i-1")
     lake.export()

@@ -227,8 +227,11 @@ class _Export:
         return self._counts
 
     def _kept(self, store: Store, known: int | None) -> Manifest | None:
-        """Return the snapshot that the table stands for, if it can still be read."""
-        if self._manifest is None or known is None:
+        """Return the snapshot that the table stands for, if it can still be read.
+
+        A table without rows stands for none: somebody may have emptied it.
+        """
+        if self._manifest is None or known is None or not self._target.days(self._place):
             return None
         for one in self._manifest.history:
             if _moment(one.created_at) == known:

@@ -27,6 +27,7 @@ from swampstore.pipeline.export.rows import (
     SCHEMA,
     TAKEN_OUT,
     Spool,
+    put_in,
 )
 from swampstore.pipeline.places import Place
 from swampstore.stores.directory import DirectoryConfig
@@ -118,7 +119,7 @@ class DeltaTarget:
         self._table = self._opened()
 
     def _append(self, changes: Spool, properties: Any) -> None:
-        tables = (changes.read(day).drop_columns([CHANGE]) for day in changes.days())
+        tables = (put_in(changes.read(day)) for day in changes.days())
         batches = (batch for table in tables for batch in table.to_batches())
         self._lake.write_deltalake(
             self._table if self._table is not None else self._where,

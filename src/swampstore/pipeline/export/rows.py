@@ -131,11 +131,14 @@ def merged(table: pa.Table, changes: pa.Table) -> pa.Table:
     keys = set(zip(*(changes[column].to_pylist() for column in KEY), strict=True))
     there = zip(*(table[column].to_pylist() for column in KEY), strict=True)
     kept = table.filter(pa.array([key not in keys for key in there], pa.bool_()))
-    put = changes.filter(
-        pa.array([one not in TAKEN_OUT for one in changes[CHANGE].to_pylist()], pa.bool_())
-    )
-    together = pa.concat_tables([kept, put.drop_columns([CHANGE])])
+    together = pa.concat_tables([kept, put_in(changes)])
     return together.sort_by([(column, "ascending") for column in KEY])
+
+
+def put_in(changes: pa.Table) -> pa.Table:
+    """Return the rows that a table has after changes: new ones, and others in place of old ones."""
+    stays = [one not in TAKEN_OUT for one in changes[CHANGE].to_pylist()]
+    return changes.filter(pa.array(stays, pa.bool_())).drop_columns([CHANGE])
 
 
 @dataclass
