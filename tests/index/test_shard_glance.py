@@ -78,6 +78,55 @@ def check(data: bytes, rels: Iterable[str]) -> None:
             assert all(partition_of(rel) == home and is_plain(rel) for rel in rels)
 
 
+def members(names: dict[str, list[str]]) -> st.SearchStrategy[str]:
+    """Objects as text: members may be there twice, in escapes, or with room around them."""
+    pairs = st.sampled_from([(name, value) for name, some in names.items() for value in some])
+    written = st.tuples(pairs, st.sampled_from(["%s:%s", " %s\n:\t%s "])).map(
+        lambda it: it[1] % it[0]
+    )
+    return st.lists(written, max_size=6).map(lambda some: "{" + ",".join(some) + "}")
+
+
+def escaped(text: str) -> str:
+    return '"' + "".join(f"\\u{ord(char):04x}" for char in text) + '"'
+
+
+NUMBERS = ["0", "7", "-0", "1.0", "1e3", "1E400", "9007199254740993", "1" * 400, "01", "true"]
+TEXTS = ['"x"', r'"\ud800"', r'"\q"', '"\x01"', r'"\u0000"', "null", "[[{}]]"]
+HASHES = [f'"{SHA256}"', escaped(SHA256), f'"{SHA256[:-1]}\\n"', f'" {SHA256[:-2]} "', '""']
+TEXT_ENTRIES = st.just(json.dumps(SOUND)) | members(
+    {
+        '"size"': NUMBERS,
+        escaped("size"): ["5"],
+        '"lastModified"': TEXTS,
+        '"sha256"': HASHES,
+        '"commitSeq"': NUMBERS,
+        '"other"': TEXTS,
+    }
+)
+
+
+@given(st.data())
+def test_a_glance_says_of_any_text_what_every_entry_says_or_nothing(data: st.DataObject) -> None:
+    keys = [json.dumps(REL), escaped(REL), '"a\\n"', '"/"', r'"\ud800"', '"é"']
+    some = data.draw(st.lists(st.tuples(st.sampled_from(keys), TEXT_ENTRIES), max_size=4))
+    entries = "{" + ",".join(f"{key}:{entry}" for key, entry in some) + "}"
+    tops = {
+        '"version"': ["1", "1.0", "2"],
+        '"entries"': [entries, "{}", "[]"],
+        '"commitSeq"': NUMBERS,
+        '"removed"': ["{}", entries],
+        '"frozen"': ["false", "true"],
+        '"other"': TEXTS,
+    }
+    rest = data.draw(members(tops))[1:-1]
+    sound = f'"version":1,"entries":{entries}'
+    parts = data.draw(st.permutations([sound, rest] if rest else [sound]))
+    text = "{" + ",".join(parts) + "}" + data.draw(st.sampled_from(["", "\n", "x"]))
+    found = one_by_one(text.encode())
+    check(text.encode(), found[1] if found else ())
+
+
 @pytest.mark.parametrize("entry", CHANGED)
 def test_a_glance_says_of_one_odd_entry_what_a_closer_look_says(entry: dict[str, Any]) -> None:
     entries = {REL: SOUND, f"{REL}2": entry}
