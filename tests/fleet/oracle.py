@@ -339,6 +339,7 @@ class Oracle:
         for one in self.versions.values():
             if one.work.endswith(PEER) and one.state is State.THERE and one.id.encode() in found:
                 one.state = State.UNSURE
+                self.abandoned.add(one.id)
 
     def doubt_appended(self, seen: Iterable[str]) -> None:
         """Who lost its base cannot tell a version before something was appended from a new one."""

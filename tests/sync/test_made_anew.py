@@ -370,6 +370,23 @@ def described(number: int, content: bytes) -> dict[str, bytes]:
     }
 
 
+def test_what_a_killed_push_had_sent_stays_deleted_though_others_took_it_for_data_meanwhile(
+    pair: tuple[Machine, Machine],
+) -> None:
+    here, there = pair
+    save(here, described(4, b"sent and deleted"))
+    here.service.prepare_push()  # and is killed before the commit
+    lose_index(here)
+    there.sync()
+    here.service.mark_dirty(f"{MODEL.rel}/state/4")
+    shutil.rmtree(here.path(f"{MODEL.rel}/state/4"))
+    for one in (here, there, here):
+        one.sync()
+    for one in pair:
+        assert not one.path(f"{MODEL.rel}/state/4").exists()
+    assert not [rel for rel in remote_files(here.store) if "/state/4/" in rel]
+
+
 def test_what_others_put_in_the_place_of_a_version_without_meta_is_not_told_of_in_old_words(
     pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:

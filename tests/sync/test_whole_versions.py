@@ -221,6 +221,7 @@ def test_what_is_appended_after_a_killed_push_has_committed_makes_no_second_vers
             assert contents(repo, MODEL, "state") == ["one and more"]
 
 
+@pytest.mark.parametrize("pushes_first", [False, True], ids=["syncs", "pushes first"])
 @pytest.mark.parametrize("hydration", ["full", None])
 def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_version(
     ana: Machine,
@@ -228,12 +229,16 @@ def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_ve
     bucket: Path,
     monkeypatch: pytest.MonkeyPatch,
     hydration: str | None,
+    pushes_first: bool,
 ) -> None:
     ana.use(bucket, hydrationStrategy=hydration)
     pushed_and_killed(ana, monkeypatch)
     synced(bob)
     append(bob, b" and more")
     synced(bob)
+    if pushes_first:
+        with ana.open() as repo:
+            repo.sync.push()
     for machine in (ana, bob, ana):
         synced(machine)
         with machine.open() as repo:

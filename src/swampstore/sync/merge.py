@@ -21,6 +21,7 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import hash_object
 from swampstore.sync.complete import is_complete, is_content_here
 from swampstore.sync.context import SyncContext
+from swampstore.sync.hashing import holds
 from swampstore.sync.scan import is_covered
 
 if TYPE_CHECKING:
@@ -305,6 +306,21 @@ def have_one_id(context: SyncContext, rel: str) -> bool | None:
     except (ObjectNotFoundError, MetadataError):
         return None
     return ours.id == theirs.id
+
+
+def went_on_with_ours(context: SyncContext, version_rel: str) -> bool:
+    """Whether others appended to what a push of ours had sent, which was stopped then.
+
+    All of the version is as it was sent, so nothing of ours is missing in what they made of it.
+    """
+    metadata = f"{version_rel}/{METADATA}"
+    noted = context.base.noted_uploads([f"{version_rel}/{RAW}", metadata])
+    local = context.names.local
+    return (
+        len(noted) == 2
+        and all(token and holds(local(rel), sent) for rel, (sent, token) in noted.items())
+        and have_one_id(context, metadata) is True
+    )
 
 
 def is_metadata_there(context: SyncContext, rel: str) -> bool:

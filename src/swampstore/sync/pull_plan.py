@@ -32,7 +32,7 @@ from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import not_deleted, overwritten
 from swampstore.sync.downloads import Download
-from swampstore.sync.hashing import hash_file, holds
+from swampstore.sync.hashing import hash_file
 from swampstore.sync.lost_base import was_here_before
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
 from swampstore.sync.push_plan import Plan
@@ -367,23 +367,9 @@ class PullPlanner:
                 return Decision.PULL
         elif self._is_equal(rel, state, entry):
             return Decision.ADOPT
-        elif version_file(rel) and self._went_on_with_ours(rel.rpartition("/")[0]):
+        elif version_file(rel) and merge.went_on_with_ours(self._context, rel.rpartition("/")[0]):
             return Decision.PULL
         return Decision.CONFLICT
-
-    def _went_on_with_ours(self, version_rel: str) -> bool:
-        """Whether others appended to what a push of ours had sent, which was stopped then.
-
-        All of the version is as it was sent, so nothing of ours is missing in what they made of it.
-        """
-        metadata = f"{version_rel}/{METADATA}"
-        noted = self._context.base.noted_uploads([f"{version_rel}/{RAW}", metadata])
-        local = self._context.names.local
-        return (
-            len(noted) == 2
-            and all(token and holds(local(rel), sent) for rel, (sent, token) in noted.items())
-            and merge.have_one_id(self._context, metadata) is True
-        )
 
     def _is_hollow(self, rel: str) -> bool:
         """Whether metadata is all there is of a version here, and the remote has another there.

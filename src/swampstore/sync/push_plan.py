@@ -249,6 +249,8 @@ class Planner:
         elif version_file(rel) and (self._is_entry_wrong(change) or self._is_of_grown(rel)):
             self._shared.add(rel)
             self._upload(change, Upload(rel, described(rel, entry)))
+        elif version_file(rel) and merge.went_on_with_ours(self._context, rel.rpartition("/")[0]):
+            self._plan.reread.add(partition_of(rel))
         elif version_file(rel):
             self._clash(rel)
         elif is_marker(rel):
