@@ -84,6 +84,7 @@ class Move(NamedTuple):
     ids: frozenset[str]
     gone: frozenset[str]
     pieces: frozenset[bytes]
+    held: frozenset[str]
 
 
 class Places:
@@ -126,7 +127,7 @@ class Places:
         """
         here, there = self.oracle(source), self.oracle(target)
         documents = source.committed()
-        held = set(held)
+        held = frozenset(held)
         ids = {
             id_
             for id_, one in here.versions.items()
@@ -145,10 +146,13 @@ class Places:
             if there.versions[id_].state is State.GONE:
                 there.versions[id_].state = State.UNSURE
         gone -= kept
+        # What is there stays there; of what somebody was killed at, that alone tells that it is.
+        stored = target.committed()
+        gone -= {one for one in gone - there.versions.keys() if any(one in text for text in stored)}
         there_too = [data for rel, data in source.objects().items() if rel.endswith("/raw")]
         pieces = {one for data in [*contents, *there_too] for one in here.pieces_in(data)}
         self.moves[machine] = Move(
-            machine, source, target, frozenset(ids), frozenset(gone), frozenset(pieces)
+            machine, source, target, frozenset(ids), frozenset(gone), frozenset(pieces), held
         )
         for id_ in self._left.get((machine, target), set()):
             there.deleting([id_], machine)  # its cache is still there
@@ -208,7 +212,9 @@ class Places:
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}
         self._left.setdefault((machine, move.source), set()).update(deleted)
         documents = move.source.committed()
-        kept = {id_ for id_ in move.ids if not any(id_ in text for text in documents)}
+        # Also what somebody was killed at, and nobody was told of.
+        had = move.ids | move.held
+        kept = {id_ for id_ in had if not any(id_ in text for text in documents)}
         self._kept.setdefault((machine, move.source), set()).update(kept)
         _leave(here, machine, documents)
 

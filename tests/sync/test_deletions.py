@@ -78,6 +78,23 @@ def test_a_version_that_was_overwritten_after_the_index_was_lost_is_kept_under_a
         assert versions(machine, "other") == {1: "other"}
 
 
+def test_a_version_that_was_overwritten_is_kept_though_all_else_was_deleted_here(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    ana.put(MODEL, "other", "other")
+    synced(ana)
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs"))
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "other")
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {1: "theirs", 2: "ours"}
+        assert versions(machine, "other") == {}
+
+
 def test_a_version_that_was_overwritten_is_kept_though_somebody_named_again_what_was_left_out(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
 ) -> None:

@@ -221,6 +221,20 @@ def test_what_is_appended_after_a_killed_push_has_committed_makes_no_second_vers
             assert contents(repo, MODEL, "state") == ["one and more"]
 
 
+def test_what_is_appended_after_a_killed_push_has_committed_keeps_its_number_below_those_of_others(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed_and_killed(ana, monkeypatch)
+    append(ana, b" and more")
+    synced(bob)
+    bob.put(MODEL, "state", "two")
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more", "two"]
+
+
 @pytest.mark.parametrize("pushes_first", [False, True], ids=["syncs", "pushes first"])
 @pytest.mark.parametrize("hydration", ["full", None])
 def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_version(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -75,9 +75,11 @@ class PullWork:
     left: set[str] = field(default_factory=set)
     # What the index names and the store does not have.
     dangling: list[str] = field(default_factory=list)
-    # What left the index, and of that what nobody deleted: the next push names it again.
+    # What left the index, and of that what nobody deleted: the next push names it again. What was
+    # deleted here as well is for the push.
     vanished: dict[str, Known] = field(default_factory=dict)
     rescued: set[str] = field(default_factory=set)
+    deleted: dict[str, Known] = field(default_factory=dict)
     # Versions of ours, by data name, whose numbers others have used again without having seen them.
     clashes: Mapping[str, set[int]] = field(default_factory=dict)
 
@@ -226,13 +228,11 @@ class PullPlanner:
         a number is used again after its version was deleted; then that stays deleted. An entry
         without a hash was made from the object: no document tells that somebody committed it.
         """
-        is_lost = bool(work.rescued) or self._context.index.leaves_out
         replaced = [
-            rel
-            for rel, (_, entry) in work.downloads.items()
-            if work.expected[rel] is not None and is_metadata(rel)
-            if is_lost or entry.sha256 is None
+            rel for rel in work.downloads if work.expected[rel] is not None and is_metadata(rel)
         ]
+        if not self._is_index_lost(work, replaced):
+            replaced = [rel for rel in replaced if work.downloads[rel].entry.sha256 is None]
         if not replaced:
             return
         lost = overwritten(self._context, replaced, self._deadline)
@@ -240,6 +240,16 @@ class PullPlanner:
         for name_rel, versions in work.clashes.items():
             for version in versions:
                 self._put_off(f"{name_rel}/{version}", work)
+
+    def _is_index_lost(self, work: PullWork, replaced: Collection[str]) -> bool:
+        """Whether others have left something out that was not deleted when they did.
+
+        What was deleted here since tells it as well, if anybody has to know.
+        """
+        if work.rescued or self._context.index.leaves_out:
+            return True
+        is_asked = bool(replaced and work.deleted)
+        return is_asked and bool(not_deleted(self._context, work.deleted, self._deadline))
 
     def _put_off(self, version_rel: str, work: PullWork) -> None:
         reason = "another version has its number since the index was lost; ours gets the next one"
@@ -305,11 +315,8 @@ class PullPlanner:
             case Decision.DELETE_LOCAL if before is not None:
                 work.removals[rel] = work.vanished[rel] = before
                 work.expected[rel] = state.signature
-            case Decision.FORGET if state.local is not Local.DELETED:
-                # What was deleted here is for the push: its object may be there all the same.
-                work.forgotten.append(rel)
-                if before is not None and before.held is None:
-                    work.vanished[rel] = before
+            case Decision.FORGET if before is not None:
+                _forget(before, work, is_deleted=state.local is Local.DELETED)
             case Decision.CONFLICT:
                 self._undecided.add(rel)
                 work.unfinished.add(token)
@@ -431,6 +438,15 @@ class PullPlanner:
                 entry = entry_known(known)
                 work.downloads[known.rel] = Download(known.rel, entry)
                 work.expected[known.rel] = None
+
+
+def _forget(known: Known, work: PullWork, *, is_deleted: bool) -> None:
+    if is_deleted:
+        work.deleted[known.rel] = known  # its object may be there all the same
+        return
+    work.forgotten.append(known.rel)
+    if known.held is None:
+        work.vanished[known.rel] = known
 
 
 def known_of(

@@ -219,6 +219,7 @@ class Planner:
                 self._adopt(change, entry)
             case Decision.CONFLICT if entry is not None and self._is_of_ours(rel, entry, noted):
                 # Our push was stopped after it had committed, and something was appended since.
+                self._shared.add(rel)
                 self._upload(change, Upload(rel, described(rel, entry), noted))
             case Decision.CONFLICT if entry is not None:
                 self._conflict(change, entry)
