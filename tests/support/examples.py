@@ -39,6 +39,8 @@ _VARIABLE = (
     (re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<id>"),
     (re.compile(r"\b\d{1,3}(?:s|m|h|d|mo|y)\b"), "<age>"),
     (re.compile(r"[ \t]+"), " "),
+    # An age of two digits has no space before it where one of one digit has.
+    (re.compile(r"^ (?=<age>)", re.MULTILINE), ""),
     (re.compile(r"([─━])[─━]+"), r"\1"),
 )
 
