@@ -358,7 +358,7 @@ class SyncService:
         self._context.index.fence()
 
     def version_without_meta(self) -> int | None:
-        """Return what `RemoteIndex.version_without_meta` does."""
+        """Return which version the documents of the index show where `_meta.json` is lost."""
         return self._context.index.version_without_meta()
 
     def status(self) -> SyncStatus:
