@@ -18,8 +18,9 @@ def system_clock() -> datetime:
 
 def to_iso(moment: datetime) -> str:
     """Write a moment the way every file of the datastore does."""
-    text = moment.astimezone(UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def from_iso(text: str) -> datetime:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from swampstore.errors import SwampstoreError
 from swampstore.index.workers import Deadline, in_parallel
 
 
@@ -38,3 +39,21 @@ def test_work_goes_on_while_somebody_takes_his_time_with_a_result() -> None:
     assert all_done.wait(10)
     rest = [one.result for one in results]
     assert sorted([first.result or 0, *(one or 0 for one in rest)]) == list(range(30))
+
+
+def test_results_that_come_together_are_each_told_once() -> None:
+    def work(task: int) -> int:
+        if task % 100 == 7:
+            raise SwampstoreError(f"{task} fails", hint="Nothing helps.")
+        return task
+
+    results = list(in_parallel(work, iter(range(2000)), 4, Deadline(), ahead=64))
+    assert sorted(one.task for one in results) == list(range(2000))
+    assert {one.task for one in results if one.error} == set(range(7, 2000, 100))
+    assert all(one.result == one.task for one in results if not one.error)
+
+
+def test_what_nobody_expected_is_raised_while_results_come_together() -> None:
+    results = in_parallel(lambda task: 1 // (task - 300), range(2000), 4, Deadline(), ahead=64)
+    with pytest.raises(ZeroDivisionError):
+        list(results)

@@ -304,7 +304,8 @@ def test_large_content_is_streamed_in_and_out(repo_dir: Path, place: Path, tmp_p
         capture_output=True,
         check=True,
     )
-    idle, *peaks = [int(line) * 1024 for line in done.stderr.split() if line.isdigit()]
+    # Whole lines: where it takes long, progress is told there, too.
+    idle, *peaks = [int(line) * 1024 for line in done.stderr.splitlines() if line.isdigit()]
     assert len(peaks) == 3
     assert max(peaks) < idle + size // 2
     name = f"data/{MODEL}/dump/1/raw"

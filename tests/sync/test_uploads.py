@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -14,9 +16,12 @@ from swampstore.errors import DiskError
 from swampstore.files.signature import signature
 from swampstore.index.errors import SyncError
 from swampstore.index.path_map import Names
+from swampstore.index.workers import Deadline
 from swampstore.routing import Routing
+from swampstore.stores import Written
 from swampstore.stores.memory import MemoryStore
-from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished
+from swampstore.sync import complete
+from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished, put_all
 from tests.conftest import FakeClock
 
 REL = "files/note"
@@ -173,3 +178,59 @@ def test_a_disk_that_cannot_be_read_is_told_of(
     monkeypatch.setattr(os, "read", fail)
     with pytest.raises(DiskError, match=r"note: Input/output error"):
         uploader.put(UPLOAD)
+
+
+class Crowd(MemoryStore):
+    """A store that answers when as many put something at once as are waited for."""
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self._barrier = threading.Barrier(parties)
+
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        self._barrier.wait(10)
+        return super().put_if_absent(key, body)
+
+
+def test_files_are_put_at_once_however_small(tmp_path: Path, clock: FakeClock) -> None:
+    (tmp_path / "files").mkdir()
+    uploads = [Upload(f"files/{number}", None) for number in range(64)]
+    for upload in uploads:
+        (tmp_path / upload.rel).write_bytes(b"x")
+    uploader = Uploader(Crowd(8), Names(str(tmp_path), "", Routing()), clock)
+    done = list(put_all(uploader, uploads, 8, Deadline()))
+    assert sorted(one.task.rel for one in done) == sorted(one.rel for one in uploads)
+    assert all(isinstance(one.result, Uploaded) for one in done)
+
+
+def test_content_is_compared_with_metadata_that_was_sent_just_before(
+    tmp_path: Path, clock: FakeClock, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = "data/t/id/name/1"
+    (tmp_path / version).mkdir(parents=True)
+    good = hashlib.sha256(b"good").hexdigest()
+    (tmp_path / version / "metadata.yaml").write_text(f"name: name\nsize: 4\nchecksum: {good}\n")
+    (tmp_path / version / "raw").write_bytes(b"good")
+    uploader = Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+    read: list[str] = []
+    monkeypatch.setattr(complete, "read_file", read.append)
+    assert isinstance(uploader.put(Upload(f"{version}/metadata.yaml", None)), Uploaded)
+    assert isinstance(uploader.put(Upload(f"{version}/raw", None)), Uploaded)
+    assert not read
+
+
+def test_metadata_is_read_once_more_before_content_is_called_damaged(
+    tmp_path: Path, clock: FakeClock, store: MemoryStore
+) -> None:
+    version = "data/t/id/name/1"
+    (tmp_path / version).mkdir(parents=True)
+    metadata, raw = tmp_path / version / "metadata.yaml", tmp_path / version / "raw"
+    metadata.write_text("name: name\nchecksum: " + hashlib.sha256(b"old").hexdigest() + "\n")
+    raw.write_bytes(b"old")
+    uploader = Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+    uploader.put(Upload(f"{version}/metadata.yaml", None))
+    # Something was appended meanwhile.
+    raw.write_bytes(b"old and new")
+    told = hashlib.sha256(b"old and new").hexdigest()
+    metadata.write_text(f"name: name\nsize: 11\nchecksum: {told}\n")
+    assert isinstance(uploader.put(Upload(f"{version}/raw", None)), Uploaded)

@@ -11,6 +11,7 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ ARRIVING = "arriving"
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 _PAGE = 1000
 _PARAMETERS = 500
+_NOTES = 100
 _LARGEST = (1 << 63) - 1
 # From one partition to the next by its index, past all the rows between them.
 _PARTITIONS = (
@@ -304,7 +306,16 @@ class Base:
     def note_uploads(self, uploads: Mapping[str, tuple[str, str]]) -> None:
         """Note objects (path: SHA-256 and ETag) that are uploaded but in no index yet."""
         rows = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
-        self._write_all((_INSERT_UPLOAD, rows))
+
+        def work(db: sqlite3.Connection) -> None:
+            # Between two statements, all the threads that upload would want to go on.
+            for start in range(0, len(rows), _NOTES):
+                some = rows[start : start + _NOTES]
+                sql = f"{_INSERT_UPLOAD}{', (?, ?, ?)' * (len(some) - 1)}"
+                db.execute(sql, tuple(chain.from_iterable(some)))
+
+        if rows:
+            self._file.write(work)
 
     def noted_uploads(self, rels: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return the notes there are of these paths."""

@@ -13,7 +13,7 @@ from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry, encode_entry
-from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.partitions import Homes, Scope
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
 
 if TYPE_CHECKING:
@@ -39,15 +39,16 @@ class Change:
 
     def by_partition(self) -> dict[str, Change]:
         """Return the parts of the change, each for one shard."""
-        parts: dict[str, set[str]] = {}
+        parts: dict[str, list[str]] = {}
+        homes = Homes()
         for rel in sorted(self.rels):
-            parts.setdefault(partition_of(rel), set()).add(rel)
+            parts.setdefault(homes.of(rel), []).append(rel)
         return {partition: self._of(rels) for partition, rels in parts.items()}
 
     def _of(self, rels: Collection[str]) -> Change:
         return Change(
             {rel: self.upserts[rel] for rel in rels if rel in self.upserts},
-            self.removals.intersection(rels),
+            self.removals.intersection(rels) if self.removals else frozenset(),
             {rel: self.expected[rel] for rel in rels},
         )
 
@@ -57,9 +58,10 @@ class Change:
         for rel in self.removals:
             entries.pop(rel, None)
         for rel, entry in self.upserts.items():
-            if entry.commit_seq != commit_seq:
-                entry = replace(entry, commit_seq=commit_seq)  # noqa: PLW2901 - now it is numbered
-            entries[rel] = encode_entry(rel, entry, onto=entries.get(rel))
+            if commit_seq is None and entry.commit_seq is not None:
+                entry = replace(entry, commit_seq=None)  # noqa: PLW2901 - here nothing is numbered
+            before = entries.get(rel)
+            entries[rel] = encode_entry(rel, entry, onto=before, commit_seq=commit_seq)
         return Document(entries, doc.extra)
 
     def undone(self, doc: Document) -> Document:

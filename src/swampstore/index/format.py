@@ -145,6 +145,17 @@ class EntryMembers(msgspec.Struct, rename="camel", gc=False):
     commit_seq: _CommitSeq | None = None
 
 
+class _WrittenEntry(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """An entry as we write it, if there is nothing in it that we do not know."""
+
+    key: str
+    size: int
+    last_modified: str
+    local_mtime: str | None = None
+    sha256: str | None = None
+    commit_seq: int | None = None
+
+
 class _MetaMembers(msgspec.Struct, rename="camel"):
     version: Annotated[int, msgspec.Meta(ge=1)]
     partitions: list[str]
@@ -215,23 +226,29 @@ def entry_members(entry: Entry) -> EntryMembers:
     return EntryMembers(*said)
 
 
-def encode_entry(rel: str, entry: Entry, onto: msgspec.Raw | None = None) -> msgspec.Raw:
+def encode_entry(
+    rel: str, entry: Entry, onto: msgspec.Raw | None = None, *, commit_seq: int | None = None
+) -> msgspec.Raw:
     """Write one entry, with those members of the entry it replaces that we do not know.
 
     Members of an entry that it is `like` come first. An entry that is too damaged to have members
-    is simply replaced.
+    is simply replaced. It gets this `commit_seq`, if it is to be numbered otherwise than it is.
     """
-    members = {
-        "key": rel,
-        "size": entry.size,
-        "lastModified": entry.last_modified,
-        "localMtime": entry.local_mtime,
-        "sha256": entry.sha256,
-        "commitSeq": entry.commit_seq,
-    }
-    known = {name: value for name, value in members.items() if value is not None}
+    data = _encode(
+        _WrittenEntry(
+            rel,
+            entry.size,
+            entry.last_modified,
+            entry.local_mtime,
+            entry.sha256,
+            commit_seq or entry.commit_seq,
+        )
+    )
+    if onto is None and entry.like is None:
+        return msgspec.Raw(data)
     foreign = _decode_if_sound(_raw_members, onto) or {}
     brought = _decode_if_sound(_raw_members, entry.like) or {}
+    known = _raw_members.decode(data)
     return msgspec.Raw(_encode(known | _without(foreign | brought, _ENTRY_MEMBERS)))
 
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _PAGE = 1000
+# Seconds in which results come together, and what part of those that wait is taken at once.
+_PAUSE, _PART = 0.005, 8
 
 
 class Deadline:
@@ -63,7 +65,9 @@ def in_parallel(
     """Yield each task when it is done, in no order; errors of ours are results, others are raised.
 
     At most `concurrency` run at once and as many wait, so `tasks` may be a long lazy sequence. A
-    caller who takes his time with some results has `ahead` more of them wait, and nobody idles.
+    caller who takes his time with some results has `ahead` more of them wait, and nobody idles. So
+    many can also wait while results come together for a moment: to be woken for each one costs as
+    much as a small transfer.
     Leaving the iteration early, or the deadline, ends it without waiting for what still runs.
     """
     source = iter(tasks)
@@ -81,8 +85,13 @@ def in_parallel(
                 threads += 1
                 _start(work, todo, done, stopped)
             if pending >= 2 * concurrency + ahead:
+                if ahead and done.empty():
+                    time.sleep(_PAUSE)
                 yield _next(done, deadline)
                 pending -= 1
+                for _ in range(min(done.qsize(), ahead // _PART)):
+                    yield _next(done, deadline)
+                    pending -= 1
         while pending:
             yield _next(done, deadline)
             pending -= 1

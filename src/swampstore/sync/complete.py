@@ -65,15 +65,16 @@ def is_complete(
     return not proven or _has_object(context, f"{version_rel}/{RAW}", entry)
 
 
-def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
-    """Raise ContentDamagedError if this content of a version is not what its metadata speaks of."""
+def check_saved(names: Names, rel: str, sha256: str, size: int, told: bytes | None = None) -> None:
+    """Raise ContentDamagedError if this content of a version is not what its metadata speaks of.
+
+    `told` is what that was a moment ago, if somebody knows: then it is read only in doubt.
+    """
     version_rel, _, name = rel.rpartition("/")
-    if name != RAW or not version_file(rel):
+    if name != RAW or not version_file(rel) or _names_hash(told, sha256):
         return
     data, path = _read(names, version_rel)
-    # Told at a glance, because a push asks this of each version. Only the last line is believed:
-    # one in the middle may be part of a text in quotes, or have a next line that goes on with it.
-    if data and data.endswith(b"\nchecksum: %s\n" % sha256.encode()):
+    if _names_hash(data, sha256):
         return
     metadata = _decoded(data, path)
     if metadata is None or not metadata.checksum or metadata.checksum == sha256:
@@ -86,6 +87,15 @@ def check_saved(names: Names, rel: str, sha256: str, size: int) -> None:
         " so nobody else gets to see it",
         hint="Run `swampstore doctor --deep`, which tells where a good copy is.",
     )
+
+
+def _names_hash(metadata: bytes | None, sha256: str) -> bool:
+    """Whether metadata surely names this hash, told at a glance: a push asks this of each version.
+
+    Only the last line is believed: one in the middle may be part of a text in quotes, or have a
+    next line that goes on with it.
+    """
+    return metadata is not None and metadata.endswith(b"\nchecksum: %s\n" % sha256.encode())
 
 
 def why_withheld(version_rel: str) -> str:

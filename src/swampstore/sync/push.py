@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from swampstore.errors import ContentDamagedError, DiskError, SwampstoreError
 from swampstore.files.signature import signature
@@ -58,8 +59,9 @@ _ROUNDS = 8
 # What is sent in one go: it takes no longer than the lock of the commit, which is taken meanwhile.
 _LITTLE_FILES = 16
 _LITTLE_BYTES = 64 << 10
-# Uploads between two notes of what is on the remote already.
-_NOTE_EVERY = 50
+# What is on the remote already is noted after a fortieth of the uploads, no fewer and no more than
+# so many, or so many bytes: whoever is stopped repeats no more than that.
+_NOTES, _FEWEST, _MOST, _NOTE_BYTES = 40, 50, 1000, 64 << 20
 
 
 class Push:
@@ -314,7 +316,9 @@ class Push:
         occupied: list[Occupied] = []
         prepared.failures = prepared.stuck | plan.stuck
         unnoted: dict[str, tuple[str, str]] = {}
+        noted_size = 0
         todo = [one for rel, one in plan.uploads.items() if rel not in prepared.uploaded]
+        every = min(max(_FEWEST, len(todo) // _NOTES), _MOST)
         try:
             for task, done, error in self._transport.upload(
                 self._context, todo, plan.sizes, self._deadline
@@ -336,9 +340,9 @@ class Push:
                     is_ours = not done.is_met or _is_noted(task, done)
                     token = (done.known.etag or "") if is_ours else ""
                     unnoted[task.rel] = (done.known.sha256 or "", token)
-                    if len(unnoted) == _NOTE_EVERY:
+                    if len(unnoted) >= every or size - noted_size >= _NOTE_BYTES:
                         self._context.base.note_uploads(unnoted)
-                        unnoted = {}
+                        unnoted, noted_size = {}, size
         finally:
             self._context.base.note_uploads(unnoted)
         return occupied
@@ -350,11 +354,13 @@ class Push:
         if prepared.is_occupied:
             raise index_moved("others have objects where ours should be", set(plan.uploads))
         failed = _failed_units(prepared)
-        uploaded = [
-            one
-            for rel, one in prepared.uploaded.items()
-            if unit_of(rel) not in failed and not self._is_of_damaged(rel, prepared)
-        ]
+        uploaded = list(prepared.uploaded.values())
+        if failed or prepared.damaged:
+            uploaded = [
+                one
+                for one in uploaded
+                if unit_of(one.rel) not in failed and not self._is_of_damaged(one.rel, prepared)
+            ]
         removals = [rel for rel in plan.removals if unit_of(rel) not in failed]
         adopted = [known for rel, known in plan.adopted.items() if unit_of(rel) not in failed]
         self._check_met(uploaded)
@@ -366,7 +372,7 @@ class Push:
         note = self._deletions.note([*wanted, *left_behind])
         if prepared.view and (uploaded or removals or prepared.view.is_unfinished):
             # In one order, whoever was done first: the same files make the same documents.
-            upserts = {one.rel: one.entry for one in sorted(uploaded)}
+            upserts = {one.rel: one.entry for one in sorted(uploaded, key=itemgetter(0))}
             try:
                 committed = context.index.commit(
                     prepared.view,

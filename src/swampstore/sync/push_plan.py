@@ -395,9 +395,9 @@ class Planner:
     def _withhold_incomplete(self) -> None:
         """Leave out versions whose content is nowhere, and markers that name one of them."""
         plan = self._plan
-        for rel in [rel for rel in plan.uploads if version_file(rel)]:
-            version_rel, _, name = rel.rpartition("/")
-            if name == METADATA and not self._is_complete(version_rel, proven=True):
+        for rel in [rel for rel in plan.uploads if is_metadata(rel)]:
+            version_rel = rel.rpartition("/")[0]
+            if not self._is_complete(version_rel, proven=True):
                 self._withhold(version_rel)
         for name_rel, versions in list(plan.clashes.items()):
             for version in sorted(versions):
@@ -406,15 +406,19 @@ class Planner:
                     self._withhold(f"{name_rel}/{version}")
         for rel in [rel for rel in plan.uploads if is_marker(rel)]:
             version_rel = f"{unit_of(rel)}/{merge.local_marker(self._context, rel)}"
-            is_here = os.path.lexists(self._context.names.local(f"{version_rel}/{METADATA}"))
-            if is_here and not self._is_complete(version_rel):
+            if not self._is_complete(version_rel) and self._is_metadata_here(version_rel):
                 self._withhold(version_rel)
                 del plan.uploads[rel], plan.sizes[rel]
 
     def _is_complete(self, version_rel: str, *, proven: bool = False) -> bool:
         raw = f"{version_rel}/{RAW}"
+        if raw in self._plan.uploads:
+            return True  # if it should vanish before it is sent, nothing of its name is shared
         entry = None if raw in self._plan.removals else self._entry(raw)
         return is_complete(self._context, version_rel, entry, proven=proven)
+
+    def _is_metadata_here(self, version_rel: str) -> bool:
+        return os.path.lexists(self._context.names.local(f"{version_rel}/{METADATA}"))
 
     def _withhold(self, version_rel: str) -> None:
         plan = self._plan

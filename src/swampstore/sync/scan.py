@@ -18,6 +18,7 @@ from swampstore.index.path_kinds import goes_with_any_push, metadata_beside, ver
 from swampstore.index.path_map import Names, is_safe
 from swampstore.index.results import Skipped
 from swampstore.layout import (
+    CLAIM,
     DATASTORE_SUBDIRS,
     DEFERRED,
     LANDING,
@@ -60,6 +61,8 @@ class Links:
             )
 
 
+# Whoever writes a version puts one of these there first: beside metadata alone it is finished.
+_BEGUN = frozenset({CLAIM, DEFERRED, LANDING})
 _UNSAFE = "its name means another path on other systems"
 _BATCH = 500
 
@@ -257,7 +260,11 @@ class LocalScan:
             prefix = f"{directory}/" if directory else ""
             entries = self._entries(directory)
             names = {entry.name for entry in entries}
-            if (RAW in names or DEFERRED in names) and is_unfinished(self._names, f"{prefix}{RAW}"):
+            if (
+                (RAW in names or DEFERRED in names)
+                and (METADATA not in names or not names.isdisjoint(_BEGUN))
+                and is_unfinished(self._names, f"{prefix}{RAW}")
+            ):
                 scan.unfinished.append(f"{prefix}{RAW}")
                 continue  # a version that nobody may see before it is committed
             for entry in entries:

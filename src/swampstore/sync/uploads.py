@@ -26,6 +26,7 @@ from swampstore.index.format import Entry, iso_ms
 from swampstore.index.path_kinds import is_derived, is_marker
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, Done, in_parallel
+from swampstore.layout import METADATA, RAW
 from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.paths import KeepsPaths, SmallFile
@@ -36,6 +37,10 @@ from swampstore.sync.hashing import hash_file
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20
 _ATTEMPTS = 3
+# Uploads that wait for a thread, and results that wait to be noted.
+_AHEAD = 512
+# Metadata that is kept until its content is sent, too.
+_KEPT = 500
 # What a database takes in one batch.
 _BULK, _BULK_BYTES = 500, 14 << 20
 
@@ -100,6 +105,9 @@ class Uploader:
         self._names = names
         self._clock = clock
         self._copies = copies
+        self._is_conditional = store.capabilities.conditional_update
+        # By version, as it was put: it often comes before the content that it speaks of.
+        self._metadata: dict[str, bytes] = {}
 
     def put(self, upload: Upload) -> Placed:
         """Bring one file to the remote. A file that changes meanwhile is read again."""
@@ -108,7 +116,7 @@ class Uploader:
             body = _read(path)
             if body is None:
                 return Vanished(upload.rel)
-            check_saved(self._names, upload.rel, body.sha256, body.signature.size)
+            self._check_saved(upload.rel, body)
             copied = self._copied(upload, body)
             placed = copied or self._place(upload, path, body)
             if isinstance(placed, Occupied):
@@ -141,7 +149,7 @@ class Uploader:
             with contextlib.suppress(SwampstoreError):
                 body = _read(self._names.local(upload.rel))
                 if body is not None and body.data is not None:
-                    check_saved(self._names, upload.rel, body.sha256, body.signature.size)
+                    self._check_saved(upload.rel, body)
                     bodies[upload.rel] = body
         by_rel = {one.rel: one for one in uploads}
         put = self._put_small(by_rel, bodies)
@@ -170,6 +178,17 @@ class Uploader:
         if load:
             put.update(keeper.put_files(self._names.remote(""), load))
         return put
+
+    def _check_saved(self, rel: str, body: _Body) -> None:
+        version_rel, _, name = rel.rpartition("/")
+        metadata = None
+        if name == METADATA and body.data is not None:
+            if len(self._metadata) >= _KEPT:
+                self._metadata.clear()  # of versions whose content is not sent
+            self._metadata[version_rel] = body.data
+        elif name == RAW:
+            metadata = self._metadata.pop(version_rel, None)
+        check_saved(self._names, rel, body.sha256, body.signature.size, metadata)
 
     def _uploaded(self, rel: str, body: _Body, placed: Written) -> Uploaded:
         entry = Entry(
@@ -205,13 +224,15 @@ class Uploader:
         if token and sha256 == body.sha256 and self._is(key, token):
             # An earlier push of ours put it there, and others may have removed it since.
             return Written("", token, is_met=True)
-        with _opened(path, body) as data:
-            return self._place_data(upload, key, body.sha256, data)
+        if body.data is not None:
+            return self._place_data(upload, key, body.sha256, body.data)
+        with disk_errors(path), open(path, "rb") as file:
+            return self._place_data(upload, key, body.sha256, file)
 
     def _place_data(
         self, upload: Upload, key: str, sha256: str, data: bytes | BinaryIO
     ) -> Written | Occupied:
-        if not self._store.capabilities.conditional_update:
+        if not self._is_conditional:
             # Such a store can only be used alone: there is no way to see who else writes.
             return self._store.put(key, data)
         replaces = upload.replaces
@@ -266,7 +287,7 @@ def put_all(
 ) -> Iterator[Done[Upload, Placed]]:
     """Put files into a store, many at once; the same wherever it is done."""
     if not uploader.takes_many:
-        yield from in_parallel(uploader.put, uploads, concurrency, deadline)
+        yield from in_parallel(uploader.put, uploads, concurrency, deadline, ahead=_AHEAD)
         return
     waiting = iter(uploads)
     while batch := list(islice(waiting, _BULK)):
@@ -298,15 +319,6 @@ def _may_replace(upload: Upload, sha256: str, size: int) -> bool:
     if replaces.sha256 is not None:
         return replaces.sha256 == sha256
     return replaces.size == size
-
-
-@contextlib.contextmanager
-def _opened(path: str, body: _Body) -> Iterator[bytes | BinaryIO]:
-    if body.data is not None:
-        yield body.data
-        return
-    with disk_errors(path), open(path, "rb") as file:
-        yield file
 
 
 def _read(path: str) -> _Body | None:
