@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 _LEFT_SOMETHING = (
     "a-deletion-beside-a-clash-on-a-full-disk",
     "a-first-push-is-killed-beside-another-of-the-same-number",
-    "a-monolith-as-young-as-its-shards-and-no-meta",
+    "a-killed-deletion-of-a-marker-that-others-wrote-again-in-the-same-second",
     "a-namespace-is-left-with-a-version-that-others-numbered-the-same",
     "a-pull-is-killed-and-what-had-landed-is-deleted-elsewhere",
     "a-push-is-killed-after-the-monolith-and-a-setup-follows",
+    "an-eviction-lets-content-be-sent-that-others-deleted",
     "content-is-lost-and-its-only-copy-deleted-and-the-marks-are-lost",
     "evicted-content-whose-version-got-another-number",
 )
