@@ -309,14 +309,17 @@ def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str
     started over with before, and that no index has named since, are among them.
     """
     noted = context.base.noted_uploads(filter(is_metadata, context.base.all_noted_uploads()))
-    shared = {rel: sha256 for rel, (sha256, token) in noted.items() if token == ""}
-    known = {
+    before = {
+        rel: sha256
+        for rel, (sha256, token) in noted.items()
+        if not token and holds(context.names.local(rel), sha256)
+    }
+    named = {
         known.rel: known.sha256
         for known in context.base.below("data")
         if known.sha256 and is_metadata(known.rel)
     }
-    shared = {rel: one for rel, one in shared.items() if holds(context.names.local(rel), one)}
-    return {rel: (one, "") for rel, one in (shared | known).items() if rel not in deleted}
+    return {rel: (sha256, "") for rel, sha256 in (before | named).items() if rel not in deleted}
 
 
 def _rescue_content(context: SyncContext, deleted: Collection[str]) -> None:
