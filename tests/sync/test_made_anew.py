@@ -555,6 +555,50 @@ def test_a_deletion_stays_though_another_client_left_the_origin_of_new_shards_ou
         assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
 
 
+def test_a_deletion_stays_though_only_a_monolith_of_before_tells_the_origin_of_shards_that_were_lost(
+    machine: Open,
+) -> None:
+    before, later = machine("before"), machine("later")
+    save(before, version(1))
+    before.push()
+    peer = OldPeer(before.store)
+    peer.migrate()
+    for one in (before, later):
+        one.pull()
+    for info in list(before.store.list("_index/")):
+        before.store.delete(info.key)
+    later.pull()
+    save(later, version(2))
+    later.push()  # makes the index anew
+    peer.push_v2(dict(version(1, "theirs")))
+    before.sync()
+    delete_version(before, 2)
+    before.write(f"{MODEL.rel}/state/latest", b"1")
+    for one in (before, later, before, later):
+        one.sync()
+    for one in (before, later):
+        assert not one.path(f"{MODEL.rel}/state/2").exists()
+        assert one.path(f"{MODEL.rel}/state/1/raw").exists()
+        assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
+
+
+@pytest.mark.parametrize("monolith", [b"garbage", b'{"version": 7}'])
+def test_a_monolith_of_before_that_nobody_understands_tells_no_origin(
+    machine: Open, monolith: bytes
+) -> None:
+    here = machine("here")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    here.store.put(MONOLITH_KEY, monolith)
+    here.store.delete(ORIGINS_KEY)
+    lose_both(here)
+    here.sync()
+    save(here, version(2))
+    here.push()
+    assert json.loads(here.store.get(ORIGINS_KEY).data)["origins"] == [here.base.fact("origin")]
+
+
 def test_who_is_killed_before_it_lists_a_new_origin_misleads_nobody(
     machine: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -583,6 +627,7 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     here.service.migrate_index()
     save(here, version(1))
     here.push()
+    known = here.base.fact("origin")
     here.store.put(ORIGINS_KEY, b"garbage")
     OldPeer(here.store).push_v2(dict(version(1, "theirs")))
     here.sync()
@@ -591,7 +636,8 @@ def test_a_list_of_origins_that_nobody_understands_tells_nothing_and_is_made_ane
     here.sync()
     save(here, version(2))
     here.push()
-    assert json.loads(here.store.get(ORIGINS_KEY).data)["origins"] == [here.base.fact("origin")]
+    told = json.loads(here.store.get(ORIGINS_KEY).data)["origins"]
+    assert told == [known, here.base.fact("origin")]  # the monolith tells the one before
 
 
 @pytest.mark.parametrize("last", [r"\ud800", "", r"\u0000"])

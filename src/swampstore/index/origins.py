@@ -14,7 +14,10 @@ import contextlib
 import json
 from typing import Any, NamedTuple
 
+from swampstore.errors import NewerFormatError
 from swampstore.index.documents import Documents
+from swampstore.index.errors import IndexDamagedError
+from swampstore.index.format import decode_monolith
 from swampstore.stores.errors import PreconditionFailedError, StoreError
 
 _ATTEMPTS = 5
@@ -42,11 +45,24 @@ def note_origin(documents: Documents, origin: str | None, before: str | None = N
             known, members, token = _read(documents)
             if origin in known:
                 return
-            every = dict.fromkeys([*known, before or origin, origin])
+            first = () if known else (_frozen_origin(documents),)
+            every = dict.fromkeys(one for one in (*first, *known, before, origin) if one)
             data = json.dumps(members | {_ORIGINS: list(every)[-_MOST:]}).encode()
             with contextlib.suppress(PreconditionFailedError):
                 documents.put_origins(data, token)
                 return
+
+
+def _frozen_origin(documents: Documents) -> str | None:
+    """Return the origin that a monolith of an earlier version still tells.
+
+    A client that made version 2 of it has told nobody, and there are caches that know no other.
+    """
+    fetched = documents.monolith()
+    try:
+        return decode_monolith(fetched.data).origin if fetched else None
+    except (IndexDamagedError, NewerFormatError):
+        return None
 
 
 def later_origin(documents: Documents, known: str) -> str | None:
