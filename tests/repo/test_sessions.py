@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -24,6 +24,7 @@ from swampstore.layout import ModelRef
 from swampstore.locks.record import LockLostError, global_key, model_key
 from swampstore.repo import session
 from swampstore.stores.errors import StoreUnreachableError
+from swampstore.sync.transfer import Transfer
 from tests.support.fault_proxy import Status
 from tests.support.locking import eventually, inspect
 from tests.support.machines import Machine, contents
@@ -250,6 +251,25 @@ def test_a_session_sees_what_others_pushed_though_something_unpushed_has_its_num
             "second",
             "left behind by a killed process",
         ]
+
+
+def test_a_session_sees_what_others_pushed_though_its_number_is_taken_here_while_it_is_pulled(
+    here: Repo, there: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with there.session([MODEL]):
+        there.artifacts.save(MODEL, "state", "theirs")
+    install = Transfer._install
+    todo = ["saved by another process"]
+
+    def after_a_save(transfer: Transfer, *args: Any) -> None:
+        if todo:
+            with Repo(here.config) as another:
+                another.artifacts.save(MODEL, "state", todo.pop())
+        install(transfer, *args)
+
+    monkeypatch.setattr(Transfer, "_install", after_a_save)
+    with here.session([MODEL]):
+        assert contents(here, MODEL, "state") == ["theirs", "saved by another process"]
 
 
 # Losing a lock ---------------------------------------------------------------------------------

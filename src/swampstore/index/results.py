@@ -41,10 +41,16 @@ class Pushed(_Transferred):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
 class Pulled(_Transferred):
-    """What a pull did to the cache."""
+    """What a pull did to the cache; `left` are paths that somebody changed here meanwhile."""
 
-    __slots__ = ()
+    left: int = 0
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something of others is not here before ours makes room for it."""
+        return bool(self.conflicts) or self.left > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # Set in the base while something waits that no session is responsible for any more.
 _LEFT_BEHIND = "left_behind"
+# How often a session begins again if others who have the same cache save while it pulls.
+_ROUNDS = 3
 
 
 class Session:
@@ -153,12 +155,12 @@ class _RemoteWork:
             with contextlib.ExitStack() as starting:
                 starting.enter_context(_locked(self._repo.locks, self._models))
                 session = Session(self._models, self._repo.locks)
-                self._sync.settle_leftovers()
-                session.pulled = self._pull()
-                if session.pulled and session.pulled.conflicts:
+                for _ in range(_ROUNDS):
                     # A push makes room for what others have; else this session would not see it.
                     self._sync.settle_leftovers()
                     session.pulled = self._pull()
+                    if session.pulled is None or not session.pulled.is_partial:
+                        break
                 stack.push(starting.pop_all())
                 return session
         except StoreUnreachableError as error:

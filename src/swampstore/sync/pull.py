@@ -82,6 +82,7 @@ class Pull:
             deleted,
             tuple(work.conflicts),
             tuple(work.skipped),
+            len(work.left),
         )
 
     def _replaced(self, work: PullWork) -> dict[str, str | None]:

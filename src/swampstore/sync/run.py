@@ -153,7 +153,7 @@ def fetch_everything(
     repo.connection.service.limit_cache(None)
     run = SyncRun(repo, certain=True, metadata_only=False, timeout=timeout, progress=progress)
     pulled = run.pull()
-    if pulled.conflicts:
+    if pulled.is_partial:
         progress(Step("push", 0, 0, 0, 0))
         repo.connection.service.push(deadline=remote.deadline(timeout), progress=progress)
         pulled = _added(pulled, run.pull())
@@ -182,4 +182,5 @@ def _added(first: Pulled, second: Pulled) -> Pulled:
         first.deleted + second.deleted,
         second.conflicts,
         first.skipped + second.skipped,
+        second.left,
     )
