@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, partition_of, shard_key
-from swampstore.index.state import FOREIGN_WRITER
+from swampstore.index.state import FOREIGN_WRITER, View
+from swampstore.index.version2 import Version2
 from swampstore.layout import ModelRef
 from swampstore.stores.errors import StoreUnreachableError
 from swampstore.sync import start_over
@@ -513,6 +515,31 @@ def test_a_deletion_stays_if_the_push_of_an_append_before_it_was_killed_right_af
     assert remote_files(here.store) == here.files() == there.files() == {}
 
 
+def test_a_shard_whose_last_entry_others_remove_while_a_push_looks_is_not_taken_for_a_lost_one(
+    machine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = machine("here"), machine("there")
+    save(here, version(1))
+    here.push()
+    there.service.migrate_index()
+    there.pull()
+    save(here, version(1, "another"))
+    view = Version2.view
+
+    def after_a_deletion(*args: Any, **options: Any) -> View:
+        if there.path(f"{MODEL.rel}/state").exists():
+            there.service.mark_dirty(f"{MODEL.rel}/state")
+            shutil.rmtree(there.path(f"{MODEL.rel}/state"))
+            there.push()
+        return view(*args, **options)
+
+    monkeypatch.setattr(Version2, "view", after_a_deletion)
+    here.push()
+    for one in (here, there):
+        one.sync()
+    assert here.files() == there.files() == version(1, "another")
+
+
 def lose_meta(machine: Machine) -> None:
     machine.store.delete(META_KEY)
 
@@ -555,7 +582,7 @@ def test_a_deletion_stays_though_another_client_left_the_origin_of_new_shards_ou
         assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
 
 
-def test_a_deletion_stays_though_only_a_monolith_of_before_tells_the_origin_of_shards_that_were_lost(
+def test_a_deletion_stays_though_only_a_monolith_of_before_tells_the_origin_of_lost_shards(
     machine: Open,
 ) -> None:
     before, later = machine("before"), machine("later")

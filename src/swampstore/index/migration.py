@@ -145,13 +145,18 @@ class Migration:
 
     # On version 2 ------------------------------------------------------------------------------
 
-    def heal(self, snapshot: MetaSnapshot) -> Migrated:
-        """Read every shard and put right what is not; the monolith is never looked at."""
+    def heal(self, snapshot: MetaSnapshot) -> Migrated | None:
+        """Read every shard and put right what is not; the monolith is never looked at.
+
+        None if somebody committed meanwhile.
+        """
         assert snapshot.meta is not None
         partitions = {*snapshot.meta.partitions, *self._documents.listed_shards()}
         moved = self._move_strays(self._documents.all(self._documents.shard, partitions))
         found = self._recovery.shards(partitions | moved, snapshot, moved)
         view = View(snapshot, shards={one: shard for one, shard in found.items() if shard.doc})
+        if self._watch.is_outdated(view):
+            return None
         if self._watch.must_start_over(view):
             raise MadeAnewError
         done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)

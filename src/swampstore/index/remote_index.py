@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from swampstore.clock import Clock
 from swampstore.index.base import Base
-from swampstore.index.changes import Change, attempts, trust
+from swampstore.index.changes import Change, attempts, index_moved, trust
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnewError
 from swampstore.index.fingerprints import is_named
@@ -41,6 +41,9 @@ from swampstore.index.versions import FIRST, version_of
 from swampstore.index.watch import Watch
 from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.protocol import Fetched, Store
+
+# How often a view is made again because others have committed since.
+_LOOKS = 3
 
 
 class Reader:
@@ -270,13 +273,15 @@ class RemoteIndex:
         are taken to be empty. If one is not, the commit raises IndexMovedError, and the next view
         has what is there. `rels` are the paths that will be asked for: where the index is no
         document, those are read, and others when they are asked for.
+        Raises IndexMovedError if others commit all the time.
         """
-        snapshot = self._look()
-        view = self._view(snapshot, partitions, additions, rels)
-        if snapshot.is_recalled and not view.is_as_told:
+        view = self._view(self._look(), partitions, additions, rels)
+        for _ in range(_LOOKS):
+            if not self._watch.is_outdated(view):
+                return view
             self._documents.damage = []
-            return self._view(self._watch.look_again(), partitions, additions, rels)
-        return view
+            view = self._view(self._watch.look_again(), partitions, additions, rels)
+        raise index_moved("others keep committing", rels)
 
     def _view(
         self,

@@ -81,6 +81,16 @@ class Watch:
         """Whether any look found that the remote is not the one that the base is of."""
         return self._base.fact(MADE_ANEW) is not None
 
+    def is_outdated(self, view: View) -> bool:
+        """Whether others have committed since `_meta.json` was seen that a view is made of.
+
+        What it misses was dropped then, not lost: whoever removes the last entry of a shard writes
+        that first. Asks only where it matters.
+        """
+        if view.snapshot.is_recalled:
+            return not view.is_as_told
+        return view.begins_anew and not self.is_same(view.snapshot)
+
     def must_start_over(self, view: View) -> bool:
         """Whether the base has to start over before a commit writes what a view has guessed.
 
