@@ -82,7 +82,13 @@ def _named(directory: Path, name: str, *, only: bool = False) -> Iterator[Path]:
 
 
 def _base(machine: Machine) -> Iterator[Path]:
-    return _named(machine.cache, BASE)
+    """The base, unless the sidecar was lost since the last sync.
+
+    A cache that has neither is like one that was never synced, and nobody can tell metadata whose
+    content never came from metadata of a version that was saved here and lost its content.
+    """
+    is_told = bool(machine.repo.dirty.state().last_verified_at)
+    return _named(machine.cache, BASE) if is_told else iter(())
 
 
 def _catalog(machine: Machine) -> Iterator[Path]:
@@ -90,7 +96,9 @@ def _catalog(machine: Machine) -> Iterator[Path]:
 
 
 def _sidecar(machine: Machine) -> Iterator[Path]:
-    return _named(machine.cache, SIDECAR, only=True)
+    """The sidecar, unless the base was; see there."""
+    is_told = machine.repo.connection.base.fact("verified_at") is not None
+    return _named(machine.cache, SIDECAR, only=True) if is_told else iter(())
 
 
 def _journal(machine: Machine) -> Iterator[Path]:
