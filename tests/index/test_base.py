@@ -273,6 +273,32 @@ def test_a_fact_is_read_once_as_long_as_nobody_writes(base: Base) -> None:
     assert base.facts("a", "b", "c") == ["3", "2", "4"]
 
 
+def test_a_fact_that_was_just_written_is_neither_read_nor_written_again(
+    cache: Path, base: Base
+) -> None:
+    base.apply(facts={"a": "1", "b": "2"})
+    base.facts("a", "b")
+    base.apply(facts={"a": "3", "b": None})
+    assert len(statements(base, lambda: base.facts("a", "b"))) == 1  # whether others wrote
+    written = statements(base, lambda: base.apply(facts={"a": "3", "c": "4"}))
+    assert [one for one in written if one.startswith("INSERT")] == [
+        "INSERT OR REPLACE INTO facts VALUES ('c', '4')"
+    ]
+    other = Base(str(cache), "s3://bucket")
+    other.apply(facts={"a": "5"})
+    base.apply(facts={"a": "3"})
+    assert (base.fact("a"), other.fact("a")) == ("3", "3")
+    other.close()
+
+
+def test_a_fact_that_could_not_be_written_is_what_it_was(base: Base) -> None:
+    base.apply(facts={"a": "1"})
+    assert base.fact("a") == "1"
+    with pytest.raises(sqlite3.Error):
+        base.apply(facts={"a": "2"}, shards={("p", ""): object()})  # type: ignore[dict-item]
+    assert base.fact("a") == "1"
+
+
 def test_a_fact_that_others_change_is_read_again(cache: Path, base: Base) -> None:
     base.apply(facts={"a": "1"})
     assert base.fact("a") == "1"

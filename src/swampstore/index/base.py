@@ -414,18 +414,23 @@ class Base:
             page = self._rows(sql, (page[-1][0], before))
 
     def _write_all(
-        self, *changes: tuple[str, Collection[tuple[Any, ...]]], facts: Iterable[str] = ()
+        self,
+        *changes: tuple[str, Collection[tuple[Any, ...]]],
+        facts: Mapping[str, str | None] = _NONE,
     ) -> None:
         wanted = [(sql, rows) for sql, rows in changes if rows]
 
         def work(db: sqlite3.Connection) -> None:
             for sql, rows in wanted:
                 # Of a pull there are a great many, and hardly ever any note.
-                if sql is not _SETTLE_UPLOAD or db.execute(_ANY_UPLOAD).fetchone():
-                    db.executemany(sql, rows)
+                if sql is _SETTLE_UPLOAD and not db.execute(_ANY_UPLOAD).fetchone():
+                    continue
+                # Of facts, the long ones are nearly always the same.
+                is_facts = sql is _INSERT_FACT
+                db.executemany(sql, self._file.unwritten(db, rows) if is_facts else rows)
 
         if wanted:
-            self._file.write(work, changes=facts)
+            self._file.write(work, recalled=facts)
 
 
 def _row(one: Known, partition: str) -> tuple[Any, ...]:

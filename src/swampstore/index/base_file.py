@@ -10,7 +10,8 @@ import os
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from swampstore.files import disk_errors
@@ -26,6 +27,7 @@ from swampstore.formats import NEWEST
 from swampstore.index.errors import SyncError
 
 T = TypeVar("T")
+_NOTHING: Mapping[str, str | None] = MappingProxyType({})
 _CALLERS_MISTAKES = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
@@ -76,18 +78,30 @@ class BaseFile(SqliteFile):
 
         return self._run(attempt)
 
-    def write(self, work: Work[T], *, changes: Iterable[str] = ()) -> T:
+    def write(self, work: Work[T], *, recalled: Mapping[str, str | None] = _NOTHING) -> T:
         """Run `work` in one transaction: all of it is kept, or nothing.
 
-        `changes` names what was recalled and is to be read again.
+        `recalled` is what `work` writes of what can be recalled: nobody need read it again.
         """
 
         def attempt(db: sqlite3.Connection) -> T:
-            for name in changes:
-                self._recalled.pop(name, None)
-            return self._write(db, work)
+            try:
+                result = self._write(db, work)
+            except BaseException:
+                self._recalled.clear()
+                raise
+            self._recalled.update(recalled)
+            return result
 
         return self._run(attempt)
+
+    def unwritten(
+        self, db: sqlite3.Connection, facts: Collection[tuple[str, str]]
+    ) -> Collection[tuple[str, str]]:
+        """Return what the file, as far as that can be recalled, does not have yet, for `work`."""
+        if self._commits != _commits_of_others(db):
+            return facts
+        return [(name, value) for name, value in facts if self._recalled.get(name) != value]
 
     def clear(self, then: Work[object] = lambda _: None) -> None:
         """Drop everything, and run `then` in the same transaction."""
