@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from swampstore.errors import NewerFormatError
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.fingerprints import fingerprint, is_named
+from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
 from swampstore.index.format import (
     Document,
     Entry,
@@ -313,6 +313,20 @@ def test_meta_of_many_shards_is_little_more_than_the_list_of_their_names(
     assert read.keys() == etags.keys()
     assert all(is_named(read[name], etag) for name, etag in etags.items())
     assert not any(is_named(read[name], f"{etag}0") for name, etag in etags.items())
+
+
+@given(st.dictionaries(st.sampled_from(NAMES[:9]), TEXT.filter(bool) | MD5S, min_size=1))
+def test_one_etag_more_is_written_as_if_all_were_written_anew(changed: dict[str, str]) -> None:
+    names = NAMES[:9]
+    before = decode_meta(encode_meta(Meta(2, names, 7, dict.fromkeys(names, "1" * 32)), "w"))
+    assert isinstance(before.shards, Fingerprints)
+    told = before.shards.but(changed)
+    anew = {name: fingerprint(changed.get(name, "1" * 32)) for name in names}
+    assert told == anew
+    assert encode_meta(replace(before, shards=told), "w") == encode_meta(
+        Meta(2, names, 7, anew), "w"
+    )
+    assert before.shards == dict.fromkeys(names, fingerprint("1" * 32))
 
 
 @pytest.mark.parametrize("etags", [["e1", None], "00112233445566778899aabbccddeeff"])

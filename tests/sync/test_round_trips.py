@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.index import documents, version1_commit
+from swampstore.index import documents, version1_commit, watch
 from swampstore.marker import update_marker
 from swampstore.stores.wrapper import CountingStore, Request
 from tests.support.sync_harness import remote_index
@@ -151,6 +151,72 @@ def test_the_index_is_asked_for_once_and_own_shards_are_not_read_again(
     put(repo, MODEL, "state")
     gets = [one.request.key for one in line.asked if one.request.kind == "get"]
     assert [key for key in gets if key.startswith("_index/")] == ["_index/_meta.json"]
+
+
+def test_own_shards_are_not_read_again_by_the_next_command(
+    machine: Callable[[str], Repo], line: Line
+) -> None:
+    put(machine("a"), MODEL, "state")
+    next_one = machine("a")
+    line.asked.clear()
+    put(next_one, MODEL, "state")
+    gets = [one.request.key for one in line.asked if one.request.kind == "get"]
+    assert [key for key in gets if key.startswith("_index/")] == ["_index/_meta.json"]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"[]", b"no JSON\n{}", None])
+def test_own_shards_that_are_lost_or_damaged_are_read_again(
+    machine: Callable[[str], Repo], line: Line, tmp_path: Path, damaged: bytes | None
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    (kept,) = tmp_path.rglob("a*/**/_catalog.db-own-shards")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-400] if damaged is None else damaged)
+    next_one = machine("a")
+    line.asked.clear()
+    put(next_one, MODEL, "state")
+    gets = [one.request.key for one in line.asked if one.request.kind == "get"]
+    assert any(key.startswith("_index/data--aws--ec2") for key in gets)
+    assert {f"data/{MODEL}/state/{version}/raw" for version in (1, 2)} <= entries(repo)
+
+
+def test_a_program_that_puts_again_and_again_decodes_no_document_of_the_index(
+    machine: Callable[[str], Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo, other = machine("a"), machine("b")
+    put(repo, MODEL, "state")
+    counts = Counter[str]()
+
+    def counted(name: str, work: Callable[..., Any], *args: Any) -> Any:
+        counts[name] += 1
+        return work(*args)
+
+    for name, module in (("decode_meta", watch), ("decode_shard", documents)):
+        monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
+    put(repo, MODEL, "state")
+    assert counts == {}
+    put(other, OTHER, "state")
+    counts.clear()
+    put(repo, MODEL, "state")  # what others wrote is read
+    assert counts["decode_meta"] == 1
+    assert counts["decode_shard"]
+
+
+def test_a_put_writes_the_list_of_partitions_into_the_base_only_if_it_is_another(
+    machine: Callable[[str], Repo],
+) -> None:
+    repo = machine("a")
+    put(repo, MODEL, "state")
+    seen: list[str] = []
+    db = repo.connection.base._file._connection()
+    db.set_trace_callback(seen.append)
+    put(repo, MODEL, "state")
+    assert any("INTO facts VALUES('meta'" in one.replace(" (", "(") for one in seen)
+    assert not any("'meta_partitions'" in one for one in seen if one.startswith("INSERT"))
+    put(repo, OTHER, "state")
+    assert any("'meta_partitions'" in one for one in seen if one.startswith("INSERT"))
+    db.set_trace_callback(None)
 
 
 def test_what_others_commit_to_the_same_shard_meanwhile_is_kept(

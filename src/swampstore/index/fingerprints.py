@@ -19,6 +19,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from swampstore.index.partition_list import PartitionList
+
 _MARK = "~"  # no ETag begins with it
 _BYTES = 5
 _DIGITS = 2 * _BYTES
@@ -54,12 +56,35 @@ def is_named(told: str | None, etag: str | None) -> bool:
     return False
 
 
-def packed(partitions: Sequence[str], etags: Mapping[str, str]) -> dict[str, Any]:
+class Fingerprints(dict[str, str]):
+    """One fingerprint for each of some partitions, and all of them in a row."""
+
+    def __init__(self, partitions: PartitionList, in_a_row: bytes, told: Mapping[str, str]) -> None:
+        super().__init__(told)
+        self.partitions = partitions
+        self.in_a_row = in_a_row
+
+    def but(self, etags: Mapping[str, str]) -> Fingerprints:
+        """Return the same with those of these ETags, at the price of these."""
+        changed = {name: fingerprint(etag) for name, etag in etags.items()}
+        row = bytearray(self.in_a_row)
+        for name, one in changed.items():
+            at = _BYTES * self.partitions.positions[name]
+            row[at : at + _BYTES] = bytes.fromhex(one.removeprefix(_MARK))
+        after = Fingerprints(self.partitions, bytes(row), self)
+        after.update(changed)
+        return after
+
+
+def packed(partitions: PartitionList, etags: Mapping[str, str]) -> dict[str, Any]:
     """Return the members that tell of these partitions, in their order."""
     if not etags:
         return {}
-    text = base64.b64encode(_in_order(partitions, etags)).decode()
-    return {"fingerprints": text, "of": digest(partitions)}
+    if isinstance(etags, Fingerprints) and etags.partitions is partitions:
+        text = base64.b64encode(etags.in_a_row).decode()
+    else:
+        text = base64.b64encode(_in_order(partitions, etags)).decode()
+    return {"fingerprints": text, "of": partitions.digest}
 
 
 def _in_order(partitions: Sequence[str], etags: Mapping[str, str]) -> bytes:
@@ -72,9 +97,9 @@ def _in_order(partitions: Sequence[str], etags: Mapping[str, str]) -> bytes:
     return bytes.fromhex("".join(digits))
 
 
-def unpacked(partitions: Sequence[str], text: str | None, of: str | None) -> dict[str, str]:
+def unpacked(partitions: PartitionList, text: str | None, of: str | None) -> dict[str, str]:
     """Return the fingerprints by partition; nothing if they are not those of these partitions."""
-    if text is None or of != digest(partitions):
+    if text is None or of != partitions.digest:
         return {}
     data = _bytes(text)
     if not data or len(data) != _BYTES * len(partitions):
@@ -84,14 +109,14 @@ def unpacked(partitions: Sequence[str], text: str | None, of: str | None) -> dic
     found = dict(zip(partitions, marked.split(" "), strict=True))
     if f"{_MARK}{_UNTOLD}" in marked:
         return {name: one for name, one in found.items() if one[1:] != _UNTOLD}
-    return found
+    return Fingerprints(partitions, data, found)
 
 
 def unpacked_etags(
-    partitions: Sequence[str], etags: str | list[str | None] | None, of: str | None
+    partitions: PartitionList, etags: str | list[str | None] | None, of: str | None
 ) -> dict[str, str]:
     """Return the whole ETags that the release before wrote in their place."""
-    if etags is None or of != digest(partitions):
+    if etags is None or of != partitions.digest:
         return {}
     found: Sequence[str | None] = etags if isinstance(etags, list) else _md5s(_bytes(etags))
     if len(found) != len(partitions):
@@ -111,8 +136,3 @@ def _bytes(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return b""
-
-
-def digest(partitions: Sequence[str]) -> str:
-    """Return what tells a list of partitions from any other."""
-    return hashlib.sha256("\n".join(partitions).encode("utf-8", "surrogatepass")).hexdigest()[:16]

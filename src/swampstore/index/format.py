@@ -23,6 +23,7 @@ from swampstore.formats import LARGEST_NUMBER, refuse_newer
 from swampstore.index.base import Known
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import packed, unpacked, unpacked_etags
+from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.stores.protocol import check_key
 
@@ -297,13 +298,14 @@ def decode_meta(data: bytes) -> Meta:
         # Reading or removing such a shard would reach for another object.
         if not _is_partition(partition):
             raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
+    partitions = PartitionList.of(known.partitions)
     return Meta(
         known.version,
-        tuple(dict.fromkeys(known.partitions)),
+        partitions,
         known.commit_seq,
         own.shards
-        or unpacked(known.partitions, own.fingerprints, own.of)
-        or unpacked_etags(known.partitions, own.etags, own.of),
+        or unpacked(partitions, own.fingerprints, own.of)
+        or unpacked_etags(partitions, own.etags, own.of),
         own.monolith,
         _without(members, _META_MEMBERS),
         own.origin,
@@ -329,11 +331,10 @@ def _is_partition(name: str) -> bool:
 
 def encode_meta(meta: Meta, write_id: str) -> bytes:
     """Write the directory of the partitions; `write_id` tells this very write from any other."""
-    partitions = list(dict.fromkeys(meta.partitions))
+    partitions = PartitionList.of(meta.partitions)
     if meta.version == 2:
-        # Of ASCII, the order is the same.
-        partitions.sort(key=None if "".join(partitions).isascii() else _utf16)
-    known: dict[str, Any] = {"version": meta.version, "partitions": partitions}
+        partitions = partitions.in_order
+    known: dict[str, Any] = {"version": meta.version, "partitions": msgspec.Raw(partitions.as_json)}
     if meta.commit_seq is not None:
         known["commitSeq"] = meta.commit_seq
     own: dict[str, Any] = {} if meta.monolith is None else {"monolith": meta.monolith}
@@ -422,8 +423,3 @@ def _damaged(what: str, reason: str) -> IndexDamagedError:
 
 def _without(members: Mapping[str, _T], names: frozenset[str]) -> dict[str, _T]:
     return {name: value for name, value in members.items() if name not in names}
-
-
-def _utf16(text: str) -> bytes:
-    """Sort key of the order in which JavaScript sorts strings."""
-    return text.encode("utf-16-be", "surrogatepass")

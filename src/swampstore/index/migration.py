@@ -160,7 +160,7 @@ class Migration:
         if self._watch.must_start_over(view):
             raise MadeAnewError
         done = ShardCommit(self._context, trust).commit(view, NO_CHANGE)
-        committed = after_shards(self._base, done, None)
+        committed = after_shards(self._context, done, None)
         self._base.apply(facts=committed.facts, shards=committed.shards)
         entries = sum(len(document(shard).entries) for shard in view.shards.values())
         meta = done.snapshot.meta

@@ -14,6 +14,7 @@ from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnew
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
 from swampstore.index.local_copy import LocalCopy
+from swampstore.index.own_shards import OwnShards
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names
 from swampstore.index.repair import Recovery
@@ -428,7 +429,8 @@ def open_index(
     files = StoredFiles(documents, names, base, Matching(documents, names))
     recovery = Recovery(documents, base, copy, files)
     watch = Watch(documents, recovery, base, clock)
-    return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, clock))
+    own_shards = OwnShards(names.cache_dir, documents)
+    return RemoteIndex(IndexContext(documents, base, copy, recovery, watch, own_shards, clock))
 
 
 def _fence(context: IndexContext, *, is_new: bool) -> None:

@@ -28,10 +28,10 @@ from swampstore.index.path_kinds import is_marker, unit_of
 from swampstore.index.state import (
     COMMIT_SEQ,
     INDEX_VERSION,
-    META,
     MetaSnapshot,
     document,
     grouped,
+    last_seen,
     with_uncommitted,
 )
 from swampstore.index.stored_files import StoredFiles, contents_of, versions_among
@@ -269,7 +269,7 @@ class Recovery:
     def _last_meta(self) -> Meta | None:
         """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
         try:
-            meta = decode_meta((self._base.fact(META) or "").encode())
+            meta = decode_meta(last_seen(self._base)[0].encode())
         except IndexDamagedError:
             return None
         return meta if meta.version == 2 and {*meta.partitions} == meta.shards.keys() else None

@@ -16,6 +16,7 @@ from swampstore.index.base import Base
 from swampstore.index.documents import StoredDocument
 from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
+from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
 
@@ -101,7 +102,8 @@ class Proof(NamedTuple):
     not_before: str = ""
 
 
-META = "meta"
+_META = "meta"
+_LISTED = "meta_partitions"
 META_ETAG = "meta_etag"
 META_TOKEN = "meta_token"  # noqa: S105 - the condition of a write, no secret
 INDEX_VERSION = "index_version"
@@ -186,13 +188,39 @@ def meta_facts(
     `stale` are facts that mean nothing any more, by the version of the index.
     """
     facts: dict[str, str | None] = {
-        META: text,
+        **_text_facts(text, meta.partitions),
         META_ETAG: etag,
         META_TOKEN: token,
         INDEX_VERSION: str(meta.version),
         COMMIT_SEQ: str(meta.commit_seq) if meta.commit_seq else None,
     }
     return facts | origin_facts(base, meta.origin) | dict.fromkeys(stale)
+
+
+def _text_facts(text: str, partitions: Iterable[str]) -> dict[str, str | None]:
+    """Return the facts that remember a text: its list of partitions, and the rest of it.
+
+    The list is most of it, and nearly always the same, so that it need not be written again.
+    """
+    listed = PartitionList.of(partitions).as_json
+    at = text.find("[")
+    if not text.startswith(listed, at):
+        return {_META: text, _LISTED: None}
+    return {_META: text[:at] + text[at + len(listed) :], _LISTED: f"{at} {listed}"}
+
+
+def last_seen(base: Base) -> tuple[str, str | None, str | None]:
+    """Return the text of the last `_meta.json` that was seen, its ETag and its token.
+
+    The ETag is None if there is none any more.
+    """
+    rest, told, etag, token = base.facts(_META, _LISTED, META_ETAG, META_TOKEN)
+    at, _, listed = (told or "0").partition(" ")
+    text = rest or ""
+    # The release before knows of no list, and has written the whole text since.
+    if not text.startswith("[", int(at)):
+        text = f"{text[: int(at)]}{listed}{text[int(at) :]}"
+    return text, etag, token
 
 
 def origin_facts(base: Base, origin: str | None) -> dict[str, str | None]:

@@ -33,6 +33,7 @@ from swampstore.stores.protocol import Fetched, ObjectInfo
 
 if TYPE_CHECKING:
     from swampstore.index.local_copy import LocalCopy
+    from swampstore.index.own_shards import OwnShards
     from swampstore.index.remote_index import Reader
     from swampstore.index.repair import Recovery
     from swampstore.index.watch import Watch
@@ -50,6 +51,7 @@ class IndexContext:
     copy: LocalCopy
     recovery: Recovery
     watch: Watch
+    own_shards: OwnShards
     clock: Clock
     doubtful: set[str] = field(default_factory=set)
 

@@ -18,7 +18,6 @@ from swampstore.index.fingerprints import is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
 from swampstore.index.migration import Migration
 from swampstore.index.origins import note_origin
-from swampstore.index.own_shards import recalled
 from swampstore.index.partitions import META_KEY, Homes, Scope, shard_key
 from swampstore.index.state import (
     COMMIT_SEQ,
@@ -186,7 +185,7 @@ class Version2(IndexVersion):
         wanted = (partitions | additions) - assumed
         own: dict[str, StoredDocument] = {}
         if snapshot.is_recalled:
-            own = recalled(context.base, context.documents, snapshot.meta, wanted)
+            own = context.own_shards.recalled(snapshot.meta, wanted)
         shards = context.recovery.shards(wanted - own.keys(), snapshot) | own
         return View(
             snapshot, shards=shards | dict.fromkeys(assumed, StoredDocument(is_assumed=True))
@@ -209,7 +208,7 @@ class Version2(IndexVersion):
             # Among the shards that `_meta.json` does not tell of are now some of this commit.
             context.doubtful.update(view.shards)
             raise
-        return after_shards(context.base, committed, scope)
+        return after_shards(context, committed, scope)
 
     def fence(self, context: IndexContext, meta: Meta, fetched: Fetched, *, is_new: bool) -> None:
         """Rewrite `_meta.json`."""

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swampstore.errors import SwampstoreError
-from swampstore.index.base import Base
 from swampstore.index.changes import (
     NO_CHANGE,
     Change,
@@ -35,9 +34,9 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import StoredDocument
-from swampstore.index.fingerprints import fingerprint, is_named
+from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
 from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
-from swampstore.index.own_shards import OwnShard, remembered
+from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (
     MONOLITH_CHECKED,
@@ -69,27 +68,21 @@ class _Shard:
     etag_before: str | None
     data: bytes = b""
 
-    @property
-    def own(self) -> OwnShard | None:
-        """What to keep of it for the next commit."""
-        if not self.data or not self.found.etag or not self.found.token:
-            return None
-        return OwnShard(self.found.etag, self.found.token, self.data.decode())
-
 
 @dataclass(frozen=True, slots=True)
 class ShardsCommitted:
     """The remote after a commit.
 
     `onto` is the `_meta.json` it was built on, `etags_before` the shards it was merged onto (by
-    partition, None: no entries), `etags` what they are now (None: no entries left).
+    partition, None: no entries), `etags` what they are now (None: no entries left). `written` are
+    the shards that it wrote, and what was sent.
     """
 
     snapshot: MetaSnapshot
     onto: MetaSnapshot
     etags_before: Mapping[str, str | None]
     etags: Mapping[str, str | None]
-    own: Mapping[str, OwnShard] = field(default_factory=dict)
+    written: Mapping[str, tuple[StoredDocument, bytes]] = field(default_factory=dict)
 
 
 class ShardCommit:
@@ -177,8 +170,8 @@ class ShardCommit:
             snapshot = self._write_meta(onto, shards, seq) if is_free else None
             if snapshot is not None:
                 self._remove_empty(shards)
-                own = {one: kept for one, shard in shards.items() if (kept := shard.own)}
-                return ShardsCommitted(snapshot, onto, before, _etags(shards), own)
+                written = {one: (shard.found, shard.data) for one, shard in shards.items()}
+                return ShardsCommitted(snapshot, onto, before, _etags(shards), written)
             untold = numbers
             onto = self._watch.look_again()
             if onto.version != 2 or self._watch.is_another:
@@ -286,7 +279,9 @@ class ShardCommit:
             return None
         if onto.is_healed and not onto.is_exact:
             self._watch.tell_of_origin(meta)
-        return MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
+        text = data.decode()
+        self._watch.wrote(meta, text)
+        return MetaSnapshot(2, meta, text, written.etag, written.token)
 
     def _next_meta(self, onto: MetaSnapshot, shards: Mapping[str, _Shard]) -> Meta:
         meta = onto.meta
@@ -294,26 +289,23 @@ class ShardCommit:
         origin = self._watch.origin(meta)
         if onto.is_healed and not onto.is_exact:
             origin = new_write_id()  # nobody may take what is missing for deleted
-        etags = dict(meta.shards)
+        meta = replace(meta, monolith=None, origin=origin)
+        now = _etags(shards)
+        there = {one: etag for one, etag in now.items() if etag is not None}
+        told = meta.shards
+        if isinstance(told, Fingerprints) and there.keys() == now.keys() <= told.keys():
+            return replace(meta, shards=told.but(there))
+        etags = dict(told)
         if not all(map(etags.__contains__, meta.partitions)):
             # Another client committed last, and left out what it does not know.
             listed = self._documents.listed_shards()
             etags |= {one: listed[one].etag for one in meta.partitions if one in listed}
-        now = _etags(shards)
-        partitions: Collection[str] = meta.partitions
-        is_same_list = len(etags) == len(partitions)  # all of them are among the others
-        if not is_same_list or not all(etag and one in etags for one, etag in now.items()):
-            kept = {*partitions} - now.keys()
-            partitions = sorted(kept | {one for one, etag in now.items() if etag is not None})
-        etags |= {one: fingerprint(etag) for one, etag in now.items() if etag is not None}
-        if len(etags) > len(partitions):
-            etags = {one: etags[one] for one in partitions if one in etags}
+        partitions = PartitionList.of(sorted({*meta.partitions} - now.keys() | there.keys()))
+        etags |= {one: fingerprint(etag) for one, etag in there.items()}
         return replace(
             meta,
-            partitions=tuple(partitions),
-            shards=etags,
-            monolith=None,
-            origin=origin,
+            partitions=partitions,
+            shards={one: etags[one] for one in partitions if one in etags},
         )
 
 
@@ -352,15 +344,16 @@ def _has_entries(doc: Document | None) -> bool:
     return doc is not None and bool(doc.entries)
 
 
-def after_shards(base: Base, done: ShardsCommitted, scope: Scope | None) -> Committed:
+def after_shards(context: IndexContext, done: ShardsCommitted, scope: Scope | None) -> Committed:
     """Return what to remember of a commit to a version 2 remote."""
+    base = context.base
     meta = done.snapshot.meta
     assert meta is not None
     if done.snapshot is done.onto:
         return Committed(meta.commit_seq, {}, {})
     # The frozen monolith must never again prove anything.
     facts = seen_facts(base, done.snapshot) | dict.fromkeys((MONOLITH_ETAG, MONOLITH_CHECKED))
-    facts |= remembered(done.own)
+    context.own_shards.keep(done.written)
     agreements = Agreements(base)
     shards: Shards = {}
     for one in scopes_of(scope):

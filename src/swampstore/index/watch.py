@@ -26,7 +26,6 @@ from swampstore.index.state import (
     FOREIGN_WRITER,
     INDEX_VERSION,
     MADE_ANEW,
-    META,
     META_ETAG,
     META_TOKEN,
     MONOLITH_CHECKED,
@@ -35,6 +34,7 @@ from swampstore.index.state import (
     Fingerprint,
     MetaSnapshot,
     View,
+    last_seen,
     meta_facts,
     origin_facts,
     same,
@@ -73,6 +73,9 @@ class Watch:
         # The base has just started over, and has learnt nothing since: neither from a pull nor by a
         # commit.
         self.is_fresh = False
+        # The last one that was understood, or written here: to read a long list again and again
+        # would be most of what a put takes.
+        self._last: tuple[str, Meta] | None = None
         # The origin for which the base had to start over, where `_meta.json` does not tell it.
         self._later: str | None = None
 
@@ -171,8 +174,8 @@ class Watch:
         answer, self._answer = self._answer, None
         answer = answer or self._ask(self._base.fact(META_ETAG))
         if answer.is_unchanged:
-            text, etag, token = self._base.facts(META, META_ETAG, META_TOKEN)
-            meta = _decode((text or "").encode())
+            text, etag, token = last_seen(self._base)
+            meta = self._understood(text)
             if meta is not None:
                 return MetaSnapshot(meta.version, meta, text, etag, token)
             answer = self._ask(None)
@@ -186,11 +189,26 @@ class Watch:
         confirmed, self._confirmed = self._confirmed, None
         if confirmed is None or asleep_too() - confirmed[1] > _MOMENT:
             return None
-        text, etag, token = self._base.facts(META, META_ETAG, META_TOKEN)
-        meta = _decode((text or "").encode())
+        text, etag, token = last_seen(self._base)
+        meta = self._understood(text)
         if meta is None or etag != confirmed[0]:
             return None
         return MetaSnapshot(meta.version, meta, text, etag, token, is_recalled=True)
+
+    def wrote(self, meta: Meta, text: str) -> None:
+        """Note what a commit wrote, which the next look need not understand again."""
+        self._last = text, meta
+
+    def _understood(self, text: str) -> Meta | None:
+        """Read a `_meta.json`, None if it is damaged; raise NewerFormatError."""
+        if self._last is not None and self._last[0] == text:
+            return self._last[1]
+        try:
+            meta = decode_meta(text.encode())
+        except IndexDamagedError:
+            return None
+        self._last = text, meta
+        return meta
 
     def origin(self, meta: Meta | None, monolith: str | None = None) -> str | None:
         """Return the origin for the `_meta.json` that comes after this one.
@@ -272,13 +290,17 @@ class Watch:
         if answer.fetched is None:
             return self._without_meta(None, None)
         info, data = answer.fetched
-        meta = _decode(data)
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            return self._without_meta(info.etag, info.token)
+        meta = self._understood(text)
         if meta is None:
             return self._without_meta(info.etag, info.token)
         meta = self._with_origin(meta)
-        snapshot = MetaSnapshot(meta.version, meta, data.decode(), info.etag, info.token)
+        snapshot = MetaSnapshot(meta.version, meta, text, info.etag, info.token)
         stale = version_of(meta.version).stale_facts
-        facts = meta_facts(self._base, meta, data.decode(), info.etag, info.token, stale)
+        facts = meta_facts(self._base, meta, text, info.etag, info.token, stale)
         self._base.apply(facts=facts | self._anew(snapshot))
         return snapshot
 
@@ -304,11 +326,3 @@ class Watch:
         is_gone = not snapshot.exists and not self.is_fresh
         is_another = is_gone or snapshot.state.is_another(*before)
         return {MADE_ANEW: "1"} if is_another and not self._base.is_empty() else {}
-
-
-def _decode(data: bytes) -> Meta | None:
-    """Read a `_meta.json`, None if it is damaged; raise NewerFormatError."""
-    try:
-        return decode_meta(data)
-    except IndexDamagedError:
-        return None
