@@ -7,6 +7,7 @@ oracle must not expect: above all deletions that nobody else had heard of.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -106,19 +107,16 @@ def _journal(machine: Machine) -> Iterator[Path]:
 
 
 def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
-    """Remove a version from a cache by hand, if the remote has every bit of it."""
+    """Remove a version from a cache by hand, if the remote has every bit of it, and tells so."""
     machine = fleet.machines[number % len(fleet.machines)]
     machine.now(machine.reopen)
     machine.actor.outcome = None
     cache = machine.home / "repos" / REPO_ID
     found = []
+    named = _whole_index(fleet)
     for path in sorted(cache.glob("data/**/raw")):
         files = [one for one in path.parent.iterdir() if one.is_file()]
-        objects = [fleet.bucket.objects.get(str(one.relative_to(cache))) for one in files]
-        if len(files) == 2 and all(
-            there is not None and there.data == one.read_bytes()
-            for one, there in zip(files, objects, strict=True)
-        ):
+        if len(files) == 2 and all(_is_there(fleet, named, cache, one) for one in files):
             found.append(path.parent)
     if not found:
         return False
@@ -130,6 +128,22 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
     shutil.rmtree(chosen)
     machine.needs_full = True
     return True
+
+
+def _whole_index(fleet: Fleet) -> dict[str, dict[str, Any]]:
+    """Return the entries of the index, none if a part of it is lost."""
+    try:
+        return index_of({key: one.data for key, one in fleet.bucket.objects.items()})
+    except Violation:
+        return {}
+
+
+def _is_there(fleet: Fleet, named: dict[str, dict[str, Any]], cache: Path, file: Path) -> bool:
+    rel, data = str(file.relative_to(cache)), file.read_bytes()
+    there, entry = fleet.bucket.objects.get(rel), named.get(rel)
+    if there is None or entry is None or there.data != data or entry["size"] != len(data):
+        return False
+    return entry.get("sha256") in {None, hashlib.sha256(data).hexdigest()}
 
 
 def _on_remote(

@@ -112,6 +112,28 @@ def test_a_version_that_was_overwritten_is_kept_though_somebody_named_again_what
         assert versions(machine, "other") == {1: "other"}
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_what_was_left_out_of_an_index_and_is_deleted_after_a_pull_stays_deleted(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, lazy: bool
+) -> None:
+    if lazy:
+        ana.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "state", "one")
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    shutil.rmtree(bucket / "_index")
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs"))
+    synced(ana, "--pull")
+    assert versions(ana) == {1: "theirs", 2: "two", 3: "one"}
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=2)
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {1: "theirs", 3: "one"}
+
+
 @pytest.mark.parametrize("sharded", [False, True])
 def test_a_version_that_was_overwritten_is_kept_where_all_of_an_index_without_origin_was_lost(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, sharded: bool

@@ -76,7 +76,7 @@ def _contents_of(context: SyncContext, ours: Collection[str]) -> Iterator[str]:
 
 
 def _given_up(context: SyncContext, rel: str) -> Known | None:
-    """Return an upload of ours that no index names, and whose file was deleted here since.
+    """Return an upload that no index names, and whose file was deleted here since.
 
     To whoever makes an index anew from the objects, it would be data.
     """
@@ -85,9 +85,11 @@ def _given_up(context: SyncContext, rel: str) -> Known | None:
         info = context.store.head(context.names.remote(rel))
     except ObjectNotFoundError:
         return None
-    if not token or info.token != token:
+    # What others had, too, was noted by its content alone.
+    is_ours = info.token == token if token else merge.remote_sha256(context, rel) == sha256
+    if not is_ours:
         return None
-    return Known(rel, info.size, sha256, "", token, Signature(info.size, 0, 0, 0))
+    return Known(rel, info.size, sha256, "", token or None, Signature(info.size, 0, 0, 0))
 
 
 def _once_here(rel: str, entry: Entry | None, sha256: str | None = None) -> Known | None:
