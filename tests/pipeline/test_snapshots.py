@@ -16,6 +16,7 @@ import pytest
 from swampstore.artifacts.latest import marker_content
 from swampstore.catalog.schema import Row
 from swampstore.errors import NewerFormatError, NotFoundError, ValidationError
+from swampstore.index.documents import Documents
 from swampstore.index.results import no_progress
 from swampstore.pipeline.index_writer import committer
 from swampstore.pipeline.places import Place, places_of
@@ -589,3 +590,69 @@ def test_the_command_refreshes_and_says_what_it_did(
     assert snapshot["rows"] == MODELS * NAMES * VERSIONS
     assert snapshot["engine"] == "local"
     assert "nothing changed" in second.out
+
+
+# A commit that does not come to its end ----------------------------------------------------
+
+
+def delete_and_die(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delete a version, and die when its shard is written and `_meta.json` is not."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with bucket.ana.open() as repo, monkeypatch.context() as patch:
+        repo.artifacts.delete("aws/ec2/i-1", "n0", version=1)
+        patch.setattr(Documents, "put_meta", die)
+        with pytest.raises(KeyboardInterrupt):
+            repo.sync.push()
+
+
+@pytest.mark.parametrize("is_remembered", [True, False], ids=["snapshot", "none before"])
+def test_versions_that_a_killed_deletion_took_out_of_a_shard_stay_in_the_table_until_it_ends(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, is_remembered: bool
+) -> None:
+    before, _ = bucket.read(snapshot=False)
+    if is_remembered:
+        bucket.refresh()
+    delete_and_die(bucket, monkeypatch)
+    for _ in range(2):
+        assert bucket.read()[0] == bucket.read(snapshot=False)[0] == before
+        bucket.refresh()
+    with bucket.ana.open() as repo:
+        repo.sync.push()
+    bucket.check()
+    assert len(bucket.read()[0]) == len(before) - 1
+    bucket.refresh()
+    bucket.check()
+    assert len(bucket.read()[0]) == len(before) - 1
+
+
+def test_a_snapshot_of_a_shard_that_is_being_committed_does_not_outlive_that(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, _ = bucket.read(snapshot=False)
+    put_meta = Documents.put_meta
+
+    def slowly(self: Documents, *args: Any, **options: Any) -> Any:
+        bucket.refresh()
+        return put_meta(self, *args, **options)
+
+    with bucket.ana.open() as repo, monkeypatch.context() as patch:
+        repo.artifacts.delete("aws/ec2/i-1", "n0", version=1)
+        patch.setattr(Documents, "put_meta", slowly)
+        repo.sync.push()
+    bucket.check()
+    bucket.refresh()
+    bucket.check()
+    assert len(bucket.read()[0]) == len(before) - 1
+
+
+def test_whether_deletions_have_ended_is_asked_once_for_many_shards(bucket: Bucket) -> None:
+    _, requests = bucket.read(snapshot=False)
+    with bucket.ana.open() as repo:
+        for model in range(MODELS):
+            repo.artifacts.delete(f"aws/ec2/i-{model}", "n0", version=1)
+        repo.sync.push()
+    _, after = bucket.read(snapshot=False)
+    assert after < requests  # there are fewer versions, and one question for each task

@@ -30,6 +30,7 @@ from swampstore.pipeline.planning import (
 from swampstore.pipeline.running import collected
 from swampstore.pipeline.schemas import arrow_schema
 from swampstore.pipeline.source.index import (
+    Commits,
     Index,
     Part,
     document_of,
@@ -105,9 +106,10 @@ class Claims:
         self, number: int, place: Place, piece: tuple[Part, ...], store: Store
     ) -> Iterator[Row]:
         """Read some documents."""
+        commits = Commits(place, store)
         for part in piece:
             document, read = document_of(part), read_document if self.with_raw else glance_at
-            partition, found = partition_in(document), read(place, store, part)
+            partition, found = partition_in(document), read(place, store, part, commits)
             if isinstance(found, str):
                 yield rows.sum_row(number, Summary(document, partition, problem=found))
                 continue

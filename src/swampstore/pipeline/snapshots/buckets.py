@@ -25,7 +25,7 @@ from swampstore.pipeline.snapshots.evidence import ProvenVersions, Unproven, by_
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifests, bucket_of
 from swampstore.pipeline.snapshots.rows_file import Remembered
 from swampstore.pipeline.snapshots.told import Said, monolith_said, shard_said
-from swampstore.pipeline.source.index import File
+from swampstore.pipeline.source.index import Commits, File
 from swampstore.pipeline.source.versions import Name, by_name
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.stores.protocol import Store
@@ -147,6 +147,7 @@ class _Remaking:
         self._moving = moving
         self._names = place.names()
         self._manifests = Manifests(store, self._names)
+        self._commits = Commits(place, store)
         self._said: dict[str, Said | None] = {}
         self._used: dict[str, str] = {}
 
@@ -315,7 +316,7 @@ class _Remaking:
         """Read shards, many at once where that takes time."""
 
         def read(partition: str) -> Said | None:
-            return shard_said(self._place, self._store, partition)
+            return shard_said(self._place, self._store, partition, self._commits)
 
         self._said.update(each(self._place, read, partitions))
 

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import RawEntries, decode_monolith, decode_shard
+from swampstore.index.format import RawEntries, decode_monolith
 from swampstore.index.partitions import MONOLITH_KEY, partition_of, shard_key
 from swampstore.index.path_kinds import is_marker
+from swampstore.index.state import document
 from swampstore.index.versions import FIRST, version_of
 from swampstore.layout import METADATA, RAW
 from swampstore.pipeline.places import Place
 from swampstore.pipeline.snapshots.manifest import Manifest
-from swampstore.pipeline.source.index import File, listed_shards, named, read_meta
+from swampstore.pipeline.source.index import Commits, File, listed_shards, named, read_meta
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.protocol import Store
 
@@ -90,7 +91,10 @@ def is_of(manifest: Manifest, now: Told) -> bool:
 
 @dataclass(frozen=True)
 class Said:
-    """What documents of the index say of some paths; `etag` is that of the document."""
+    """What documents of the index say of some paths.
+
+    `etag` is that of the document, empty if that document will say something else.
+    """
 
     etag: str
     files: Mapping[str, File]
@@ -108,15 +112,17 @@ def _is_wanted(rel: str) -> bool:
     return is_marker(rel) or (rel.startswith(_DATA) and rel.endswith(_OF_VERSION))
 
 
-def shard_said(place: Place, store: Store, partition: str) -> Said | None:
+def shard_said(place: Place, store: Store, partition: str, commits: Commits) -> Said | None:
     """Read a shard as every reader of the table does; None if it is gone or damaged."""
     try:
-        info, data = store.get(place.names().remote(shard_key(partition)))
-        entries = decode_shard(data, partition).entries
+        fetched = store.get(place.names().remote(shard_key(partition)))
+        found = commits.shard(partition, fetched)
     except (ObjectNotFoundError, IndexDamagedError):
         return None
+    entries = document(found).entries
     own = {rel: raw for rel, raw in entries.items() if partition_of(rel) == partition}
-    return Said(info.etag, _files(place, own))
+    # The very same document says something else as soon as its commit has come to its end.
+    return Said("" if found.restored else fetched.info.etag, _files(place, own))
 
 
 def monolith_said(place: Place, store: Store) -> Said:

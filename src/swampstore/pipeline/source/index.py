@@ -100,8 +100,9 @@ class Index(Whole[tuple[str, ...]]):
         self, place: Place, piece: tuple[Part, ...], store: Store
     ) -> Iterator[tuple[Any, ...]]:
         """Read some documents."""
+        commits = Commits(place, store)
         for part in piece:
-            for row in document_rows(place, store, part):
+            for row in document_rows(place, store, part, commits):
                 yield (place.identity, place.namespace, *row)
 
     def brought_rows(
@@ -211,11 +212,13 @@ def document_of(part: Part) -> str:
     return part.document if isinstance(part, Cut) else part
 
 
-def document_rows(place: Place, store: Store, part: Part) -> Iterator[tuple[Any, ...]]:
+def document_rows(
+    place: Place, store: Store, part: Part, commits: Commits | None = None
+) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of one document's entries, or the one row that says what is wrong."""
     rel = document_of(part)
     partition = partition_in(rel)
-    found = read_document(place, store, part)
+    found = read_document(place, store, part, commits)
     if isinstance(found, str):
         yield (rel, partition, *_NOTHING[:-1], found)
         return
@@ -223,30 +226,64 @@ def document_rows(place: Place, store: Store, part: Part) -> Iterator[tuple[Any,
         yield entry_row(rel, partition, path, raw)
 
 
-def read_document(place: Place, store: Store, rel: Part) -> Document | str:
+def read_document(
+    place: Place, store: Store, rel: Part, commits: Commits | None = None
+) -> Document | str:
     """Return a document of the index, or what is wrong with it.
 
-    A shard has what a commit took out of it that did not come to its end, as for every reader.
+    Whoever reads several gives the `commits` that it has for all of them.
     """
     if isinstance(rel, Range):
         return Document(_between(place, store, rel))
     if isinstance(rel, Cut):
-        return _part(read_document(place, store, rel.document), rel)
+        return _part(read_document(place, store, rel.document, commits), rel)
     fetched = _fetched(place, store, rel)
-    return fetched if isinstance(fetched, str) else _understood(place, store, rel, fetched)
+    if isinstance(fetched, str):
+        return fetched
+    return _understood(commits or Commits(place, store), rel, fetched)
 
 
-def glance_at(place: Place, store: Store, rel: Part) -> Glance | Document | str:
+def glance_at(
+    place: Place, store: Store, rel: Part, commits: Commits | None = None
+) -> Glance | Document | str:
     """Return what `read_document` does, or the same sooner, of a shard that is sound."""
     if not isinstance(rel, str) or partition_in(rel) is None:
-        return read_document(place, store, rel)
+        return read_document(place, store, rel, commits)
     fetched = _fetched(place, store, rel)
     if isinstance(fetched, str):
         return fetched
     found = glance(fetched.data)
     if found is None or found.tells_removed:
-        return _understood(place, store, rel, fetched)
+        return _understood(commits or Commits(place, store), rel, fetched)
     return found
+
+
+class Commits:
+    """Shards as every reader has to see them: with what a commit took out that has not ended.
+
+    `_meta.json` tells which have. It is read when the first shard asks for it, and again only for a
+    shard that it does not tell of: that commit may have come to its end since.
+    """
+
+    def __init__(self, place: Place, store: Store) -> None:
+        self._place = place
+        self._store = store
+        self._told: MetaSnapshot | None = None
+
+    def shard(self, partition: str, fetched: Fetched) -> StoredDocument:
+        """Return a shard, with what was `restored`; raises IndexDamagedError."""
+        found = StoredDocument(decode_shard(fetched.data, partition), fetched.info.etag)
+        if not document(found).removed:
+            return found
+        told = self._told or self._look()
+        if not told.tells_of(partition, found):
+            told = self._look()
+        return with_uncommitted(partition, found, told)
+
+    def _look(self) -> MetaSnapshot:
+        meta, _ = read_meta(self._place, self._store)
+        self._told = MetaSnapshot(meta.version if meta else FIRST.number, meta)
+        return self._told
 
 
 def _fetched(place: Place, store: Store, rel: str) -> Fetched | str:
@@ -256,16 +293,12 @@ def _fetched(place: Place, store: Store, rel: str) -> Fetched | str:
         return "it is missing"
 
 
-def _understood(place: Place, store: Store, rel: str, fetched: Fetched) -> Document | str:
-    info, data = fetched
+def _understood(commits: Commits, rel: str, fetched: Fetched) -> Document | str:
     try:
-        found = _decoded(data, rel)
         partition = partition_in(rel)
-        if partition is None or not found.removed:
-            return found
-        meta, _ = read_meta(place, store)
-        snapshot = MetaSnapshot(meta.version if meta else FIRST.number, meta)
-        return document(with_uncommitted(partition, StoredDocument(found, info.etag), snapshot))
+        if partition is not None:
+            return document(commits.shard(partition, fetched))
+        return _decoded(fetched.data, rel)
     except IndexDamagedError as error:
         return error.message
 
@@ -293,10 +326,8 @@ def entry_row(
 def _decoded(data: bytes, rel: str) -> Document:
     if rel == MONOLITH_KEY:
         return decode_monolith(data)
-    if rel == META_KEY:
-        decode_meta(data)
-        return Document({})
-    return decode_shard(data, rel)
+    decode_meta(data)
+    return Document({})
 
 
 T = TypeVar("T")
@@ -397,13 +428,18 @@ def files_of(
     elif isinstance(piece, Range):
         yield named(place, _between(place, store, piece), is_wanted)
     elif isinstance(piece, Portion):
-        entries = decode_monolith(_document(place, store, MONOLITH_KEY)).entries
+        entries = decode_monolith(_document(place, store, MONOLITH_KEY).data).entries
         yield named(place, portion(entries, *piece), is_wanted)
     else:
-        for _, entries in each(place, lambda one: _shard(place, store, one), piece.partitions):
+        commits = Commits(place, store)
+
+        def read(partition: str) -> RawEntries:
+            return _shard(place, store, partition, commits)
+
+        for _, entries in each(place, read, piece.partitions):
             yield named(place, entries, is_wanted)
         for document, number, of in piece.cut:
-            entries = _shard(place, store, partition_in(document) or "")
+            entries = read(partition_in(document) or "")
             yield named(place, portion(entries, number, of), is_wanted)
 
 
@@ -447,9 +483,10 @@ def portion(entries: RawEntries, number: int, of: int) -> RawEntries:
     return {rel: raw for rel, raw in entries.items() if portion_of(unit_of(rel), of) == number}
 
 
-def _shard(place: Place, store: Store, partition: str) -> RawEntries:
+def _shard(place: Place, store: Store, partition: str, commits: Commits) -> RawEntries:
     try:
-        found = decode_shard(_document(place, store, shard_key(partition)), partition).entries
+        fetched = _document(place, store, shard_key(partition))
+        found = document(commits.shard(partition, fetched)).entries
     except IndexDamagedError:
         meta, _ = read_meta(place, store)
         if meta is not None and partition not in meta.partitions:
@@ -458,10 +495,10 @@ def _shard(place: Place, store: Store, partition: str) -> RawEntries:
     return {rel: raw for rel, raw in found.items() if partition_of(rel) == partition}
 
 
-def _document(place: Place, store: Store, rel: str) -> bytes:
+def _document(place: Place, store: Store, rel: str) -> Fetched:
     key = place.names().remote(rel)
     try:
-        return store.get(key).data
+        return store.get(key)
     except ObjectNotFoundError:
         raise IndexDamagedError(
             f"{key} of {place.identity} is missing",

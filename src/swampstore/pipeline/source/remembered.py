@@ -22,7 +22,7 @@ from swampstore.pipeline.snapshots.evidence import RememberedVersions, by_versio
 from swampstore.pipeline.snapshots.history import snapshot_at
 from swampstore.pipeline.snapshots.manifest import Bucket, Manifest, Manifests, bucket_of
 from swampstore.pipeline.snapshots.told import Said, Told, is_of, monolith_said, shard_said, told
-from swampstore.pipeline.source.index import File, shard_files
+from swampstore.pipeline.source.index import Commits, File, shard_files
 from swampstore.pipeline.source.scan import Wanted
 from swampstore.pipeline.source.versions import StoredVersions, Versions
 from swampstore.stores.errors import StorePermissionError
@@ -279,8 +279,10 @@ class _Recalling:
         return file.sha256 if file else None
 
     def _read_shards(self, partitions: set[str]) -> None:
+        commits = Commits(self._place, self._store)
+
         def read(partition: str) -> Said | None:
-            return shard_said(self._place, self._store, partition)
+            return shard_said(self._place, self._store, partition, commits)
 
         self._said.update(each(self._place, read, partitions - self._said.keys()))
 
