@@ -20,6 +20,7 @@ from swampstore.index.path_kinds import metadata_beside
 from swampstore.layout import METADATA, SIDECAR
 from swampstore.repo.open import CATALOG
 from swampstore.sync.journal import JOURNAL
+from swampstore.sync.scan import is_covered
 from tests.fleet.checks import named_in
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Oracle
@@ -107,8 +108,13 @@ def _journal(machine: Machine) -> Iterator[Path]:
 
 
 def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
-    """Remove a version from a cache by hand, if the remote has every bit of it, and tells so."""
+    """Remove a version from a cache by hand, if the remote has every bit of it, and tells so.
+
+    Not of a name of which something was deleted that no push has settled: nobody can tell that
+    from one more deletion.
+    """
     machine = fleet.machines[number % len(fleet.machines)]
+    removals = machine.now(lambda: machine.repo.dirty.peek().removals).result
     machine.now(machine.reopen)
     machine.actor.outcome = None
     cache = machine.home / "repos" / REPO_ID
@@ -116,7 +122,9 @@ def _lose_version(fleet: Fleet, number: int, args: dict[str, Any]) -> bool:
     named = _whole_index(fleet)
     for path in sorted(cache.glob("data/**/raw")):
         files = [one for one in path.parent.iterdir() if one.is_file()]
-        if len(files) == 2 and all(_is_there(fleet, named, cache, one) for one in files):
+        is_deleted = is_covered(str(path.relative_to(cache)), removals or ())
+        is_there = len(files) == 2 and all(_is_there(fleet, named, cache, one) for one in files)
+        if is_there and not is_deleted:
             found.append(path.parent)
     if not found:
         return False
