@@ -10,6 +10,7 @@ import builtins
 import contextlib
 import errno
 import fcntl
+import functools
 import gc
 import os
 import random
@@ -50,6 +51,7 @@ def install() -> None:
     _patch_chance()
     _patch_sqlite()
     _patch_swampstore()
+    _patch_cached_properties()
     remember_what_was_read(_replace)
     gc.freeze()  # what is there from now on need not be looked through after every run
 
@@ -346,6 +348,24 @@ def _patch_swampstore() -> None:
             SimpleNamespace(nodename=actor.host) if (actor := current()) else real_uname()
         ),
     )
+
+
+def _patch_cached_properties() -> None:
+    """Let a machine stop where a property is being made, and another one make one of its own.
+
+    Up to Python 3.11 all objects of a class share the lock of a property. Here each machine has
+    objects, and one thread, of its own.
+    """
+    make = functools.cached_property.__init__
+
+    def make_without_lock(self: Any, *args: Any) -> None:
+        make(self, *args)
+        self.lock = contextlib.nullcontext()
+
+    _patch(functools.cached_property, __init__=make_without_lock)
+    for one in gc.get_objects():
+        if type(one) is functools.cached_property:
+            one.lock = contextlib.nullcontext()  # type: ignore[attr-defined]
 
 
 def _begin_beside(beside: Any, work: Callable[[], Any]) -> None:
