@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -54,9 +55,10 @@ class Past:
 
     `is_rough` says that something failed or was killed, `excused` are the notes of removals that
     whoever left them has forgotten. `named` is what the index said before documents of it were
-    lost; `revived` are entries without an object that another client wrote after that, because it
-    took what was left, an index of long ago, for the current one. Nobody can tell whether somebody
-    still has their content, so they stay, and verify tells of them. `has_origin` says that the
+    lost; `revived` are entries without an object of an index of long ago, which is what was left: a
+    monolith that another client had made version 2 of, or what it wrote because it took that for
+    the current one. Nobody can tell whether somebody still has their content, so they stay, and
+    verify tells of them. `has_origin` says that the
     index told by its origin which one it is, before documents of it were lost.
     """
 
@@ -69,6 +71,12 @@ class Past:
     named: set[Named] = field(default_factory=set)
     revived: set[Named] = field(default_factory=set)
     lost_objects: set[str] = field(default_factory=set)
+
+    def note_revived(self, objects: Mapping[str, bytes]) -> None:
+        """Note entries without an object that the index did not have before documents were lost."""
+        with contextlib.suppress(Violation):  # readers do not believe it
+            gone = {one for one in named_in(objects) - self.named if one.rel not in objects}
+            self.revived |= {one for one in gone if one.rel not in self.lost_objects}
 
 
 def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:

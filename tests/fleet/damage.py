@@ -170,6 +170,8 @@ def _on_remote(
             fleet.oracle.contentless |= _ids_beside(fleet, chosen)
         for key in chosen:
             del fleet.bucket.objects[key]
+        if not chosen[0].startswith("data/"):
+            fleet.past.note_revived({key: one.data for key, one in fleet.bucket.objects.items()})
         for machine in fleet.machines:
             machine.needs_full = True
         return True
@@ -200,7 +202,30 @@ def _lose_index(fleet: Fleet) -> None:
         seen = {one.id for one in outcome.result} if is_known else set(oracle.versions)
         oracle.held |= {(machine.number, id_) for id_ in seen}
     held = {id_ for _, id_ in oracle.held}
+    oracle.adopted |= _sent_and_not_noted(fleet)
     oracle.doubt_deletions(None, _deleted_for_good(fleet, oracle.versions.keys() - held))
+
+
+def _sent_and_not_noted(fleet: Fleet) -> set[str]:
+    """Return the versions that killed pushes had sent, without anybody having noted that.
+
+    Who makes the index anew takes them for data, and who deletes them cannot know.
+    """
+    known = {one.rel for one in fleet.past.named}
+    for machine in fleet.machines:
+        outcome = machine.now(partial(_noted, machine))
+        machine.actor.outcome = None
+        known |= outcome.result if outcome.ending == "done" else set()
+    left = [
+        one.data
+        for key, one in fleet.bucket.objects.items()
+        if key.endswith(f"/{METADATA}") and key not in known
+    ]
+    return {id_ for id_ in fleet.oracle.versions if any(id_.encode() in data for data in left)}
+
+
+def _noted(machine: Machine) -> set[str]:
+    return {*machine.repo.connection.base.all_noted_uploads()}
 
 
 def _deleted_for_good(fleet: Fleet, gone: set[str]) -> set[str]:

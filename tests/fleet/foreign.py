@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -18,9 +17,8 @@ from swampstore.clock import from_iso, to_iso
 from swampstore.errors import LockTimeoutError
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
-from tests.fleet.checks import named_in
 from tests.fleet.oracle import PEER, WORK
-from tests.fleet.world import REPO_ID, Actor, Violation, World
+from tests.fleet.world import REPO_ID, Actor, World
 from tests.support.old_client import OldClient, OldPeer
 
 if TYPE_CHECKING:
@@ -94,21 +92,11 @@ def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) ->
     try:
         work(OldPeer(store))
     finally:
-        _note_revived(fleet)
+        if fleet.oracle.is_index_lost:
+            fleet.past.note_revived({key: one.data for key, one in fleet.bucket.objects.items()})
     held = json.loads(store.get(LOCK).data)
     if held["nonce"] == nonce:
         store.delete(LOCK)
-
-
-def _note_revived(fleet: Fleet) -> None:
-    """Note entries without an object that it has just written, after documents were lost."""
-    if not fleet.oracle.is_index_lost:
-        return
-    objects = {key: one.data for key, one in fleet.bucket.objects.items()}
-    with contextlib.suppress(Violation):  # readers do not believe it
-        written = named_in(objects) - fleet.past.named
-        gone = {one for one in written if one.rel not in objects}
-        fleet.past.revived |= {one for one in gone if one.rel not in fleet.past.lost_objects}
 
 
 def _entries(peer: OldPeer) -> tuple[dict[str, Any], int]:

@@ -175,6 +175,9 @@ def _rename(tell: Tell, model: str, old: str, new: str) -> None:
     for name in (old, new):
         for one in tell.versions(model, name):
             if one.id not in before:
+                if one.work and (model, old) in tell.oracle.works[one.work].places:
+                    # What somebody was killed at is healed first, and may be the latest by then.
+                    tell.oracle.works[one.work].places.add((model, new))
                 number, tombstone = tell.machine.number, one.is_tombstone
                 tell.oracle.saved(one.id, model, name, one.work, number, tombstone=tombstone)
 
