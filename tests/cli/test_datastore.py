@@ -18,6 +18,7 @@ from swampstore.relocate import setup as setting_up
 from swampstore.relocate.moving import Relocation
 from swampstore.relocate.settings import written_settings
 from swampstore.stores.directory import DirectoryStore
+from swampstore.sync.handover import Handover
 from swampstore.sync.service import SyncService
 from tests.support.machines import Machine, contents
 
@@ -153,18 +154,30 @@ def stop_at(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
 
 STOPS: dict[str, tuple[object, str]] = {
     "probe": (setting_up, "probe"),
-    "copy": (Relocation, "copy"),
     "push": (SyncService, "push"),
     "pull": (SyncService, "pull"),
     "marker": (new_settings, "update_marker"),
     "removal": (Relocation, "remove_safe"),
     "one removal": (os, "unlink"),
+}
+# Files are moved one by one where others have data, else their directories are.
+STOPS_ALONE: dict[str, tuple[object, str]] = {
+    "announcement": (Handover, "announce"),
+    "renaming": (setting_up, "give"),
+}
+STOPS_WITH_OTHERS: dict[str, tuple[object, str]] = {
+    "copy": (Relocation, "copy"),
     "catalog": (Repo, "rebuild_catalog"),
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("with_others", [False, True])
+@pytest.mark.parametrize(
+    ("with_others", "stop"),
+    [
+        *((False, one) for one in STOPS | STOPS_ALONE),
+        *((True, one) for one in STOPS | STOPS_WITH_OTHERS),
+    ],
+)
 def test_a_setup_that_was_stopped_can_be_run_again(
     ana: Machine,
     bob: Machine,
@@ -179,7 +192,7 @@ def test_a_setup_that_was_stopped_can_be_run_again(
         expected.insert(0, "of bob")
     bob("datastore", "setup", url)
     with monkeypatch.context() as patch:
-        stop_at(patch, *STOPS[stop])
+        stop_at(patch, *(STOPS | STOPS_ALONE | STOPS_WITH_OTHERS)[stop])
         assert ana("datastore", "setup", url).status == 130
     # Whatever happened, everything can be read.
     with ana.open() as repo:
@@ -192,7 +205,10 @@ def test_a_setup_that_was_stopped_can_be_run_again(
             assert contents(repo, MODEL, "state") == expected
 
 
-@pytest.mark.parametrize(("source", "stride"), [("repository", "89"), ("remote", "101")])
+@pytest.mark.parametrize(
+    ("source", "stride"),
+    [("alone", "61"), ("files", "41"), ("repository", "131"), ("remote", "149")],
+)
 def test_a_setup_that_was_killed_can_be_run_again(tmp_path: Path, source: str, stride: str) -> None:
     """SWAMPSTORE_KILL_STRIDE=1 kills it at every line."""
     done = subprocess.run(

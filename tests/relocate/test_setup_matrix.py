@@ -33,6 +33,7 @@ from swampstore.marker import read_marker, update_marker
 from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up
+from swampstore.relocate.own_directory import OwnDirectory
 from swampstore.relocate.setup import SetupReport, set_up_datastore
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
@@ -317,12 +318,15 @@ def test_an_object_that_is_not_what_was_sent_stops_the_move(
     assert ana.texts("state") == ["one", "two"]
 
 
+@pytest.mark.parametrize("given", [True, False])
 def test_where_etags_are_md5_a_listing_proves_what_arrived_and_only_the_rest_is_fetched(
-    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
+    if not given:
+        file_by_file(monkeypatch)
     ana.save("state", *(f"version {number}" for number in range(20)))
     asked: list[dict[str, int]] = []
-    real = setting_up.Setup._verify
+    real = setting_up.Setup._check_none_wrong
     spoilt: list[bytes] = []
 
     def counting(self: setting_up.Setup, *args: Any) -> None:
@@ -335,7 +339,7 @@ def test_where_etags_are_md5_a_listing_proves_what_arrived_and_only_the_rest_is_
         finally:
             asked.append(connection.counting.tally().requests)
 
-    monkeypatch.setattr(setting_up.Setup, "_verify", counting)
+    monkeypatch.setattr(setting_up.Setup, "_check_none_wrong", counting)
     ana.move(place("s3"))
     assert asked == [{"list": 1}]
     spoilt.append(b"VERSION 1")  # as long as what was there
@@ -351,6 +355,11 @@ def files(directory: Path) -> dict[str, bytes]:
     """Return the payload below a directory."""
     found = (path for path in directory.rglob("*") if path.is_file())
     return {str(path): path.read_bytes() for path in found if "swampstore." not in str(path)}
+
+
+def file_by_file(patch: pytest.MonkeyPatch) -> None:
+    """Have files moved that could be given to the cache with their directories."""
+    patch.setattr(OwnDirectory, "may_be_given", lambda _: False)
 
 
 _link = os.link
@@ -394,6 +403,7 @@ def test_what_was_moved_belongs_to_its_new_place_alone(
     can_link: bool,
 ) -> None:
     ana.save("state", "one", "two")
+    file_by_file(monkeypatch)
     if not can_link:
         monkeypatch.setattr(os, "link", no_links)
     report = ana.move(place(kind))
@@ -422,6 +432,7 @@ def test_what_is_appended_while_it_moves_is_at_its_new_place_and_stays_at_the_ol
         real(self, there)
 
     with monkeypatch.context() as patch:
+        file_by_file(patch)
         patch.setattr(setting_up.Setup, "remove_moved", appending)
         report = ana.move(target)
     assert any(f"{STATE}/2/raw" in warning for warning in report.warnings)
@@ -430,10 +441,13 @@ def test_what_is_appended_while_it_moves_is_at_its_new_place_and_stays_at_the_ol
     assert raw.read_text() == "two, and more"
 
 
+@pytest.mark.parametrize("given", [True, False])
 def test_the_settings_are_written_when_everything_is_there_and_nothing_removed(
-    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch
+    ana: Desk, place: Callable[[str], Address], monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     ana.save("state", "one", "two")
+    if not given:
+        file_by_file(monkeypatch)
     before, target = files(ana.repo_dir / ".swamp"), place("file")
     bucket = Path(target.target.removeprefix("file://"))
     calls: list[bool] = []
@@ -778,7 +792,7 @@ def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:
         desk.move(target)
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("way", ["given", "linked", "copied"])
 @pytest.mark.parametrize("stopped_at", ["prepare", "commit"])
 def test_what_is_appended_after_a_setup_was_killed_comes_along_when_it_is_done_again(
     ana: Desk,
@@ -786,11 +800,10 @@ def test_what_is_appended_after_a_setup_was_killed_comes_along_when_it_is_done_a
     place: Callable[[str], Address],
     monkeypatch: pytest.MonkeyPatch,
     stopped_at: str,
-    linked: bool,
+    way: str,
 ) -> None:
     target = place("file")
-    if not linked:
-        monkeypatch.setattr(relocation.Relocation, "_bring", copied_bytes)
+    go(monkeypatch, way)
     stopped_setup(ana, target, (Push, stopped_at))
     with ana.open() as repo:
         repo.artifacts.append(MODEL, "log", "two\n")
@@ -804,7 +817,7 @@ def test_what_is_appended_after_a_setup_was_killed_comes_along_when_it_is_done_a
     assert not (ana.repo_dir / ".swamp/data/aws").exists()
 
 
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("way", ["given", "linked", "copied"])
 @pytest.mark.parametrize("pushed", [True, False])
 @pytest.mark.parametrize("then", ["again", "elsewhere", "back"])
 def test_what_is_appended_after_a_setup_was_killed_at_its_end_comes_along_wherever_it_goes(
@@ -813,11 +826,10 @@ def test_what_is_appended_after_a_setup_was_killed_at_its_end_comes_along_wherev
     monkeypatch: pytest.MonkeyPatch,
     then: str,
     pushed: bool,
-    linked: bool,
+    way: str,
 ) -> None:
     first = place("file")
-    if not linked:
-        monkeypatch.setattr(relocation.Relocation, "_bring", copied_bytes)
+    go(monkeypatch, way)
     stopped_setup(ana, first, (setting_up.Setup, "remove_moved"))
     cache = ana.cache
     with ana.open() as repo:
@@ -834,6 +846,14 @@ def test_what_is_appended_after_a_setup_was_killed_at_its_end_comes_along_wherev
     if then == "back":
         # The cache is not given up: it may be that of others.
         assert (cache / "data/aws/ec2/i-1/log/1/raw").read_text() == "one\ntwo\n"
+
+
+def go(patch: pytest.MonkeyPatch, way: str) -> None:
+    """Choose how files get into a cache."""
+    if way != "given":
+        file_by_file(patch)
+    if way == "copied":
+        patch.setattr(relocation.Relocation, "_bring", copied_bytes)
 
 
 def copied_bytes(_: relocation.Relocation, source: str, target: str) -> int:

@@ -2,9 +2,11 @@
 
 A program of its own, because forking is cheap only where little is loaded:
 
-    python -m tests.support.killing_setup STRIDE SCRATCH {repository|remote}
+    python -m tests.support.killing_setup STRIDE SCRATCH {alone|files|repository|remote}
 
-The last word says where the data comes from.
+The last word says where the data comes from: the repository itself, if it is `alone` to a bucket
+that nobody else has anything in, or another remote. With `files` it is alone as well, and killed
+before the n-th time that a file or a directory, here or in the bucket, is opened or changed.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from unittest.mock import patch
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.datastore_address import Address
+from swampstore.layout import EXCHANGE
 from swampstore.relocate import setup as setting_up
 from swampstore.relocate.setup import set_up_datastore
 from swampstore.stores import Store
@@ -34,6 +37,10 @@ TRACED = sources(
     *("relocate/moving.py", "relocate/pairs.py", "relocate/removing.py"),
     *("relocate/destinations.py", "relocate/setup.py"),
     *("sync/staged_cache.py", "relocate/settings.py"),
+    *("relocate/own_directory.py", "sync/handover.py"),
+)
+FILE_EVENTS = frozenset(
+    {"open", "os.rename", "os.link", "os.mkdir", "os.rmdir", "os.remove", "sqlite3.connect"}
 )
 REPEATED = 3  # so often a line is worth being killed at
 OF_ANA = ["one", "two"]
@@ -48,12 +55,17 @@ def _believe(store: Store, *, racers: int = 0) -> ProbeReport:
 class World:
     """A bucket in which somebody has data, and a machine with other data of the same name.
 
-    With `is_remote` that machine has its data in another bucket, except for the last version.
+    With the source `remote` that machine has its data in another bucket, except for the last
+    version. If it is `alone`, nobody has data in the bucket.
     """
 
-    def __init__(self, directory: Path, *, is_remote: bool) -> None:
+    def __init__(self, directory: Path, source: str) -> None:
         self.directory = directory
-        self._is_remote = is_remote
+        self._is_remote = source == "remote"
+        self._is_alone = source in ("alone", "files")
+        # A push that is stopped before it notes its uploads may give versions other numbers.
+        self._sorted = sorted if source == "files" else list
+        self._expected = [*OF_ANA, "meanwhile"] if self._is_alone else OF_BOTH
 
     def make(self) -> None:
         for bucket in ("bucket", "first-bucket"):
@@ -61,7 +73,8 @@ class World:
         for name, text in (("bob", "of bob"), ("ana", OF_ANA[0])):
             with init_repo(self.directory / name) as repo:
                 repo.artifacts.save(MODEL, "state", text)
-        self.set_up("bob")
+        if not self._is_alone:
+            self.set_up("bob")
         if self._is_remote:
             self.set_up("ana", "first-bucket")
         with self.open("ana") as repo:
@@ -81,19 +94,55 @@ class World:
         with self.open("ana") as repo:
             assert set(contents(repo, MODEL, "state")) >= set(OF_ANA)
 
+    def work_on(self) -> None:
+        """Do what anybody may do after a kill: nothing that is missing then was deleted."""
+        if not self._is_alone:
+            return
+        with self.open("ana") as repo:
+            if repo.config.remote:
+                repo.sync.push(full=True)
+                repo.sync.pull(full=True)
+            repo.artifacts.save(MODEL, "state", "meanwhile")
+
     def check_finished(self) -> None:
         init_repo(self.directory / "carl").close()
+        with self.open("ana") as repo:
+            repo.sync.push()
         self.set_up("carl")
         for name in ("ana", "carl"):
             with self.open(name) as repo:
-                assert contents(repo, MODEL, "state") == OF_BOTH, name
-                assert repo.latest(MODEL, "state").text() == "two"
+                self._check_contents(repo)
                 repo.rebuild_catalog()
-                assert contents(repo, MODEL, "state") == OF_BOTH, name
+                self._check_contents(repo)
         assert not list((self.directory / "ana/.swamp").rglob("raw"))
+        assert not (self.directory / "ana/.swamp" / EXCHANGE).exists()
         assert not list((self.directory / "ana-home/repos").glob("*.setup"))
         left = [path.read_text() for path in (self.directory / "first-bucket").rglob("raw")]
         assert left == (OF_ANA[:1] if self._is_remote else [])
+
+    def _check_contents(self, repo: Repo) -> None:
+        found = contents(repo, MODEL, "state")
+        assert self._sorted(found) == self._sorted(self._expected), (repo, found)
+        assert repo.latest(MODEL, "state").text() == found[-1]
+
+
+def killed_at_file(world: World, number: int) -> Callable[[], None]:
+    """Return a setup that dies before something is done to files for the n-th time."""
+
+    def run() -> None:
+        count = 0
+
+        def hear(event: str, args: tuple[Any, ...]) -> None:
+            nonlocal count
+            if event in FILE_EVENTS and str(args[0]).startswith(str(world.directory)):
+                count += 1
+                if count == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hear)
+        world.set_up("ana")
+
+    return run
 
 
 def killed_at(world: World, line: int) -> Callable[[], None]:
@@ -120,17 +169,19 @@ def killed_at(world: World, line: int) -> Callable[[], None]:
     return run
 
 
-def main(stride: int, scratch: Path, *, is_remote: bool) -> None:
-    template, world = scratch / "template", World(scratch / "world", is_remote=is_remote)
+def main(stride: int, scratch: Path, source: str) -> None:
+    template, world = scratch / "template", World(scratch / "world", source)
     in_child(world.make)
     world.directory.rename(template)
     line = stride
     while True:
         shutil.copytree(template, world.directory)
-        if not in_child(killed_at(world, line)):
+        kill = killed_at_file if source == "files" else killed_at
+        if not in_child(kill(world, line)):
             break
         try:
             in_child(world.check_readable)
+            in_child(world.work_on)
             in_child(lambda: world.set_up("ana"))
             in_child(world.check_finished)
         except AssertionError as error:
@@ -141,4 +192,4 @@ def main(stride: int, scratch: Path, *, is_remote: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), is_remote=sys.argv[3] == "remote")
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

@@ -22,7 +22,7 @@ from swampstore.index.base import BASE
 from swampstore.index.base_view import BaseView
 from swampstore.index.path_kinds import CONFLICTS, is_copy_of_derived
 from swampstore.index.path_map import Names
-from swampstore.layout import RAW, is_temp
+from swampstore.layout import EXCHANGE, RAW, is_temp
 from swampstore.notices import notice
 from swampstore.sync.downloads import STAGING_AGE, sweep_staging
 from swampstore.sync.hashing import hash_file
@@ -176,7 +176,9 @@ class CacheChecks:
             sweep_staging(self._names, now)
         for path in old:
             problems.add(path, repaired=self._repair and not os.path.lexists(path))
-        for path in staged_caches(self._cache):
+        announcement = f"{self._repo.config.local_dir}/{EXCHANGE}"
+        unfinished = [announcement] if os.path.lexists(announcement) else []
+        for path in (*unfinished, *staged_caches(self._cache)):
             problems.add(f"{path}: a setup was not finished")
         return problems.finding(repair=self._repair)
 

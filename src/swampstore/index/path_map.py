@@ -89,6 +89,20 @@ class Names:
         return None
 
 
+class NamesElsewhere(Names):
+    """The same paths, while their files are in a directory that has other things in it as well."""
+
+    def __init__(self, names: Names, root: str) -> None:
+        super().__init__(names.cache_dir, names.namespace, names.routing)
+        self._root = root
+
+    def why_not(self, rel: str) -> str | None:
+        """Return why a path must never cross between that directory and the remote."""
+        if rel.partition("/")[0] not in self.routing.subdirs:
+            return "bookkeeping stays where it is"
+        return super().why_not(rel)
+
+
 def ways_out(rel: str) -> str:
     """Return what to do about a path that one of the two sides cannot hold."""
     parts = rel.split("/")

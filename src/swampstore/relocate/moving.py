@@ -18,16 +18,14 @@ from dataclasses import dataclass, field
 
 from swampstore.artifacts.latest import latest_of, marker_content, wins
 from swampstore.artifacts.versions import marker_at
-from swampstore.errors import ContentDamagedError
 from swampstore.files import disk_errors, replace_file, replacing, sync_filesystem, temp_beside
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.results import Progress, Step
-from swampstore.layout import METADATA, RAW, is_internal, parse_version
+from swampstore.layout import METADATA, is_internal, parse_version
 from swampstore.relocate.destinations import Cache, Destination, Moved
-from swampstore.relocate.pairs import Directory, Look, Pairs, begins_with, names_in
+from swampstore.relocate.pairs import Directory, Look, Pairs, begins_with, is_damaged, names_in
 from swampstore.relocate.removing import Removed, remove_safe
-from swampstore.sync.complete import check_saved
 from swampstore.sync.hashing import hash_file
 
 # Other disks, file systems without links, and files of others.
@@ -145,13 +143,7 @@ class Relocation:
         """Whether content that is still to go to a remote is not what was saved."""
         if not isinstance(self._to, Cache) or os.path.lexists(self._to.names.local(version_rel)):
             return False
-        raw = f"{version_rel}/{RAW}"
-        try:
-            sha256, found = hash_file(self._path(raw))
-            check_saved(self._pairs.here, raw, sha256, found.size)
-        except ContentDamagedError:
-            return True
-        return False
+        return is_damaged(self._pairs.here, version_rel)
 
     # Copying ---------------------------------------------------------------------------------
 

@@ -12,14 +12,15 @@ from collections.abc import Container, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from swampstore.errors import YamlError
+from swampstore.errors import ContentDamagedError, YamlError
 from swampstore.files import disk_errors, read_file
 from swampstore.files.signature import Signature, signature, signature_of
 from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import Names
 from swampstore.layout import DEFERRED, METADATA, RAW, is_temp, parse_version
 from swampstore.relocate.destinations import Destination
-from swampstore.sync.complete import is_content_here
+from swampstore.sync.complete import check_saved, is_content_here
+from swampstore.sync.hashing import hash_file
 from swampstore.yaml_dialect import load_mapping
 
 _SEGMENTS_OF_A_VERSION = 5
@@ -189,6 +190,17 @@ def names_in(path: str) -> list[str]:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
+
+
+def is_damaged(names: Names, version_rel: str) -> bool:
+    """Whether the content of a version is not what was saved."""
+    raw = f"{version_rel}/{RAW}"
+    sha256, found = hash_file(names.local(raw))
+    try:
+        check_saved(names, raw, sha256, found.size)
+    except ContentDamagedError:
+        return True
+    return False
 
 
 def _ids_in(name_path: str) -> dict[str, list[str]]:

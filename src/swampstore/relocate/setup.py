@@ -2,7 +2,8 @@
 
 Copy, push, pull, read everything back, then the setting, and only then the removal of what was
 copied: whenever it is stopped, the data is where the configuration says, and doing it again goes
-on from there.
+on from there. Where nothing has to be settled with others, the files of the repository's own
+directory are not copied, but renamed into the cache after the setting (see `own_directory`).
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Literal
 
 from swampstore.audit.segments import carry_over
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
-from swampstore.errors import ConfigError, LockTimeoutError
+from swampstore.errors import ConfigError, LockTimeoutError, SwampstoreError
+from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, no_progress
 from swampstore.index.versions import known_version, version_named
 from swampstore.index.workers import Deadline
@@ -31,6 +34,7 @@ from swampstore.relocate.destinations import (
 )
 from swampstore.relocate.earlier import set_aside
 from swampstore.relocate.moving import Relocation
+from swampstore.relocate.own_directory import OwnDirectory, give
 from swampstore.relocate.refusals import check_all_fit, check_names, not_there
 from swampstore.relocate.settings import configured, write_settings
 from swampstore.repo import Repo
@@ -38,8 +42,10 @@ from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.stores.protocol import admitted_limits
+from swampstore.sync.handover import withdraw
 from swampstore.sync.lost_base import LOST
 from swampstore.sync.run import fetch_everything
+from swampstore.sync.service import SyncService
 from swampstore.sync.staged_cache import StagedCache, setting_up
 
 IndexKind = Literal["v1", "sharded"]
@@ -105,6 +111,9 @@ class Setup:
         self._progress = progress
         config = there.config
         self._report = SetupReport(config.datastore_type, config.base, config.namespace)
+        # Whether the own directory was given to the cache, and what could not be.
+        self._given = False
+        self._left: list[str] = []
 
     def check(self) -> None:
         """Make sure, before anything is done, that the destination can be relied on.
@@ -135,6 +144,19 @@ class Setup:
         self._there.mutations.recover()
         destination = destination_of(self._there)
         moves = self._moves(destination) if migrate else {}
+        if not self._give_own_directory(moves, index):
+            self._move_files(moves, destination, migrate=migrate, index=index)
+        return self._report
+
+    def _move_files(
+        self,
+        moves: Mapping[str, Relocation],
+        destination: Destination,
+        *,
+        migrate: bool,
+        index: IndexKind | None,
+    ) -> None:
+        """Bring the files one by one to where the new settings mean, and write those."""
         if migrate:
             if isinstance(destination, Cache):
                 check_names(moves.values())
@@ -149,8 +171,88 @@ class Setup:
         self._here.catalog.clear()
         if self._staged is not None:
             self._staged.announce()
+        self._write_settings()
+
+    def _write_settings(self) -> None:
         self._report.warnings += write_settings(self._there.config, self._address)
-        return self._report
+
+    def finish(self, there: Repo, *, migrate: bool) -> None:
+        """Do what is left when the settings hold, which `there` is open with."""
+        if self._given:
+            self._catch_up(there)
+        if migrate:
+            self.remove_moved(there)
+        if not self._given or there.config.namespace != self._here.config.namespace:
+            there.rebuild_catalog()
+
+    # Giving the own directory to the cache -----------------------------------------------------
+
+    def _give_own_directory(self, moves: Mapping[str, Relocation], index: IndexKind | None) -> bool:
+        """Do it all by renaming, if that is possible; False if the files have to be moved.
+
+        Nothing here has changed then.
+        """
+        own = self._own_directory(moves)
+        if own is None or not own.may_be_given():
+            return False
+        try:
+            pushed = self._push_by(own.service, self._there.config, full=True)
+        except IncompleteSyncError:
+            return False  # what is wrong with some of it, is told by who moves the files
+        if pushed.skipped:
+            return False
+        self._report.files_pushed = pushed.files
+        self._choose_index(own.service, index)
+        self._check_none_wrong(own.wrong(Deadline(self._timeout)), own.service)
+        return self._hand_over(own)
+
+    def _own_directory(self, moves: Mapping[str, Relocation]) -> OwnDirectory | None:
+        """Return what has to be moved if it is the own directory alone, and a cache is its goal."""
+        here, is_in_place = self._here.config, self._staged and self._staged.is_in_place
+        if here.remote is not None or not is_in_place or list(moves) != [self._own]:
+            return None
+        return OwnDirectory(self._own, self._there)
+
+    def _hand_over(self, own: OwnDirectory) -> bool:
+        """Write the settings, and rename; no writer of ours is at work on data meanwhile."""
+        here, there = self._here, self._there
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(here.mutations.quiet())
+            except LockTimeoutError:
+                return False
+            if not own.is_whole():
+                return False
+            # What was changed since it was pushed comes along: who looks next, looks at all of it.
+            there.dirty.mark()
+            if here.config.namespace != there.config.namespace:
+                here.catalog.clear()
+            handover = own.handover(here.config.namespace)
+            handover.announce(there.config)
+            self._write_settings()
+            self._given = True
+            self._left = give(there.config, handover)
+        self._report.directories += handover.subdirs
+        self._report.files_copied = self._report.files_removed = own.files
+        self._report.bytes_copied = there.connection.base.total_bytes()
+        return True
+
+    def _catch_up(self, there: Repo) -> None:
+        """Move what something was in the way of, and share what was changed meanwhile.
+
+        Everything that was here before is on the remote: if this fails, the next sync does it.
+        """
+        destination = destination_of(there)
+        try:
+            if self._left:
+                subdirs = tuple({rel.partition("/")[0] for rel in self._left})
+                left = Relocation(self._own, destination, subdirs, may_link=True)
+                left.copy(self._progress, durable=there.config.durable)
+            self._pull_from(there)
+            self._push_to(there)
+            there.sync.evict()
+        except SwampstoreError as error:
+            self._report.warnings.append(f"not everything is synced yet: {error.message}")
 
     def remove_moved(self, there: Repo) -> None:
         """Remove what is on the new datastore now, which `there` is open with."""
@@ -168,10 +270,15 @@ class Setup:
 
     # Before anything moves ---------------------------------------------------------------------
 
+    @property
+    def _own(self) -> str:
+        """Where the repository has data that is in no cache, and nobody else's."""
+        here = self._here.config
+        return replace(here, base=here.local_dir).datastore_dir
+
     def _moves(self, destination: Destination) -> dict[str, Relocation]:
         """Return what has to be moved, by the directory that it is in."""
-        here = self._here.config
-        own = replace(here, base=here.local_dir).datastore_dir
+        here, own = self._here.config, self._own
         found = [here.datastore_dir]
         if here.remote:
             # A setup that was stopped before its end may have left some behind.
@@ -255,15 +362,18 @@ class Setup:
             self._pull_from(self._there, full=True)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
-        service = self._there.connection.service
         if migrate:
             pushed = self._push_to(self._there, full=True)
             self._report.files_pushed = pushed.files
             self._warn_about(pushed.conflicts)
+        self._choose_index(self._there.connection.service, index)
+        self._pull_from(self._there, full=cache.released > 0)
+
+    def _choose_index(self, service: SyncService, index: IndexKind | None) -> None:
+        """Have the index that was asked for, if the remote can have it."""
         wanted = version_named(index) if index else None
         if wanted is not None and wanted.successor is None:
             service.migrate_index()
-        self._pull_from(self._there, full=cache.released > 0)
         found = known_version(service.status().index_version)
         if wanted not in (None, found):
             self._report.warnings.append(
@@ -271,10 +381,11 @@ class Setup:
             )
 
     def _push_to(self, repo: Repo, *, full: bool = False) -> Pushed:
+        return self._push_by(repo.connection.service, repo.config, full=full)
+
+    def _push_by(self, service: SyncService, config: Config, *, full: bool) -> Pushed:
         self._begin("push")
-        return repo.connection.service.push(
-            full=full, deadline=self._deadline(repo.config), progress=self._progress
-        )
+        return service.push(full=full, deadline=self._deadline(config), progress=self._progress)
 
     def _pull_from(self, repo: Repo, *, full: bool = False) -> Pulled:
         """Pull, content only if the settings say so."""
@@ -292,21 +403,24 @@ class Setup:
 
     def _verify(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
         """Read everything back: what is not there as it was sent must not be given up here."""
+        # Without an express limit it may take its time: unlike a push, it starts over.
+        looks = (destination.wrong(one.moved(), Deadline(self._timeout)) for one in moves.values())
         config = self._there.config
+        service = self._there.connection.service if config.remote else None
+        self._check_none_wrong(chain.from_iterable(looks), service)
+
+    def _check_none_wrong(self, looks: Iterable[str | None], service: SyncService | None) -> None:
+        """Raise CorruptObjectError or DiskError if something is not there as it was sent."""
         self._begin("verify")
         wrong: list[str] = []
-        files = 0
-        for move in moves.values():
-            # Without an express limit it may take its time: unlike a push, it starts over.
-            for found in destination.wrong(move.moved(), Deadline(self._timeout)):
-                files += 1
-                self._progress(Step("verify", files, files, 0, 0))
-                if found is not None:
-                    wrong.append(found)
+        for files, found in enumerate(looks, start=1):
+            self._progress(Step("verify", files, files, 0, 0))
+            if found is not None:
+                wrong.append(found)
         if wrong:
-            if config.remote:
-                self._push_to(self._there, full=True)  # what was lost there is sent anew
-            raise not_there(wrong, config)
+            if service is not None:
+                self._push_by(service, self._there.config, full=True)  # what was lost is sent anew
+            raise not_there(wrong, self._there.config)
 
     # Telling -------------------------------------------------------------------------------------
 
@@ -368,6 +482,8 @@ class _SettingUp:
 
     def run(self, *, migrate: bool, index: IndexKind | None) -> SetupReport:
         repo, config = self.repo, self.config
+        # Of a setup that was stopped before the settings meant it.
+        withdraw(config.local_dir)
         cache = StagedCache(repo.config, config) if config.remote else None
         left_behind = cache.finish() if cache else None
         new = cache.config() if cache else config
@@ -395,9 +511,7 @@ class _SettingUp:
         _discard_staging(config.local_dir)
         carry_over(repo.config, config)
         with Repo(config, clock=repo.clock) as moved:
-            if migrate:
-                setup.remove_moved(moved)
-            moved.rebuild_catalog()
+            setup.finish(moved, migrate=migrate)
         return report
 
 

@@ -17,7 +17,8 @@ the order of `pull_plan`; `downloads` fetch and `install` puts files in their pl
 go through a `transfer`.
 
 Content alone: `hydrate` brings it, `evict` gives it up by its `access_times`. Around all that:
-`hashing` of files that may change, the `staged_cache` of a setup, data that is `unmigrated`.
+`hashing` of files that may change, the `staged_cache` of a setup and the `handover` of files to it,
+data that is `unmigrated`.
 
 It may import `index`, `catalog`, `artifacts`, `locks`, `stores` and what is below them.
 """

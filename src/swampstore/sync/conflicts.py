@@ -7,12 +7,9 @@ is kept as a copy beside it (docs/decisions/0017-only-known-content-is-replaced.
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterable, Iterator
 
 from swampstore.errors import SwampstoreError
-from swampstore.files import disk_errors, replacing
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope
@@ -161,10 +158,7 @@ def keep_copy(context: SyncContext, rel: str, sha256: str) -> str:
     source, target = context.names.local(rel), context.names.local(copy)
     Links(context.names.root).check(copy)
     context.tracker.mark(context.names.mark(copy))
-    with disk_errors(target):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with replacing(target, durable=True) as temp:
-            shutil.copyfile(source, temp, follow_symlinks=False)
+    context.installer.keep_copy(source, target)
     return copy
 
 

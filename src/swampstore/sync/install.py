@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -20,9 +21,9 @@ from swampstore.artifacts.versions import StoredVersion
 from swampstore.catalog.catalog import Catalog
 from swampstore.catalog.rebuild import rebuild
 from swampstore.errors import CatalogError, DiskError, MetadataError, ValidationError
-from swampstore.files import Reception, Tree, disk_errors, sync_filesystem
+from swampstore.files import Reception, Tree, disk_errors, replacing, sync_filesystem
 from swampstore.files.signature import Signature, signature
-from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.index.path_kinds import is_marker, unit_of, version_file
 from swampstore.layout import LANDING, METADATA, RAW, DataRef, ref_of
 from swampstore.notices import notice
@@ -363,6 +364,17 @@ class PlainInstaller:
         with self._tree.receiving(ref.rel) as reception:
             return claims.clear(self._tree, reception, ref, version)
 
+    def refusing(self) -> NoInstaller:
+        """Return what lets nothing into the tree, nor anything in it be changed."""
+        return NoInstaller(self._tree)
+
+    def keep_copy(self, source: str, target: str) -> None:
+        """Copy a file to where there is none, or an equal one."""
+        with disk_errors(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with replacing(target, durable=True) as temp:
+                shutil.copyfile(source, temp, follow_symlinks=False)
+
     def recover(self) -> None:
         """Finish or undo what the dead left half done: without intents, nothing."""
 
@@ -381,6 +393,39 @@ class PlainInstaller:
     def make_durable(self) -> None:
         """Make everything durable that was written to the cache before."""
         self._sync(self._tree.base)
+
+
+class NoInstaller(PlainInstaller):
+    """No way in: files that are pushed from where they still count must not be changed by that."""
+
+    def install(self, arrivals: Sequence[Arrival]) -> list[Installed]:
+        """Refuse."""
+        del arrivals
+        raise _untouched()
+
+    def renumber(self, name_rel: str, moves: Mapping[int, int]) -> None:
+        """Refuse."""
+        del name_rel, moves
+        raise _untouched()
+
+    def repoint(self, name_rel: str, without: Container[int] = ()) -> None:
+        """Refuse."""
+        del name_rel, without
+        raise _untouched()
+
+    def keep_copy(self, source: str, target: str) -> None:
+        """Refuse."""
+        del source, target
+        raise _untouched()
+
+    def clear(self, rel: str) -> bool:
+        """Leave what the dead began to whoever uses those files."""
+        del rel
+        return False
+
+
+def _untouched() -> SyncError:
+    return SyncError("others were first", hint="Sync once the files are in the cache.")
 
 
 class ArtifactInstaller(PlainInstaller):

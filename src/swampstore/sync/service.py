@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -23,6 +24,7 @@ from swampstore.index.errors import (
 from swampstore.index.format import entry_known
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
+from swampstore.index.path_map import Names
 from swampstore.index.results import (
     Preview,
     Progress,
@@ -42,6 +44,7 @@ from swampstore.sync.deletions import remove_from_remote
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
 from swampstore.sync.hydrate import Hydrated, Hydration
+from swampstore.sync.lost_base import LOST
 from swampstore.sync.pull import Pull
 from swampstore.sync.pull_plan import PullPlanner, preview_of
 from swampstore.sync.push import Push
@@ -80,6 +83,30 @@ class SyncService:
         self._cache_lock = cache_lock
         self._commit_lock = commit_lock
         self._bound = bound
+
+    def pushing_from(self, names: Names) -> SyncService:
+        """Return what pushes files that are not in the cache yet, and changes none of them.
+
+        What would have to be changed is not pushed, and told of by an IncompleteSyncError. It has
+        the connections and files of this one, and is not closed.
+        """
+        installer = self._context.installer.refusing()
+        context = replace(self._context, names=names, installer=installer)
+        bound = self._bound.unlimited(context)
+        return SyncService(context, self._cache_lock, bound, self._commit_lock)
+
+    def is_alone(self) -> bool:
+        """Whether the remote has nothing that the base does not know, and nothing was removed here.
+
+        So nothing has to be fetched or deleted before everything that is here can be shared.
+        """
+        context = self._context
+        if context.tracker.peek().removals or context.base.fact(LOST) is not None:
+            return False
+        with self._alone():
+            if context.base.is_empty():
+                return not context.index.refresh().exists
+            return context.index.is_unchanged()
 
     def capabilities(self) -> SyncCapabilities:
         """Say what this service can do."""

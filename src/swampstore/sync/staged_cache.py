@@ -12,9 +12,11 @@ import contextlib
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from swampstore.artifacts.name_lock import locks_of
 from swampstore.config import Config
 from swampstore.errors import AlreadyExistsError, SwampstoreError
 from swampstore.files import disk_errors, open_shared, read_file
@@ -23,6 +25,7 @@ from swampstore.index.base_view import owner_of
 from swampstore.layout import EXCHANGE, SIDECAR, is_internal
 from swampstore.stores.config import store_config
 from swampstore.stores.directory import open_later
+from swampstore.sync.handover import announced, withdraw
 from swampstore.sync.sidecar import decode
 
 _LOCK = "swampstore.setup-lock"
@@ -30,6 +33,7 @@ _STAGED = ".setup"
 _OLD = ".old"
 _LEFT = ".left"
 _NAMED = 3
+_PAUSE = 0.01
 
 
 def staged_caches(cache_dir: str) -> list[str]:
@@ -54,21 +58,37 @@ def setting_up(local_dir: str) -> Iterator[bool]:
 
 
 def finish_exchange(config: Config) -> None:
-    """Put a new cache in its place, if a setup was stopped when the settings named it already.
+    """Put a new cache, or the files of one, in place if a setup was stopped with these settings.
 
-    What is done with these settings belongs into no other cache: there, a deletion would be one of
-    the remote that was left.
+    What is done with them belongs into no other cache: there, a deletion would be one of the remote
+    that was left. A setup that has just written them is waited for.
     """
-    with contextlib.suppress(SwampstoreError, OSError), setting_up(config.local_dir) as is_alone:
-        if not is_alone:
-            return  # the setup itself does it
-        owner = _owner_of_remote(config)
-        for staged in staged_caches(config.base):
-            if owner_of(staged) == owner and owner_of(config.base) != owner:
-                _exchange(staged, config.base)
-                break
-        # If nothing was to be done, the setup was stopped before the settings were written.
-        _withdraw(config)
+    deadline = time.monotonic() + config.locks.timeout
+    with contextlib.suppress(SwampstoreError, OSError):
+        while True:
+            with setting_up(config.local_dir) as is_alone:
+                if is_alone:
+                    _finish(config)
+                    return
+            is_announced = os.path.lexists(f"{config.local_dir}/{EXCHANGE}")
+            if not is_announced or time.monotonic() > deadline:
+                return
+            time.sleep(_PAUSE)
+
+
+def _finish(config: Config) -> None:
+    owner = owner_of_remote(config)
+    handover = announced(config.local_dir)
+    if handover is not None and handover.owner == owner:
+        local = config.local_dir
+        with locks_of(local, local, config.locks.timeout, is_cache=False).hold_all():
+            handover.carry_out(config)
+    for staged in staged_caches(config.base):
+        if owner_of(staged) == owner and owner_of(config.base) != owner:
+            _exchange(staged, config.base)
+            break
+    # If nothing was to be done, the setup was stopped before the settings were written.
+    withdraw(config.local_dir)
 
 
 class StagedCache:
@@ -80,7 +100,7 @@ class StagedCache:
     def __init__(self, here: Config, there: Config) -> None:
         self._here = here
         self._there = there
-        self._owner = _owner_of_remote(there)
+        self._owner = owner_of_remote(there)
         digest = hashlib.sha256(self._owner.encode()).hexdigest()[:12]
         self._path = f"{there.base}.{digest}{_STAGED}"
         self._is_beside = False
@@ -104,7 +124,7 @@ class StagedCache:
         if self._here.remote is None:
             return False
         try:
-            return _owner_of_remote(self._here) == self._owner
+            return owner_of_remote(self._here) == self._owner
         except SwampstoreError:
             return False
 
@@ -149,6 +169,11 @@ class StagedCache:
         return identity == ours and (bool(namespace) or not wanted)
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether the cache is made where it will be."""
+        return not self._is_beside
+
+    @property
     def aside(self) -> str | None:
         """Where to put what must not be in the new cache; None if others may work in that one."""
         return _free_path(f"{self._there.base}{_LEFT}") if self._is_beside else None
@@ -164,13 +189,8 @@ class StagedCache:
         if not self._is_beside:
             return None
         moved = _exchange(self._path, self._there.base)
-        _withdraw(self._there)
+        withdraw(self._there.local_dir)
         return moved
-
-
-def _withdraw(config: Config) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{config.local_dir}/{EXCHANGE}")
 
 
 def _exchange(staged: str, cache: str) -> str | None:
@@ -184,7 +204,7 @@ def _exchange(staged: str, cache: str) -> str | None:
     return moved
 
 
-def _owner_of_remote(config: Config) -> str:
+def owner_of_remote(config: Config) -> str:
     """Return what the base of a cache calls its remote and namespace."""
     assert config.remote is not None
     settings = store_config(config.remote.target, config.remote.config)
