@@ -294,10 +294,12 @@ class Silent(MemoryStore):
         self.asked: list[str] = []
         self.is_slow_to_write = False
         self.answer = threading.Event()
+        self.gives_up_after = 60.0
 
     def get(self, key: str) -> Fetched:
         self.asked.append(key)
-        self.answer.wait(60)
+        if not self.answer.wait(self.gives_up_after):
+            raise UNREACHABLE
         return super().get(key)
 
     def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
@@ -330,6 +332,37 @@ def test_a_store_that_takes_no_connection_is_given_up_before_its_client_does_and
             store.put_if_absent("b", b"x")
         assert silent.asked == ["a"]
         silent.answer.set()
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "_DOUBT", 0.01)
+    monkeypatch.setattr(retry, "_CONNECT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = Silent(f"http://127.0.0.1:{server.getsockname()[1]}")
+        silent.gives_up_after = 0.2
+        store = RetryingStore(silent)
+        for ask in (store.get, store.get, store.head):
+            with pytest.raises(StoreUnreachableError, match="no answer"):
+                ask("a")
+        assert silent.asked == ["a"]
+
+
+def test_what_nobody_answered_is_asked_for_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retry, "_SILENT_FOR", 0.0)
+    monkeypatch.setattr(retry, "_CONNECT", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent = Silent(f"http://127.0.0.1:{server.getsockname()[1]}")
+        silent.gives_up_after = 0.5
+        store = RetryingStore(silent)
+        with pytest.raises(StoreUnreachableError):
+            store.get("a")
+        silent.put("a", b"x")
+        silent.answer.set()
+        assert store.get("a").data == b"x"
 
 
 def test_a_store_that_takes_connections_and_its_time_is_waited_for(

@@ -26,6 +26,7 @@ from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
+    StoreBusyError,
     StoreError,
     StoreNotMountedError,
     StoreUnreachableError,
@@ -74,9 +75,9 @@ class RetryPolicy:
 class RetryingStore(StoreWrapper):
     """A store whose operations survive transient failures of the one inside.
 
-    Where nobody has ever answered, and a request was given up, others are made once each: a command
-    without a network finds that out once. Where packets vanish on their way, a request would wait
-    for seconds each time: if nobody takes a connection either, others are not made for a while.
+    Where nobody has ever answered, and a request was given up, others are not made for a while, and
+    once each after that: a command without a network finds that out once. Where packets vanish on
+    their way, a request would wait for seconds: it is given up if nobody takes a connection either.
     """
 
     def __init__(self, inner: Store, policy: RetryPolicy | None = None) -> None:
@@ -85,31 +86,41 @@ class RetryingStore(StoreWrapper):
         self._is_reached = False
         self._is_given_up = False
         self._silent_until = 0.0
+        self._failure: StoreUnreachableError | None = None
 
     def _attempts(self) -> Iterator[None]:
-        if self._is_given_up and not self._is_reached:
+        once = self._is_given_up and not self._is_reached
+        for _ in (None,) if once else self._policy.pauses(is_reached=self._is_reached):
+            began = time.monotonic()
             yield
-            return
-        for _ in self._policy.pauses(is_reached=self._is_reached):
-            yield
-            if self._is_silent():
-                break
+            if not self._is_reached and time.monotonic() - began >= _DOUBT + _CONNECT:
+                break  # whoever says nothing for so long is not asked to do so again
         self._is_given_up = True
+        if not isinstance(self._failure, StoreBusyError):
+            self._be_silent()
 
-    def _is_silent(self) -> bool:
-        return not self._is_reached and time.monotonic() < self._silent_until
+    def _be_silent(self) -> None:
+        """Let nobody ask for a while, where it was found out that a server does not answer."""
+        if not self._is_reached and self.capabilities.endpoint:
+            self._silent_until = time.monotonic() + _SILENT_FOR
+
+    def _heed_silence(self) -> None:
+        """Raise what was found out a moment ago, instead of asking again."""
+        is_silent = not self._is_reached and time.monotonic() < self._silent_until
+        if is_silent and self._failure is not None:
+            raise self._failure
 
     def _answered(
         self, send: Callable[[], T], *, is_harmless: bool = False, writes: bool = False
     ) -> T:
         """Make a request, and note whether somebody answered."""
         endpoint = "" if self._is_reached else self.capabilities.endpoint
+        self._heed_silence()
         try:
-            if self._is_silent():
-                raise self._unreachable(endpoint)
             is_doubted = endpoint and is_harmless
             answer = self._heard(send, endpoint, writes=writes) if is_doubted else send()
-        except StoreUnreachableError:
+        except StoreUnreachableError as error:
+            self._failure = error
             raise
         except StoreError:
             self._is_reached = True
@@ -153,7 +164,7 @@ class RetryingStore(StoreWrapper):
             from swampstore.stores.signed_requests import is_silent
 
             if is_silent(endpoint, _CONNECT) and done.empty():
-                self._silent_until = time.monotonic() + _SILENT_FOR
+                self._be_silent()
                 raise self._unreachable(endpoint) from None
             return done.get()
 
@@ -213,8 +224,7 @@ class RetryingStore(StoreWrapper):
         expected: str | None,
     ) -> Written:
         failure: StoreUnreachableError | PreconditionFailedError | None = None
-        if self._is_silent():
-            raise self._unreachable(self.capabilities.endpoint)  # and nothing was sent
+        self._heed_silence()  # nothing was sent then
         # The first thing that anybody asks for may be a lock. If it is made after all, nobody uses
         # it, and it gets stale. Nothing that counts is written before something was read.
         is_harmless = expected is None and isinstance(body, bytes)
