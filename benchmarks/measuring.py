@@ -59,6 +59,13 @@ def seconds(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> flo
     return time.perf_counter() - start
 
 
+def processor_seconds(work: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> float:
+    """Return how long one call keeps processors busy, in this process."""
+    start = time.process_time()
+    work(*args, **kwargs)
+    return time.process_time() - start
+
+
 def compile_package() -> None:
     """Write the package's bytecode, as installing does.
 

@@ -7,7 +7,15 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 
-from measuring import Line, Setting, median_ms, percentile_ms, say, seconds
+from measuring import (
+    Line,
+    Setting,
+    median_ms,
+    percentile_ms,
+    processor_seconds,
+    say,
+    seconds,
+)
 from swampstore import Draft, Metadata, ModelRef, Owner, Repo, init_repo, open_repo
 from swampstore.artifacts.metadata import encode
 from swampstore.layout import METADATA, RAW
@@ -201,9 +209,9 @@ def _new_versions(setting: Setting) -> Iterator[Line]:
 
 
 def _grown(place: str, count: int, what: str, save: Callable[[Repo, int], None]) -> Line:
-    """Save so many and compare the last block with the first."""
+    """Save so many and compare the last block with the first, by what a processor does."""
     with open_repo(place, durable=False) as repo:
-        times = [seconds(save, repo, n) for n in range(count)]
+        times = [processor_seconds(save, repo, n) for n in range(count)]
     size = count // _BLOCKS
     blocks = [times[start : start + size] for start in range(0, count, size)]
     medians = [median_ms(block) for block in blocks]
