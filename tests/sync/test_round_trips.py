@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -323,3 +324,33 @@ def test_a_put_on_version_1_decodes_and_encodes_the_monolith_once_and_sends_it_o
     assert tally.bytes_sent + tally.bytes_received <= 1.2 * os.path.getsize(
         bucket / ".datastore-index.json"
     )
+
+
+def test_a_monolith_is_looked_through_again_only_if_others_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, place = tmp_path / "bucket", str(tmp_path / "a")
+    bucket.mkdir()
+    init_repo(place).close()
+    update_marker(place, {"datastore": {"url": f"file://{bucket}"}})
+    looked: list[int] = []
+    real = documents.are_plain
+
+    def noted(rels: Collection[str]) -> bool:
+        looked.append(len(rels))
+        return real(rels)
+
+    monkeypatch.setattr(documents, "are_plain", noted)
+    with open_repo(place, environ={"SWAMP_HOME": f"{place}-home"}, durable=False) as repo:
+        put(repo, MODEL, *(f"state-{number}" for number in range(40)))
+        looked.clear()
+        put(repo, "aws/s3/b-1", "state")
+        assert not [count for count in looked if count >= 120]
+        monolith = bucket / ".datastore-index.json"
+        document = json.loads(monolith.read_bytes())
+        spoilt = "data/aws/s3/b-1/.lock"
+        document["entries"][spoilt] = next(iter(document["entries"].values())) | {"key": spoilt}
+        monolith.write_text(json.dumps(document))
+        put(repo, "aws/s3/b-1", "state")
+        assert [count for count in looked if count >= 120]
+        assert spoilt not in json.loads(monolith.read_bytes())["entries"]

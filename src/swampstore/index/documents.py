@@ -27,7 +27,7 @@ from swampstore.index.partitions import (
 from swampstore.index.path_map import Names
 from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline, in_parallel
-from swampstore.layout import is_internal, is_plain
+from swampstore.layout import are_plain, is_internal, is_plain
 from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.paths import KeepsPaths
 from swampstore.stores.protocol import Fetched, ObjectInfo, Store, Written
@@ -133,10 +133,12 @@ class Documents:
         """Return the list of origins, None if there is none."""
         return self._get(self._origins_key)
 
-    def parse_monolith(self, data: bytes, etag: str, token: str | None) -> StoredDocument:
+    def parse_monolith(
+        self, data: bytes, etag: str, token: str | None, *, is_scrubbed: bool = False
+    ) -> StoredDocument:
         """Read a monolith; raise IndexDamagedError if it is none, because nothing replaces it."""
         doc = decode_monolith(data)
-        return StoredDocument(doc, etag, token, self._scrub(doc))
+        return StoredDocument(doc, etag, token, not is_scrubbed and self._scrub(doc))
 
     def shard(self, partition: str) -> StoredDocument:
         """Return a shard; one that is missing or damaged has no `doc`. Raises NewerFormatError."""
@@ -305,6 +307,8 @@ class Documents:
         self.damage.append(Skipped(rel, reason))
 
     def _scrub(self, doc: Document) -> bool:
+        if are_plain(doc.entries):
+            return False
         reasons = scrub(doc.entries, self._why_drop)
         for rel, reason in reasons.items():
             if reason is not _BOOKKEEPING:

@@ -34,6 +34,7 @@ from swampstore.stores.protocol import Fetched
 _ETAG = "copy_etag"
 _TOKEN = "copy_token"  # noqa: S105 - the condition of a write, no secret
 _SHA256 = "copy_sha256"
+_SCRUBBED = "copy_scrubbed"  # the ETag of one that we have written
 _META = "copy_meta"
 _AGREED_SHA256 = "agreed_copy_sha256"
 _AGREED_META = "agreed_copy_meta"
@@ -71,7 +72,8 @@ class LocalCopy:
             return StoredDocument()
         if changed is not None:
             return self._received(changed)
-        return self._documents.parse_monolith(data, etag, self._base.fact(_TOKEN))
+        token, scrubbed = self._base.facts(_TOKEN, _SCRUBBED)
+        return self._documents.parse_monolith(data, etag, token, is_scrubbed=scrubbed == etag)
 
     def fetch(self) -> StoredDocument:
         """Return the monolith of the remote without looking at the copy; see `monolith`."""
@@ -84,8 +86,12 @@ class LocalCopy:
         self.save(data, info.etag, info.token)
         return found
 
-    def save(self, data: bytes, etag: str, token: str | None) -> None:
-        """Keep what the remote holds now. A disk that refuses is worth a notice, no more."""
+    def save(self, data: bytes, etag: str, token: str | None, *, is_scrubbed: bool = False) -> None:
+        """Keep what the remote holds now. A disk that refuses is worth a notice, no more.
+
+        What we wrote ourselves `is_scrubbed`: that it has nothing which must never cross need not
+        be found out again, which takes as long as to decode it.
+        """
         sha256 = hashlib.sha256(data).hexdigest()
         if self._base.fact(_ETAG) != etag:
             self._base.apply(facts=self._set_aside())
@@ -97,13 +103,17 @@ class LocalCopy:
             notice("the copy of the index was not kept: %s", error.message)
             self._base.apply(facts=dict.fromkeys((_ETAG, _TOKEN, _SHA256, _META)))
         else:
-            self._base.apply(facts={_ETAG: etag, _TOKEN: token, _SHA256: sha256})
+            facts = {_ETAG: etag, _TOKEN: token, _SHA256: sha256}
+            self._base.apply(facts=facts | {_SCRUBBED: etag if is_scrubbed else None})
 
     def _set_aside(self) -> dict[str, str | None]:
-        """Move a copy that was agreed with out of the way of one that is not, yet."""
+        """Move a copy that was agreed with out of the way of one that is not, yet.
+
+        Whether it is still ours is looked at by whoever needs it: it is long.
+        """
         facts: dict[str, str | None] = {_META: None}
         agreeing = self._base.fact(_META)
-        if agreeing is not None and self._content() is not None:
+        if agreeing is not None:
             with contextlib.suppress(OSError):
                 os.replace(self._path, self._aside)
                 facts[_AGREED_META] = agreeing

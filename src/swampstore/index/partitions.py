@@ -8,7 +8,8 @@ different slices. `Scope` knows all of those that one model can be in.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import chain, product
 
 from swampstore.errors import ValidationError
 from swampstore.layout import (
@@ -32,6 +33,7 @@ ORIGINS_KEY = "_control/origins.json"
 _BY_DEPTH = frozenset({"data", OUTPUTS, EVALUATED_DEFINITIONS})
 _WHOLE = frozenset({EVALUATED_WORKFLOWS, AUTO_DEFINITIONS, AUDIT, "telemetry", "logs", "files"})
 _JOINT = "--"
+_MANY = 256
 _WORKFLOW_TYPE = "workflow"
 
 
@@ -111,10 +113,34 @@ def maybe_in(partitions: Iterable[str], rels: Iterable[str]) -> Iterable[str]:
 
     A partition joins the first segments of its paths. Only the one for all other paths does not.
     """
-    prefixes = tuple(partitions)
-    if ROOT in prefixes:
+    joined = tuple(partitions)
+    if ROOT in joined:
         return rels
-    return (rel for rel in rels if rel.replace("/", _JOINT).startswith(prefixes))
+    prefixes = _path_prefixes(joined)
+    if prefixes is None:
+        return (rel for rel in rels if rel.replace("/", _JOINT).startswith(joined))
+    # Without a replacement for each path: version 1 has all of them looked at by every commit.
+    return [rel for rel in rels if rel.startswith(prefixes)]
+
+
+def _path_prefixes(partitions: Collection[str]) -> tuple[str, ...] | None:
+    """Return what paths of these partitions can begin with, None if that is a great deal.
+
+    Each joint may be a slash, or be in a name; with one hyphen more nobody knows where it is.
+    """
+    count = sum(2 ** one.count(_JOINT) for one in partitions)
+    if count > _MANY or any(f"{_JOINT}-" in one for one in partitions):
+        return None
+    variants = sorted(
+        "".join(chain.from_iterable(zip(names, (*joints, ""), strict=True)))
+        for names in (one.split(_JOINT) for one in partitions)
+        for joints in product(("/", _JOINT), repeat=len(names) - 1)
+    )
+    shortest: list[str] = []
+    for one in variants:  # sorted, so those that begin with another one follow it
+        if not shortest or not one.startswith(shortest[-1]):
+            shortest.append(one)
+    return tuple(shortest)
 
 
 class Scope:
