@@ -19,11 +19,14 @@ from swampstore.index.format import (
     Entry,
     Meta,
     RawEntries,
+    decode_meta,
+    decode_shard,
     encode_entry,
     encode_meta,
+    encode_monolith,
     encode_shard,
 )
-from swampstore.index.partitions import META_KEY, partition_of, shard_key
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.wrapper import Tally
@@ -87,6 +90,20 @@ def make_up(base: Base, store: DirectoryStore, shape: sample.Shape) -> None:
         etags |= written
     meta = Meta(2, tuple(etags), commit_seq=1, shards=etags)
     store.put(META_KEY, encode_meta(meta, "made-up"))
+
+
+def as_version_1(store: DirectoryStore) -> None:
+    """Make an index of version 1 of a sharded one."""
+    meta = decode_meta(store.get(META_KEY).data)
+    fetched = {one: store.get(shard_key(one)) for one in meta.partitions}
+    entries: RawEntries = {}
+    for one in fetched.values():
+        entries |= decode_shard(one.data).entries
+    data = encode_monolith(Document(entries), _MOMENT, "made-up")
+    monolith = store.put(MONOLITH_KEY, data).etag
+    etags = {one: found.info.etag for one, found in fetched.items()}
+    made = Meta(1, meta.partitions, shards=etags, monolith=monolith)
+    store.put(META_KEY, encode_meta(made, "made-up"))
 
 
 def _files(shape: sample.Shape, model: ModelRef) -> Iterator[str]:
