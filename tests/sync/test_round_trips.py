@@ -16,6 +16,7 @@ import pytest
 
 from swampstore import Repo, init_repo, open_repo
 from swampstore.index import documents, version1_commit, watch
+from swampstore.layout import are_plain
 from swampstore.marker import update_marker
 from swampstore.stores.wrapper import CountingStore, Request
 from tests.support.sync_harness import remote_index
@@ -334,7 +335,7 @@ def test_a_monolith_is_looked_through_again_only_if_others_wrote_it(
     init_repo(place).close()
     update_marker(place, {"datastore": {"url": f"file://{bucket}"}})
     looked: list[int] = []
-    real = documents.are_plain
+    real = are_plain
 
     def noted(rels: Collection[str]) -> bool:
         looked.append(len(rels))

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 from swampstore.redaction import without_credentials
 from swampstore.stores.errors import (
     CorruptObjectError,
-    StoreBusyError,
     StoreCredentialsError,
     StoreError,
     StoreMissingError,
@@ -102,8 +101,7 @@ def translate(error: Exception, bucket: Bucket, operation: str, key: str) -> Sto
             hint="It was replaced meanwhile, or damaged.",
         )
     if _is_transient(reply):
-        kind = StoreUnreachableError if reply.status is None else StoreBusyError
-        return kind(
+        return StoreUnreachableError(
             f"{bucket.identity} did not complete {what}: {reply.told}",
             hint="Check the network and the endpoint, then try again; nothing was lost.",
         )

@@ -20,10 +20,6 @@ class StoreUnreachableError(StoreError, ConnectionError):
         return self.message
 
 
-class StoreBusyError(StoreUnreachableError):
-    """An answer that says to try again: somebody is there."""
-
-
 class StoreCredentialsError(StoreError):
     """The credentials are missing, expired or not accepted."""
 

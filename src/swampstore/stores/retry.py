@@ -26,7 +26,6 @@ from swampstore.stores.errors import (
     CorruptObjectError,
     ObjectNotFoundError,
     PreconditionFailedError,
-    StoreBusyError,
     StoreError,
     StoreNotMountedError,
     StoreUnreachableError,
@@ -93,11 +92,20 @@ class RetryingStore(StoreWrapper):
         for _ in (None,) if once else self._policy.pauses(is_reached=self._is_reached):
             began = time.monotonic()
             yield
-            if not self._is_reached and time.monotonic() - began >= _DOUBT + _CONNECT:
-                break  # whoever says nothing for so long is not asked to do so again
+            # Whoever says nothing for so long is not asked to do so again.
+            if time.monotonic() - began >= _DOUBT + _CONNECT:
+                self._be_silent()
+            if self._is_silent():
+                break
         self._is_given_up = True
-        if not isinstance(self._failure, StoreBusyError):
+        if not self._is_silent() and not self._is_somebody_there():
             self._be_silent()
+
+    def _is_somebody_there(self) -> bool:
+        from swampstore.stores.signed_requests import takes_connections
+
+        endpoint = "" if self._is_reached else self.capabilities.endpoint
+        return not endpoint or takes_connections(endpoint, _CONNECT)
 
     def _be_silent(self) -> None:
         """Let nobody ask for a while, where it was found out that a server does not answer."""
@@ -106,9 +114,11 @@ class RetryingStore(StoreWrapper):
 
     def _heed_silence(self) -> None:
         """Raise what was found out a moment ago, instead of asking again."""
-        is_silent = not self._is_reached and time.monotonic() < self._silent_until
-        if is_silent and self._failure is not None:
+        if self._is_silent() and self._failure is not None:
             raise self._failure
+
+    def _is_silent(self) -> bool:
+        return not self._is_reached and time.monotonic() < self._silent_until
 
     def _answered(
         self, send: Callable[[], T], *, is_harmless: bool = False, writes: bool = False

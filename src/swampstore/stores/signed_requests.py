@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import queue
 import socket
 import threading
 from collections.abc import Mapping
@@ -122,23 +123,37 @@ def _check(status: int, what: str, body: bytes) -> None:
 
 def is_silent(url: str, seconds: float) -> bool:
     """Whether nobody says anything to who wants to connect to a server; a refusal is an answer."""
+    return _connected(url, seconds) is None
+
+
+def takes_connections(url: str, seconds: float) -> bool:
+    """Whether somebody is there, who need not answer."""
+    return _connected(url, seconds) is True
+
+
+def _connected(url: str, seconds: float) -> bool | None:
+    """Whether a connection is taken, None if nobody says anything."""
     parts = urlsplit(url)
     asked = _proxy_for(parts) or parts
     port = asked.port or (443 if asked.scheme == "https" else 80)
-    told = threading.Event()
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def ask() -> None:
+        is_taken = True
         try:
             socket.create_connection((asked.hostname or "", port), timeout=seconds).close()
         except TimeoutError:
             return
         except OSError:
-            pass
-        told.set()
+            is_taken = False
+        told.put(is_taken)
 
     # A name that nobody resolves takes its time as well, and cannot be told to hurry.
     threading.Thread(target=ask, name="reach", daemon=True).start()
-    return not told.wait(seconds)
+    try:
+        return told.get(timeout=seconds)
+    except queue.Empty:
+        return None
 
 
 def _proxy_for(parts: SplitResult) -> SplitResult | None:
