@@ -109,6 +109,8 @@ class Oracle:
         self.baseless: dict[int, set[str]] = {}
         self.unnoted: set[str] = set()
         self.adopted: set[str] = set()
+        # Among them are some of those that nobody was told of.
+        self.has_adopted_unknown = False
         # What others read of a push to a bucket in which nobody had ever committed.
         self.early: set[str] = set()
         # What was sent by a push that was stopped before it could note that; and of that, what its
@@ -234,6 +236,7 @@ class Oracle:
             self.unnoted |= made
         if "put data" in sent and not self.has_index():
             self.adopted |= made
+            self.has_adopted_unknown = True
         if "put data" in sent and "put index" not in sent:
             self.sent |= made
 
@@ -265,6 +268,7 @@ class Oracle:
         for id_ in ids:
             if id_ not in self.versions:  # the work of somebody who was killed
                 self.versions[id_] = Version(id_, "", "", "", State.UNSURE)
+                self.adopted |= {id_} if self.has_adopted_unknown else set()
             yield self.versions[id_]
 
     def removed_from(self, machine: int, *place: str) -> set[str]:
@@ -479,6 +483,7 @@ class Oracle:
         self.sessions.clear()
         self.unnoted.clear()
         self.adopted.clear()
+        self.has_adopted_unknown = False
         self.early.clear()
         self.sent.clear()
         self.baseless.clear()

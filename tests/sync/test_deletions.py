@@ -316,3 +316,23 @@ def test_a_deletion_stays_if_another_checkout_pushes_between_its_mark_and_its_re
     for machine in (ana, bob):
         synced(machine)
         assert versions(machine) == ({2: "two"} if version else {})
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_content_of_a_deleted_version_that_is_healed_elsewhere_goes_with_it(
+    ana: Machine, bob: Machine, bucket: Path, lazy: bool
+) -> None:
+    if lazy:
+        bob.use(bucket, hydrationStrategy=None)
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    (bucket / HOME / "1/raw").unlink()
+    bob("sync")  # cannot have the content
+    deleted(bob)
+    synced(ana, "--full")  # sends it again
+    synced(bob, "--pull")
+    assert not (bob.cache / HOME / "1").exists()
+    for machine in (bob, ana):
+        synced(machine)
+    assert not [path for path in bucket.glob("data/**/*") if path.is_file()]
+    assert json.loads((bucket / MONOLITH_KEY).read_bytes())["entries"] == {}

@@ -412,18 +412,31 @@ class PullPlanner:
         return state.sha256 == merge.remote_sha256(self._context, rel)
 
     def _keep_versions_apart(self, work: PullWork) -> None:
-        """Let no content of the remote in beside metadata that speaks of another one."""
+        """Let no content of the remote in beside metadata that speaks of another one.
+
+        Nor that of a version which was deleted here before that could be had: the push removes it.
+        """
         for rel, (_, entry) in list(work.downloads.items()):
             if not rel.endswith(f"/{RAW}") or metadata_beside(rel) in work.downloads:
                 continue
             version_rel = rel.rpartition("/")[0]
-            if not speaks_of(self._context.names, version_rel, entry):
+            is_another = not speaks_of(self._context.names, version_rel, entry)
+            if is_another or self._is_deleted(metadata_beside(rel)):
                 del work.downloads[rel]
                 if rel in work.slice_of:
                     work.unfinished.add(work.slice_of[rel])
                 if work.expected[rel] is not None:
                     reason = "the remote has other content than its metadata speaks of; ours stays"
                     work.skipped.append(Skipped(rel, reason))
+
+    def _is_deleted(self, metadata: str) -> bool:
+        """Whether a version that the remote had was deleted here, and that is not pushed yet."""
+        names = self._context.names
+        if not is_covered(names.mark(metadata), self._removals):
+            return False
+        if os.path.lexists(names.local(metadata)):
+            return False
+        return self._was_deleted(metadata, self._context.base.get(metadata))
 
     def _want_content(self, work: PullWork) -> None:
         """After a pull of metadata only, content that never came is still to be fetched."""
