@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.clock import from_iso, to_iso
 from swampstore.errors import LockTimeoutError
+from swampstore.index.path_kinds import metadata_beside
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
 from tests.fleet.oracle import PEER, WORK
@@ -99,6 +101,23 @@ def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) ->
         store.delete(LOCK)
 
 
+@contextlib.contextmanager
+def _not_half_replaced(fleet: Fleet, raw: str) -> Iterator[None]:
+    """Undo what a client that is killed did to content beside metadata of another version.
+
+    Nobody can tell it from one that is about to commit, so nobody puts back what was there. It
+    is damage, of which verify tells, and it can be repaired from a cache.
+    """
+    objects = fleet.bucket.objects
+    content, metadata = objects.get(raw), objects.get(metadata_beside(raw))
+    try:
+        yield
+    except BaseException:
+        if content is not None and objects.get(metadata_beside(raw)) is metadata:
+            objects[raw] = content
+        raise
+
+
 def _entries(peer: OldPeer) -> tuple[dict[str, Any], int]:
     """Return the entries that it believes, and the version of the index."""
     meta = peer.read("_index/_meta.json")
@@ -148,7 +167,8 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
             replaced = fleet.bucket.objects.get(f"{where}{number}/metadata.yaml")
             is_kept = _is_surely_kept(fleet, model, f"{where}{number}/", {*entries, *files})
             fleet.oracle.overwritten(replaced.data if replaced else b"", is_kept=is_kept)
-        _push(peer, index, files, old=bool(args.get("old")))
+        with _not_half_replaced(fleet, f"{where}{number}/raw"):
+            _push(peer, index, files, old=bool(args.get("old")))
         if fleet.oracle.is_index_lost:
             fleet.oracle.left_out(_untold(fleet))
         fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)

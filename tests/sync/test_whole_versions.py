@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Fetched
@@ -589,6 +590,26 @@ def test_one_look_at_the_remotes_metadata_tells_that_a_version_has_grown(
         assert a.read(f"{HOME}/1/raw") == b"one and more"
         assert named_by(a) == {"1/raw", "1/metadata.yaml", "latest"}
     assert asked.count(f"{HOME}/1/metadata.yaml") == 1
+
+
+def test_a_version_that_has_grown_is_recognised_by_its_object_where_the_index_has_no_hashes(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "one", streaming=True)
+    synced(ana)
+    synced(bob)
+    index = json.loads((bucket / MONOLITH_KEY).read_bytes())
+    for entry in index["entries"].values():
+        entry.pop("sha256", None)
+    (bucket / MONOLITH_KEY).write_text(json.dumps(index))
+    lose_base(bob)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", " and more")
+    for machine in (bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more"]
 
 
 def named_by(machine: Host) -> set[str]:

@@ -313,9 +313,12 @@ class Planner:
             beginning = hash_beginning_of(names.local(raw), entry.size)
         except FileNotFoundError:
             raise _removed_meanwhile(names.local(raw)) from None
-        if beginning != entry.sha256:
+        if beginning != entry.sha256 and entry.sha256 is not None:
             return False
-        return merge.have_one_id(self._context, f"{version_rel}/{METADATA}") is True
+        if merge.have_one_id(self._context, f"{version_rel}/{METADATA}") is not True:
+            return False
+        # An index that was made anew from the objects has no hashes: then the object tells.
+        return beginning == (entry.sha256 or merge.remote_sha256(self._context, raw))
 
     def _is_of_ours(self, rel: str, entry: Entry, noted: tuple[str, str] | None) -> bool:
         """Whether the index names an upload of ours, of the very version that is here."""
