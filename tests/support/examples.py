@@ -161,7 +161,7 @@ class PageRun:
         following = [step.command for step in all_steps[1:]] + [""]
         for step, after in zip(all_steps, following, strict=True):
             printed, status = shell.run(step.command)
-            shown = printed.replace(str(self._home), SHOWN_HOME)
+            shown = _left_on_screen(printed).replace(str(self._home), SHOWN_HOME)
             where = f"{self._page}:{step.line}: {step.command}"
             self.transcript.append(Step(step.command, shown.splitlines(), step.line))
             is_as_shown = self._columns != COLUMNS or agrees("\n".join(step.output), shown)
@@ -207,6 +207,11 @@ def agrees(expected: str, printed: str) -> bool:
     )
     actual = "".join(f"{settled(line)}\n" for line in printed.splitlines())
     return re.fullmatch(pattern, actual) is not None
+
+
+def _left_on_screen(printed: str) -> str:
+    """Return what is to be read in the end: slow machines show progress, and erase it again."""
+    return re.sub(r"[^\n]*\r\x1b\[K", "", printed.replace("\r\n", "\n"))
 
 
 def settled(line: str) -> str:
