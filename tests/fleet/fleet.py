@@ -200,6 +200,7 @@ class Fleet:
             actor.start(lambda: foreign.OPS[op](self, step.args), step.faults)
         else:
             machine = self._machine(step)
+            machine.was_first = not self.places.oracle(machine.place).has_index()
             machine.do(lambda: OPS[op](Tell(self, machine), step.args), step.faults)
         self._finish()
 
@@ -230,7 +231,8 @@ class Fleet:
             self.places.end(machine.number, place, owes=machine.owes_migration)
         if outcome.ending != "done" and machine.actor.sent:
             makers = {one.number for one in self.machines if one.home == machine.home}
-            self.places.oracle(machine.place).stopped(makers, machine.actor.sent)
+            oracle = self.places.oracle(machine.place)
+            oracle.stopped(makers, machine.actor.sent, was_first=machine.was_first)
 
     def _note_late(self, bucket: Bucket, key: str, data: bytes) -> None:
         """Where tokens are made of content, nothing tells such an object from the one before."""

@@ -43,6 +43,8 @@ class Machine:
         self.actor.skew = skew
         self.actor.on_death = self._crash
         self.world = world
+        # Whether nobody had ever committed when its last step began.
+        self.was_first = False
         self.needs_full = False
         self._repo: Repo | None = None
         # A twin is another checkout of the same repository under one home.

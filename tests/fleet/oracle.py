@@ -224,19 +224,24 @@ class Oracle:
         is_first = not self.is_index_lost and not self.has_index()
         return is_first and version.maker not in {-1, by}
 
-    def stopped(self, makers: Container[int], sent: Container[str]) -> None:
+    def stopped(
+        self, makers: Container[int], sent: Container[str], *, was_first: bool = False
+    ) -> None:
         """Note that a machine may have committed what is in its cache, without knowing that it has.
 
         `makers` are those who save there. Only if it was stopped after it had begun to write the
-        index; and where nobody has ever committed, if it had sent anything at all, which others
-        take for data.
+        index; and where nobody had ever committed when it began (`was_first`), if it had sent
+        anything at all, which others take for data.
         """
         made = {id_ for id_, one in self.versions.items() if one.maker in makers}
         if "put index" in sent:
             self.unnoted |= made
-        if "put data" in sent and not self.has_index():
+        if "put data" in sent and (was_first or not self.has_index()):
             self.adopted |= made
             self.has_adopted_unknown = True
+            for one in map(self.versions.__getitem__, made):
+                if one.state is State.GONE and one.deleted_by not in {None, one.maker}:
+                    one.state = State.UNSURE  # others took it for data, and deleted it, before
         if "put data" in sent and "put index" not in sent:
             self.sent |= made
 

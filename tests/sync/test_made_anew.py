@@ -722,3 +722,19 @@ def test_nobody_concludes_anything_from_a_migration_of_a_guess_that_was_killed(
         one.sync()
         assert one.read(f"{MODEL.rel}/state/1/raw") == b"content 1"
     assert remote_files(here.store) == here.files() == there.files()
+
+
+def test_content_that_was_lost_is_sent_again_by_who_knows_an_index_that_had_hashes(
+    machine: Open,
+) -> None:
+    here, there = machine("here"), machine("there")
+    OldPeer(here.store).push_v1(dict(version(1)))  # whose index has no origin
+    here.pull()
+    for info in [one for one in here.store.list() if not one.key.startswith("data/")]:
+        here.store.delete(info.key)
+    there.pull()
+    there.push(full=True)  # makes it anew from the objects
+    raw = f"{MODEL.rel}/state/1/raw"
+    here.store.delete(raw)
+    here.push(full=True)
+    assert remote_files(here.store)[raw] == b"content 1"

@@ -217,6 +217,11 @@ class Planner:
                 self._upload(change, Upload(rel, None, noted))
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
+            case Decision.PULL if entry is not None and self._is_lost(rel):
+                # Of an index that was made anew and has no hashes, nothing tells that it is ours.
+                is_ours = entry.sha256 is None and entry.size == change.signature.size
+                if is_ours and self._is_lost_content(rel):
+                    self._upload(change, Upload(rel, None, noted))
             case Decision.CONFLICT if entry is not None and self._is_of_ours(rel, entry, noted):
                 # Our push was stopped after it had committed, and something was appended since.
                 self._shared.add(rel)
