@@ -444,10 +444,23 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "relocate/setup.py": {"os.unlink": "the catalog of the datastore that was left"},
     "index/base_file.py": {"os.makedirs": "the cache's directory"},
-    "sync/conflicts.py": {
-        "replacing": "the copy of our content, which it marks",
-        "os.makedirs": "the copy of our content, which it marks",
+    "sync/install.py": {
+        "replacing": "the copy of our content, which who asks for it marks",
+        "os.makedirs": "the same",
         "shutil.copyfile": "the same",
+    },
+    "sync/handover.py": {
+        "os.link": "the directories of a repository that become a part of the cache: all is marked",
+        "os.makedirs": "the same",
+        "os.rename": "the same",
+        "os.rmdir": "the same",
+        "os.unlink": "the same, and what announces it",
+    },
+    "relocate/own_directory.py": {
+        "os.makedirs": "the cache's directory",
+        "os.mkdir": "an empty directory that is renamed to see whether that can be done",
+        "os.rename": "the same",
+        "os.rmdir": "the same",
     },
     "relocate/destinations.py": {
         "os.makedirs": "the new place",
@@ -511,7 +524,6 @@ ALLOWED: dict[str, dict[str, str]] = {
     "sync/staged_cache.py": {
         "os.rename": "a whole cache, which takes the place of another",
         "shutil.rmtree": "a cache that a setup has begun, and nobody needs",
-        "os.unlink": "says that two caches change places, of one checkout",
     },
     "sync/uploads.py": {"tempfile.TemporaryFile": "content that is only hashed"},
     "pipeline/copy/tasks.py": {
