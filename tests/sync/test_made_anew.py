@@ -7,6 +7,7 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -738,3 +739,25 @@ def test_content_that_was_lost_is_sent_again_by_who_knows_an_index_that_had_hash
     here.store.delete(raw)
     here.push(full=True)
     assert remote_files(here.store)[raw] == b"content 1"
+
+
+def test_metadata_that_a_late_request_made_again_revives_no_version_without_content(
+    machine: Open,
+) -> None:
+    here, there = machine("here"), machine("there")
+    for number in (1, 2):
+        save(here, version(number))
+    here.push()
+    there.pull(metadata_only=True)
+    metadata = f"{MODEL.rel}/state/2/metadata.yaml"
+    late, known = here.store.get(metadata).data, there.base.get(metadata)
+    assert known is not None
+    # Where tokens are made of content, nothing tells the object from the one before.
+    there.base.apply(known=[replace(known, etag=None)])
+    delete_version(here, 2)
+    here.write(f"{MODEL.rel}/state/latest", b"1")
+    here.push()
+    here.store.put(metadata, late)
+    there.pull(metadata_only=True)
+    assert not there.path(metadata).exists()
+    assert there.path(f"{MODEL.rel}/state/1/metadata.yaml").exists()

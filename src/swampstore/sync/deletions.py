@@ -38,6 +38,7 @@ from swampstore.index.removals import (
 )
 from swampstore.index.results import Skipped
 from swampstore.index.workers import Deadline, in_parallel
+from swampstore.layout import RAW
 from swampstore.stores.errors import ObjectNotFoundError, StoreError
 from swampstore.stores.protocol import ObjectInfo
 from swampstore.sync import merge
@@ -60,8 +61,18 @@ def not_deleted(
     ]
     # A note goes after its objects: what is there without one now is there to stay.
     found = _stored(context, vanished, unnoted, deadline)
+    found = {rel: info for rel, info in found.items() if not _is_hollow(rel, found, vanished)}
     rescued = {rel for rel in found if is_vouched_for(rel, found, vanished)}
     return rescued | _lost_with_them(rescued, vanished)
+
+
+def _is_hollow(rel: str, found: Collection[str], vanished: Mapping[str, Known]) -> bool:
+    """Whether metadata is all there is of a version: its content is gone, and was never here.
+
+    A request that came late has made it again, after others had deleted the version.
+    """
+    content = vanished.get(f"{rel.rpartition('/')[0]}/{RAW}") if is_metadata(rel) else None
+    return content is not None and content.held is None and content.rel not in found
 
 
 def _lost_with_them(rescued: Collection[str], vanished: Mapping[str, Known]) -> set[str]:
