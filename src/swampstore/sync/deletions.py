@@ -61,12 +61,13 @@ def not_deleted(
     ]
     # A note goes after its objects: what is there without one now is there to stay.
     found = _stored(context, vanished, unnoted, deadline)
-    found = {rel: info for rel, info in found.items() if not _is_hollow(rel, found, vanished)}
+    alone = {rel for rel in found if _is_all_there_is(rel, found, vanished)}
+    found = {rel: info for rel, info in found.items() if rel not in alone}
     rescued = {rel for rel in found if is_vouched_for(rel, found, vanished)}
     return rescued | _lost_with_them(rescued, vanished)
 
 
-def _is_hollow(rel: str, found: Collection[str], vanished: Mapping[str, Known]) -> bool:
+def _is_all_there_is(rel: str, found: Collection[str], vanished: Mapping[str, Known]) -> bool:
     """Whether metadata is all there is of a version: its content is gone, and was never here.
 
     A request that came late has made it again, after others had deleted the version.

@@ -432,9 +432,8 @@ class PullPlanner:
     def _is_deleted(self, metadata: str) -> bool:
         """Whether a version that the remote had was deleted here, and that is not pushed yet."""
         names = self._context.names
-        if not is_covered(names.mark(metadata), self._removals):
-            return False
-        if os.path.lexists(names.local(metadata)):
+        is_removed = is_covered(names.mark(metadata), self._removals)
+        if not is_removed or os.path.lexists(names.local(metadata)):
             return False
         return self._was_deleted(metadata, self._context.base.get(metadata))
 

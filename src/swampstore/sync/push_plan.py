@@ -218,9 +218,9 @@ class Planner:
             case Decision.ADOPT if entry is not None:
                 self._adopt(change, entry)
             case Decision.PULL if entry is not None and self._is_lost(rel):
-                # Of an index that was made anew and has no hashes, nothing tells that it is ours.
-                is_ours = entry.sha256 is None and entry.size == change.signature.size
-                if is_ours and self._is_lost_content(rel):
+                # Others did not change it, if all that the entry lacks is a hash: it was made anew.
+                may_be_ours = entry.sha256 is None and entry.size == change.signature.size
+                if may_be_ours and self._is_lost_content(rel):
                     self._upload(change, Upload(rel, None, noted))
             case Decision.CONFLICT if entry is not None and self._is_of_ours(rel, entry, noted):
                 # Our push was stopped after it had committed, and something was appended since.
@@ -318,12 +318,12 @@ class Planner:
             beginning = hash_beginning_of(names.local(raw), entry.size)
         except FileNotFoundError:
             raise _removed_meanwhile(names.local(raw)) from None
-        if beginning != entry.sha256 and entry.sha256 is not None:
+        if entry.sha256 is not None and beginning != entry.sha256:
             return False
         if merge.have_one_id(self._context, f"{version_rel}/{METADATA}") is not True:
             return False
         # An index that was made anew from the objects has no hashes: then the object tells.
-        return beginning == (entry.sha256 or merge.remote_sha256(self._context, raw))
+        return entry.sha256 is not None or beginning == merge.remote_sha256(self._context, raw)
 
     def _is_of_ours(self, rel: str, entry: Entry, noted: tuple[str, str] | None) -> bool:
         """Whether the index names an upload of ours, of the very version that is here."""
