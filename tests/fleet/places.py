@@ -250,6 +250,8 @@ def _bring(one: Version, there: Oracle, here: Oracle, move: Move) -> None:
         is_new = known.state is State.UNSURE and known.deleted_by is None
     if one.state is State.THERE and is_new:
         known.state, known.maker = State.THERE, move.machine
+        # Of what somebody was killed at, who deleted it could not say what it was.
+        known.model, known.name, known.work = one.model, one.name, one.work
         known.appended |= one.appended & move.pieces
     if one.work and here.works[one.work].pieces:
         known.is_contested = True

@@ -112,6 +112,37 @@ def test_a_version_that_was_overwritten_is_kept_though_somebody_named_again_what
         assert versions(machine, "other") == {1: "other"}
 
 
+def test_a_version_that_was_removed_by_hand_and_left_out_of_an_index_is_fetched_again(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    with ana.open() as repo:
+        shutil.rmtree(repo.tree.path(f"{HOME}/1"))
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs", "other"))
+    for machine in (ana, bob):
+        synced(machine)
+        assert versions(machine) == {1: "ours"}
+        assert versions(machine, "other") == {1: "theirs"}
+
+
+def test_metadata_that_was_removed_by_hand_stays_away_if_its_content_is_gone_everywhere(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    with ana.open() as repo:
+        shutil.rmtree(repo.tree.path(f"{HOME}/1"))
+    (bucket / HOME / "1/raw").unlink()
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs", "other"))
+    for machine in (ana, bob):
+        synced(machine)
+        assert versions(machine) == {}
+        assert versions(machine, "other") == {1: "theirs"}
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 def test_what_was_left_out_of_an_index_and_is_deleted_after_a_pull_stays_deleted(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, lazy: bool

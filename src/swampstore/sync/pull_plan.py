@@ -457,8 +457,8 @@ def _forget(known: Known, work: PullWork, *, is_deleted: bool) -> None:
         work.deleted[known.rel] = known  # its object may be there all the same
         return
     work.forgotten.append(known.rel)
-    if known.held is None:
-        work.vanished[known.rel] = known
+    # It never came here, or was removed by hand or lost: its object may be the last copy.
+    work.vanished[known.rel] = replace(known, held=None)
 
 
 def known_of(
