@@ -19,6 +19,7 @@ from syncing import server
 MODELS = 625
 RATIO_TO_A_PUSH = 1.5
 _NAMES = 6
+_ROUNDS = 3
 
 
 def measure(setting: Setting) -> Iterator[Line]:
@@ -27,15 +28,21 @@ def measure(setting: Setting) -> Iterator[Line]:
     # The first write to a bucket waits for its files to be made.
     with server(setting.directory) as account:
         _push(setting, account, 2, "warm-up")
-        push = _push(setting, account, models, "push")
-        taken = _set_up(setting, account, models)
+        rounds = [
+            (
+                _push(setting, account, models, f"push-{number}"),
+                _set_up(setting, account, models, f"set-up-{number}"),
+            )
+            for number in range(_ROUNDS)
+        ]
+    push, taken = (min(spent, key=lambda one: one.busy) for spent in zip(*rounds, strict=True))
     yield Line(
         f"setup of {models * 20:,} files, to a first push of them",
         taken.busy / push.busy,
         "x",
         RATIO_TO_A_PUSH,
         f"{taken.busy:.1f} and {push.busy:.1f} s of processor time, {taken.wall:.1f} and"
-        f" {push.wall:.1f} s with all waits",
+        f" {push.wall:.1f} s with all waits; the least of {_ROUNDS}, in turns",
     )
 
 
@@ -70,11 +77,11 @@ def _push(setting: Setting, account: Account, models: int, name: str) -> Spent:
         return _spent(repo.sync.push)
 
 
-def _set_up(setting: Setting, account: Account, models: int) -> Spent:
-    environ = {**os.environ, "SWAMP_HOME": f"{setting.directory}/home"}
-    with init_repo(f"{setting.directory}/set-up") as repo:
+def _set_up(setting: Setting, account: Account, models: int, name: str) -> Spent:
+    environ = {**os.environ, "SWAMP_HOME": f"{setting.directory}/home-{name}"}
+    with init_repo(f"{setting.directory}/{name}") as repo:
         sample.write_files(repo.tree, _shape(models), sample.small_contents())
         os.sync()
         say(f"setting up a datastore with {models * 20:,} files")
-        address = Address.parse(_url(account, "set-up"), "benchmark")
+        address = Address.parse(_url(account, name), "benchmark")
         return _spent(lambda: set_up_datastore(repo, address, environ=environ))

@@ -88,20 +88,22 @@ class OwnDirectory:
             return False
         return True
 
-    def _directories(self, rel: str) -> Iterator[Directory | None]:
+    def _directories(self, top: str) -> Iterator[Directory | None]:
         """Yield every directory, or None instead of one with links or other special files."""
-        subdirs, files = [], []
-        with os.scandir(self._names.local(rel)) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    subdirs.append(entry.name)
-                elif entry.is_file(follow_symlinks=False):
-                    files.append(entry.name)
-                else:
-                    yield None
-        yield Directory(rel, subdirs, files)
-        for name in subdirs:
-            yield from self._directories(f"{rel}/{name}")
+        pending = [top]
+        while pending:
+            rel = pending.pop()
+            subdirs, files = [], []
+            with os.scandir(self._names.local(rel)) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        subdirs.append(entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        files.append(entry.name)
+                    else:
+                        yield None
+            yield Directory(rel, subdirs, files)
+            pending.extend(f"{rel}/{name}" for name in subdirs)
 
     def _may_go(self, directory: Directory, *, deep: bool) -> bool:
         rel, subdirs, files = directory
