@@ -14,7 +14,7 @@ import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.files.tree import Tree
-from swampstore.index.partitions import MONOLITH_KEY, shard_key, wire_partition
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
 from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.journal import JOURNAL
 from tests.support.machines import Machine
@@ -110,6 +110,29 @@ def test_a_version_that_was_overwritten_is_kept_though_somebody_named_again_what
     for machine in (ana, bob):
         assert versions(machine) == {1: "theirs", 2: "ours"}
         assert versions(machine, "other") == {1: "other"}
+
+
+def test_what_is_deleted_stays_deleted_though_others_brought_back_an_index_of_long_ago(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    ana.put(MODEL, "state", "first")
+    for machine in (ana, bob):
+        synced(machine)
+    peer.migrate()
+    deleted(bob)
+    synced(bob)
+    bob.put(MODEL, "state", "second")
+    synced(bob)
+    assert versions(bob) == {1: "second"}
+    (bucket / META_KEY).unlink()
+    peer.push_v1(version_1(b"theirs", "other"))  # the monolith of before names the first one
+    deleted(bob)
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine) == {}
+        assert versions(machine, "other") == {1: "theirs"}
+    assert not (bucket / HOME).exists()
 
 
 def test_a_version_that_was_removed_by_hand_and_left_out_of_an_index_is_fetched_again(

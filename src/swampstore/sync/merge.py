@@ -101,12 +101,14 @@ def remote_changed(known: Known | None, entry: Entry | None) -> bool:
 
 
 def is_as_known(context: SyncContext, known: Known, entry: Entry) -> bool:
-    """Whether the index names what the base knows; where it does not tell, the object does."""
+    """Whether the remote has what the base knows.
+
+    Where the index does not tell, the object does; and where it tells otherwise, too: an index of
+    long ago, which others took for the current one, speaks of what was there before.
+    """
     if not remote_changed(known, entry):
         return True
-    if entry.sha256 is not None or known.sha256 is None or known.size != entry.size:
-        return False
-    return remote_sha256(context, known.rel) == known.sha256
+    return has_content(context, known.rel, known.size, known.sha256)
 
 
 def recognised(context: SyncContext, known: Known, entry: Entry | None) -> Entry | None:
