@@ -1,4 +1,4 @@
-"""What one `swampstore data get` and one `swampstore run` cost beyond starting the interpreter."""
+"""What commands cost beyond starting the interpreter, and how soon one gives up on its remote."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ from swampstore import init_repo
 ARTIFACTS = 100_000
 LIMIT_MS = 120
 RUN_LIMIT_MS = 150
+# A remote that nobody reaches is noticed by then, however much a command would ask of it.
+UNREACHABLE_S = 1.5
 ROUNDS = 25
 _NAMES = 100
 _RUN = "benchmark/command/one"
+# Nobody listens on that port, and nobody has that name.
+_NOWHERE = ("127.0.0.1:1", "no-such-host.invalid")
+_TRIES = 5
 _CONTENT = b'{"status": "running", "zone": "eu-central-1b"}\n'
 
 
@@ -55,6 +60,26 @@ def measure(setting: Setting) -> Iterator[Line]:
             f"medians {median_ms(taken):.0f} and {floor * 1000:.0f} ms of {ROUNDS},"
             f" among {shape.artifacts:,} artifacts, bytecode compiled before",
         )
+    for address in _NOWHERE:
+        taken = [seconds(_put_nowhere, program, place, address) for _ in range(_TRIES)]
+        yield Line(
+            f"swampstore data put, if its remote is at {address}",
+            statistics.median(taken),
+            "s",
+            UNREACHABLE_S,
+            f"the whole command, the median of {_TRIES}",
+        )
+
+
+def _put_nowhere(program: str, place: str, address: str) -> None:
+    """Save something whose remote cannot be reached: it is safe here, and the status says so."""
+    url = f"s3://bucket?endpoint=http://{address}&region=us-east-1"
+    key = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
+    environ = {**os.environ, **key, "SWAMP_HOME": f"{place}-home", "SWAMP_DATASTORE": url}
+    command = [program, "data", "put", "--repo", place, _RUN, "state", "--json-value", "1"]
+    done = subprocess.run(command, env=environ, capture_output=True, check=False)
+    if b"could not be reached" not in done.stderr:
+        raise RuntimeError(f"{address} was reached: {done.stderr!r}")
 
 
 def _in_turns(commands: Sequence[list[str]]) -> list[list[float]]:

@@ -98,7 +98,7 @@ def test_where_nobody_ever_answered_it_is_found_out_soon_and_once(
         with pytest.raises(StoreUnreachableError):
             store.put("a", b"x")
     assert len(flaky.before) == 1
-    assert sum(pauses) <= 1.5
+    assert sum(pauses) <= 0.85  # whole commands have 1.5 seconds
     # Once somebody has answered, it is worth the usual patience.
     flaky.before = []
     store.put("a", b"x")

@@ -50,8 +50,8 @@ _SMALL = 64 << 10
 class RetryPolicy:
     """How often to try, and how long to wait in between: 0.5 s, 1.5 s, ... give or take 25 %.
 
-    Before anybody has ever answered it is half as long: most likely there is no way to the store at
-    all, and somebody waits to be told so.
+    Before anybody has ever answered it is a third of that: most likely there is no way to the store
+    at all, and somebody waits to be told so.
     """
 
     attempts: int = 3
@@ -66,7 +66,7 @@ class RetryPolicy:
         for attempt in range(self.attempts):
             if attempt:
                 delay = self.first_delay * self.factor ** (attempt - 1)
-                delay = delay if is_reached else delay / 2
+                delay = delay if is_reached else delay / 3
                 self.sleep(delay * self.uniform(1 - self.jitter, 1 + self.jitter))
             yield
 
