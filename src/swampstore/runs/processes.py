@@ -76,9 +76,8 @@ def run_command(
     ending = _Ending(process.pid, cancelled, None if timeout is None else start + timeout)
     try:
         _read(process, take, ending)
-        while process.poll() is None:
+        while not _has_ended(process):
             ending.look()
-            time.sleep(0.01)
     except BaseException:
         _signal_group(process.pid, signal.SIGKILL)
         process.wait()
@@ -125,6 +124,15 @@ def _started(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> subproces
             EXIT_NOT_EXECUTABLE,
             hint="Check that the file is executable.",
         ) from None
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Wait a moment for a command that has closed its output; whether it has ended."""
+    try:
+        process.wait(_LOOK)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _is_terminal(fd: int) -> bool:
