@@ -23,6 +23,7 @@ from swampstore.index.format import (
     Document,
     Entry,
     Meta,
+    MetaText,
     decode_entry,
     decode_meta,
     decode_monolith,
@@ -32,6 +33,7 @@ from swampstore.index.format import (
     encode_monolith,
     encode_shard,
     iso_ms,
+    recall_meta,
     scrub,
 )
 from swampstore.layout import is_internal
@@ -419,6 +421,62 @@ def test_partitions_of_version_1_keep_their_order_and_are_listed_once() -> None:
     meta = Meta(1, ("b", "a", "b"))
     assert decode_meta(encode_meta(meta, "w")).partitions == ("b", "a")
     assert decode_meta(b'{"version":1,"partitions":["b","a","b"]}').partitions == ("b", "a")
+
+
+# Names that would be found in the text of a list where they are not names of it, and real ones.
+ODD = [",", '"', '","', "a", "aa", "b", "\\", "\u00e9", "B", "[", "data--t--ID", "data--t"]
+
+
+@given(st.sets(st.sampled_from(ODD), min_size=1), st.booleans())
+@example(names={"a", "b"}, knows_digest=True)
+@example(names={"data--t--ID", "aa"}, knows_digest=False)
+def test_what_was_understood_before_is_the_same_without_being_looked_at(
+    names: set[str], knows_digest: bool
+) -> None:
+    etags = {name: fingerprint(f"etag of {name}") for name in names}
+    data = encode_meta(Meta(2, tuple(names), 7, etags, origin="o"), "w-1")
+    meta = decode_meta(data)
+    text = MetaText.of(data, meta)
+    assert text.data == data
+    assert isinstance(meta.shards, Fingerprints)
+    recalled = recall_meta(text, meta.shards.partitions.digest if knows_digest else None)
+    for name in ODD:  # one by one, before the list is taken apart
+        assert (name in recalled.partitions) == (name in names)
+        assert recalled.shards.get(name) == etags.get(name)
+    assert len(recalled.partitions) == len(recalled.shards) == len(names)
+    assert isinstance(recalled.shards, Fingerprints)
+    changed = {max(names): fingerprint("another")}
+    after = encode_meta(replace(recalled, shards=recalled.shards.but(changed)), "w-2")
+    assert after == encode_meta(replace(meta, shards=meta.shards.but(changed)), "w-2")
+    assert decode_meta(after).shards == etags | changed
+    assert recalled == meta
+
+
+def test_a_list_that_is_asked_for_many_names_is_taken_apart_and_says_the_same() -> None:
+    names = tuple(f"data--t--{number:03}" for number in range(100))
+    etags = {name: fingerprint(name) for name in names}
+    data = encode_meta(Meta(2, names, 7, etags), "w")
+    recalled = recall_meta(MetaText.of(data, decode_meta(data)))
+    assert [recalled.shards[name] for name in names] == [*etags.values()]
+    assert "data--t--100" not in recalled.partitions
+    assert recalled.partitions[3:5] == names[3:5]
+
+
+def test_a_list_that_others_changed_is_understood_again() -> None:
+    data = encode_meta(Meta(2, ("a", "b"), 7, {"a": "1", "b": "2"}), "w")
+    # Whoever does not know our members keeps them, and the digest of a list that is not there.
+    changed = data.replace(b'["a","b"]', b'["a","b","c"]')
+    text = MetaText.of(changed, decode_meta(changed))
+    for digest in (None, "0" * 16):
+        recalled = recall_meta(text, digest)
+        assert recalled == decode_meta(changed)
+        assert recalled.shards == {}
+
+
+def test_what_was_remembered_and_is_damaged_since_is_told_as_damaged() -> None:
+    for text in (MetaText(""), MetaText("{", '["a"]', 1), MetaText('{"version":2}', "[", 0)):
+        with pytest.raises(IndexDamagedError):
+            recall_meta(text)
 
 
 def test_members_of_others_in_meta_survive_byte_for_byte() -> None:

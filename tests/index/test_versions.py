@@ -15,7 +15,7 @@ from swampstore.clock import Clock
 from swampstore.errors import NewerFormatError
 from swampstore.index.changes import Change, index_moved
 from swampstore.index.documents import Documents, StoredDocument
-from swampstore.index.format import Document, Meta, RawEntries, encode_meta
+from swampstore.index.format import Document, Meta, MetaText, RawEntries, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
 from swampstore.index.remote_index import Reader
 from swampstore.index.repair import Recovery
@@ -200,7 +200,7 @@ class OneList(IndexVersion):
             written = context.documents.put_meta(data, view.snapshot.token, commits=True)
         except PreconditionFailedError:
             raise index_moved("others were faster", change.rels) from None
-        facts = meta_facts(context.base, made, data.decode(), written.etag, written.token)
+        facts = meta_facts(context.base, made, MetaText.of(data, made), written.etag, written.token)
         agreements = Agreements(context.base)
         if agreements.of(None) == view.snapshot.fingerprint(None):
             state = Fingerprint(self.number, written.etag, None)

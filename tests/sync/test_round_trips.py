@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
-from swampstore.index import documents, version1_commit, watch
+from swampstore.index import documents, partition_list, version1_commit, watch
+from swampstore.index.partition_list import PartitionList
 from swampstore.layout import are_plain
 from swampstore.marker import update_marker
 from swampstore.stores.wrapper import CountingStore, Request
@@ -219,6 +220,30 @@ def test_a_put_writes_the_list_of_partitions_into_the_base_only_if_it_is_another
     put(repo, OTHER, "state")
     assert any("'meta_partitions'" in one for one in seen if one.startswith("INSERT"))
     db.set_trace_callback(None)
+
+
+def test_a_program_that_starts_puts_without_taking_the_list_of_partitions_apart(
+    machine: Callable[[str], Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(machine("a"), MODEL, "state")
+    again = machine("a")
+
+    def taken_apart(partitions: PartitionList) -> tuple[str, ...]:
+        raise AssertionError(f"all names of {partitions.as_json} were asked for")
+
+    def digested(text: str) -> str:
+        raise AssertionError(f"the digest of {text!r} is known")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionList, "names", property(taken_apart))
+        patch.setattr(partition_list, "_digest", digested)
+        put(again, MODEL, "state")
+    put(again, OTHER, "state")
+    assert {f"data/{MODEL}/state/{version}/raw" for version in (1, 2)} <= entries(again)
+    fresh = machine("c")
+    fresh.sync.pull()
+    assert fresh.list_versions(MODEL, "state") == [1, 2]
+    assert fresh.list_versions(OTHER, "state") == [1]
 
 
 def test_what_others_commit_to_the_same_shard_meanwhile_is_kept(

@@ -16,7 +16,8 @@ import binascii
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from swampstore.index.partition_list import PartitionList
@@ -25,6 +26,7 @@ _MARK = "~"  # no ETag begins with it
 _BYTES = 5
 _DIGITS = 2 * _BYTES
 _UNTOLD = "0" * _DIGITS
+_UNTOLD_BYTES = bytes(_BYTES)
 _LIKE_UNTOLD = "0" * (_DIGITS - 1) + "1"
 _FINGERPRINT = re.compile(rf"{_MARK}[0-9a-f]{{{_DIGITS}}}")
 # What nearly all S3 servers call an object: its MD5, of which any part is as good as a hash.
@@ -56,24 +58,55 @@ def is_named(told: str | None, etag: str | None) -> bool:
     return False
 
 
-class Fingerprints(dict[str, str]):
-    """One fingerprint for each of some partitions, and all of them in a row."""
+class Fingerprints(Mapping[str, str]):
+    """One fingerprint for each of some partitions, kept in a row; a few are had without the rest.
 
-    def __init__(self, partitions: PartitionList, in_a_row: bytes, told: Mapping[str, str]) -> None:
-        super().__init__(told)
+    Whoever wants all of them asks for `items`.
+    """
+
+    def __init__(self, partitions: PartitionList, in_a_row: bytes) -> None:
         self.partitions = partitions
         self.in_a_row = in_a_row
 
+    def __getitem__(self, name: str) -> str:
+        position = self.partitions.position(name)
+        if position is None:
+            raise KeyError(name)
+        at = _BYTES * position
+        return _MARK + self.in_a_row[at : at + _BYTES].hex()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.partitions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.partitions)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def keys(self) -> KeysView[str]:
+        """Return all partitions."""
+        return self._by_name.keys()
+
+    def items(self) -> ItemsView[str, str]:
+        """Return all fingerprints with their partitions."""
+        return self._by_name.items()
+
+    @cached_property
+    def _by_name(self) -> dict[str, str]:
+        # One by one in Python, this would be most of what it takes to read a large document.
+        marked = _MARK + self.in_a_row.hex(" ", -_BYTES).replace(" ", f" {_MARK}")
+        return dict(zip(self.partitions, marked.split(" "), strict=True))
+
     def but(self, etags: Mapping[str, str]) -> Fingerprints:
         """Return the same with those of these ETags, at the price of these."""
-        changed = {name: fingerprint(etag) for name, etag in etags.items()}
         row = bytearray(self.in_a_row)
-        for name, one in changed.items():
-            at = _BYTES * self.partitions.positions[name]
-            row[at : at + _BYTES] = bytes.fromhex(one.removeprefix(_MARK))
-        after = Fingerprints(self.partitions, bytes(row), self)
-        after.update(changed)
-        return after
+        for name, etag in etags.items():
+            position = self.partitions.position(name)
+            assert position is not None
+            at = _BYTES * position
+            row[at : at + _BYTES] = bytes.fromhex(fingerprint(etag).removeprefix(_MARK))
+        return Fingerprints(self.partitions, bytes(row))
 
 
 def packed(partitions: PartitionList, etags: Mapping[str, str]) -> dict[str, Any]:
@@ -97,19 +130,17 @@ def _in_order(partitions: Sequence[str], etags: Mapping[str, str]) -> bytes:
     return bytes.fromhex("".join(digits))
 
 
-def unpacked(partitions: PartitionList, text: str | None, of: str | None) -> dict[str, str]:
+def unpacked(partitions: PartitionList, text: str | None, of: str | None) -> Mapping[str, str]:
     """Return the fingerprints by partition; nothing if they are not those of these partitions."""
     if text is None or of != partitions.digest:
         return {}
     data = _bytes(text)
     if not data or len(data) != _BYTES * len(partitions):
         return {}
-    # One by one in Python, this would be most of what it takes to read a large document.
-    marked = _MARK + data.hex(" ", -_BYTES).replace(" ", f" {_MARK}")
-    found = dict(zip(partitions, marked.split(" "), strict=True))
-    if f"{_MARK}{_UNTOLD}" in marked:
+    found = Fingerprints(partitions, data)
+    if _UNTOLD_BYTES in data:
         return {name: one for name, one in found.items() if one[1:] != _UNTOLD}
-    return Fingerprints(partitions, data, found)
+    return found
 
 
 def unpacked_etags(

@@ -10,10 +10,10 @@ raises NewerFormatError.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -124,12 +124,48 @@ class Meta:
     """
 
     version: int
-    partitions: tuple[str, ...]
+    partitions: Sequence[str]
     commit_seq: int | None = None
     shards: Mapping[str, str] = field(default_factory=dict)
     monolith: str | None = None
     extra: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     origin: str | None = None
+
+
+class MetaText(NamedTuple):
+    """What a `_meta.json` is written as: its list of partitions, and the rest, around it.
+
+    The list is most of it, and nearly always the same. It is empty if it was not told apart.
+    """
+
+    rest: str
+    listed: str = ""
+    at: int = 0
+
+    @classmethod
+    def of(cls, data: bytes, meta: Meta) -> MetaText:
+        """Return the text of a document that was understood, or written."""
+        listed = PartitionList.of(meta.partitions).as_json
+        written = listed.encode()
+        at = data.find(b"[")
+        if not data.startswith(written, at):
+            return cls(data.decode())
+        before = data[:at].decode()
+        return cls(before + data[at + len(written) :].decode(), listed, len(before))
+
+    @property
+    def whole(self) -> str:
+        """All of it."""
+        return self.around(self.listed)
+
+    @property
+    def data(self) -> bytes:
+        """What is stored."""
+        return self.whole.encode()
+
+    def around(self, listed: str) -> str:
+        """Return the rest around another list."""
+        return f"{self.rest[: self.at]}{listed}{self.rest[self.at :]}"
 
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
@@ -187,6 +223,7 @@ _REMOVED = "removed"
 _ORIGIN = "origin"
 _OWN = "swampstore"
 _PATHS = 3
+_EMPTY = "[]"
 _META_MEMBERS = frozenset({"version", "partitions", "commitSeq", _OWN})
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -288,17 +325,54 @@ def encode_shard(doc: Document) -> bytes:
 def decode_meta(data: bytes) -> Meta:
     """Read the directory of the partitions."""
     members = _members(data, META_KEY)
-    # Without our own members things only take longer, so damage of them does not matter.
-    own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
-    _refuse_newer(members, "meta of paths" if own.paths else "meta", META_KEY)
+    own = _own(members)
     known = _decode(_meta_members, data, META_KEY)
-    if known.version == 2 and known.commit_seq is None:
-        raise _damaged(META_KEY, "version 2 without a commitSeq")
+    _check_numbered(known)
     for partition in _perhaps_no_partitions(known.partitions):
         # Reading or removing such a shard would reach for another object.
         if not _is_partition(partition):
             raise _damaged(META_KEY, f"{partition[:80]!r} is no partition")
-    partitions = PartitionList.of(known.partitions)
+    return _meta(known, PartitionList.of(known.partitions), own, members)
+
+
+def recall_meta(text: MetaText, digest: str | None = None) -> Meta:
+    """Read what was read, or written, before; its list of partitions need not be looked at again.
+
+    Only if it is of our own making, and tells of all shards: the digest of the list shows that,
+    which is computed unless it is known.
+    """
+    if not text.listed:
+        return decode_meta(text.data)
+    data = text.around(_EMPTY).encode()
+    members = _members(data, META_KEY)
+    own = _own(members)
+    partitions = PartitionList.recalled(text.listed, own.of, digest) if own.of else None
+    if partitions is None:
+        return decode_meta(text.data)
+    known = _decode(_meta_members, data, META_KEY)
+    _check_numbered(known)
+    return _meta(known, partitions, own, members)
+
+
+def _own(members: Mapping[str, msgspec.Raw]) -> _OwnMembers:
+    """Return what we added for ourselves; raise NewerFormatError."""
+    # Without our own members things only take longer, so damage of them does not matter.
+    own = _decode_if_sound(_own_members, members.get(_OWN)) or _OwnMembers()
+    _refuse_newer(members, "meta of paths" if own.paths else "meta", META_KEY)
+    return own
+
+
+def _check_numbered(known: _MetaMembers) -> None:
+    if known.version == 2 and known.commit_seq is None:
+        raise _damaged(META_KEY, "version 2 without a commitSeq")
+
+
+def _meta(
+    known: _MetaMembers,
+    partitions: PartitionList,
+    own: _OwnMembers,
+    members: Mapping[str, msgspec.Raw],
+) -> Meta:
     return Meta(
         known.version,
         partitions,
@@ -331,10 +405,15 @@ def _is_partition(name: str) -> bool:
 
 def encode_meta(meta: Meta, write_id: str) -> bytes:
     """Write the directory of the partitions; `write_id` tells this very write from any other."""
+    return written_meta(meta, write_id).data
+
+
+def written_meta(meta: Meta, write_id: str) -> MetaText:
+    """Return how the directory of the partitions is written."""
     partitions = PartitionList.of(meta.partitions)
     if meta.version == 2:
         partitions = partitions.in_order
-    known: dict[str, Any] = {"version": meta.version, "partitions": msgspec.Raw(partitions.as_json)}
+    known: dict[str, Any] = {"version": meta.version, "partitions": msgspec.Raw(_EMPTY)}
     if meta.commit_seq is not None:
         known["commitSeq"] = meta.commit_seq
     own: dict[str, Any] = {} if meta.monolith is None else {"monolith": meta.monolith}
@@ -346,7 +425,9 @@ def encode_meta(meta: Meta, write_id: str) -> bytes:
     else:
         own["shards"] = meta.shards
     own[_WRITE] = write_id
-    return _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own})
+    text = _encode(known | _without(meta.extra, _META_MEMBERS) | {_OWN: own}).decode()
+    before, _, after = text.partition(_EMPTY)
+    return MetaText(before + after, partitions.as_json, len(before))
 
 
 def scrub(entries: RawEntries, unwanted: Callable[[str], str | None]) -> dict[str, str]:
@@ -375,7 +456,7 @@ def iso_ms(mtime_ns: int) -> str:
     return to_iso(from_ms(since_epoch))
 
 
-def _refuse_newer(members: dict[str, msgspec.Raw], kind: str, what: str) -> None:
+def _refuse_newer(members: Mapping[str, msgspec.Raw], kind: str, what: str) -> None:
     """Raise NewerFormatError, before anything else is found to be wrong with a document."""
     refuse_newer(kind, _decode_if_sound(_anything, members.get("version")), what)
 
@@ -392,10 +473,12 @@ def _document(members: dict[str, msgspec.Raw], kind: str, what: str) -> Document
 
 def _members(data: bytes, what: str) -> dict[str, msgspec.Raw]:
     """Take a whole document apart. What is skipped is checked too, so it is safe to pass on."""
-    try:
-        data.decode()  # strings inside raw members are the one thing that the decoder lets pass
-    except UnicodeDecodeError as error:
-        raise _damaged(what, str(error)) from None
+    # Strings inside raw members are the one thing that the decoder lets pass.
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise _damaged(what, str(error)) from None
     return _decode(_raw_members, data, what)
 
 

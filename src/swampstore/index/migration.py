@@ -19,6 +19,7 @@ from swampstore.index.errors import IndexMovedError, MadeAnewError
 from swampstore.index.format import (
     Document,
     Meta,
+    MetaText,
     RawEntries,
     encode_meta,
     encode_monolith,
@@ -91,7 +92,8 @@ class Migration:
             written = self._documents.put_meta(data, snapshot.token, commits=True)
         except PreconditionFailedError:
             return None
-        done = MetaSnapshot(2, meta, data.decode(), written.etag, written.token)
+        text = MetaText.of(data, meta)
+        done = MetaSnapshot(2, meta, text, written.etag, written.token)
         self._watch.tell_of_origin(meta, snapshot.meta)
         self._touch_monolith(doc, touched.token, is_frozen=True)
         self._remember(done, None if found.is_recovered else found.etag)
@@ -132,9 +134,10 @@ class Migration:
 
     def _remember(self, done: MetaSnapshot, monolith: str | None) -> None:
         assert done.meta is not None
+        assert done.text is not None
         assert done.etag is not None
         stale = (MONOLITH_ETAG, MONOLITH_CHECKED)
-        facts = meta_facts(self._base, done.meta, done.text or "", done.etag, done.token, stale)
+        facts = meta_facts(self._base, done.meta, done.text, done.etag, done.token, stale)
         shards: dict[tuple[str, str], str] = {}
         agreements = Agreements(self._base)
         agreed = agreements.of(None)

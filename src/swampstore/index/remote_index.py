@@ -105,7 +105,8 @@ class Reader:
 
     def etags(self, meta: Meta) -> dict[str, str]:
         """Return the current ETag of each shard; a listing tells what `_meta.json` does not."""
-        etags = {one: meta.shards[one] for one in meta.partitions if one in meta.shards}
+        told = dict(meta.shards.items())
+        etags = {one: told[one] for one in meta.partitions if one in told}
         if len(etags) < len(meta.partitions):
             listed = self.context.documents.listed_shards()
             etags |= {

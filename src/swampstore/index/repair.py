@@ -18,7 +18,6 @@ from swampstore.index.format import (
     Meta,
     RawEntries,
     decode_entry,
-    decode_meta,
     encode_entry,
     entry_known,
 )
@@ -269,7 +268,7 @@ class Recovery:
     def _last_meta(self) -> Meta | None:
         """Return the last `_meta.json` that this cache has seen, if it tells of all shards."""
         try:
-            meta = decode_meta(last_seen(self._base)[0].encode())
+            meta = last_seen(self._base).meta()
         except IndexDamagedError:
             return None
         return meta if meta.version == 2 and {*meta.partitions} == meta.shards.keys() else None

@@ -14,9 +14,16 @@ import msgspec
 
 from swampstore.index.base import Base
 from swampstore.index.documents import StoredDocument
-from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry
-from swampstore.index.partition_list import PartitionList
+from swampstore.index.fingerprints import Fingerprints, is_named
+from swampstore.index.format import (
+    Document,
+    Entry,
+    Meta,
+    MetaText,
+    RawEntries,
+    decode_entry,
+    recall_meta,
+)
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
 
@@ -104,6 +111,7 @@ class Proof(NamedTuple):
 
 _META = "meta"
 _LISTED = "meta_partitions"
+_LIST_DIGEST = "meta_partitions_digest"
 META_ETAG = "meta_etag"
 META_TOKEN = "meta_token"  # noqa: S105 - the condition of a write, no secret
 INDEX_VERSION = "index_version"
@@ -179,7 +187,7 @@ class Agreements:
 
 
 def meta_facts(
-    base: Base, meta: Meta, text: str, etag: str, token: str | None, stale: Iterable[str] = ()
+    base: Base, meta: Meta, text: MetaText, etag: str, token: str | None, stale: Iterable[str] = ()
 ) -> dict[str, str | None]:
     """Return the facts that remember a `_meta.json` as the last one seen, or written.
 
@@ -188,7 +196,8 @@ def meta_facts(
     `stale` are facts that mean nothing any more, by the version of the index.
     """
     facts: dict[str, str | None] = {
-        **_text_facts(text, meta.partitions),
+        _META: text.rest,
+        **_list_facts(base, text, meta),
         META_ETAG: etag,
         META_TOKEN: token,
         INDEX_VERSION: str(meta.version),
@@ -197,30 +206,45 @@ def meta_facts(
     return facts | origin_facts(base, meta.origin) | dict.fromkeys(stale)
 
 
-def _text_facts(text: str, partitions: Iterable[str]) -> dict[str, str | None]:
-    """Return the facts that remember a text: its list of partitions, and the rest of it.
+def _list_facts(base: Base, text: MetaText, meta: Meta) -> dict[str, str | None]:
+    """Return the facts that remember a list of partitions, and which fingerprints are of it.
 
-    The list is most of it, and nearly always the same, so that it need not be written again.
+    It is nearly always the same: then it is neither written again nor put together.
     """
-    listed = PartitionList.of(partitions).as_json
-    at = text.find("[")
-    if not text.startswith(listed, at):
-        return {_META: text, _LISTED: None}
-    return {_META: text[:at] + text[at + len(listed) :], _LISTED: f"{at} {listed}"}
+    if not text.listed:
+        return {_LISTED: None, _LIST_DIGEST: None}
+    told = base.fact(_LISTED) or ""
+    head = f"{text.at} "
+    is_same = len(told) == len(head) + len(text.listed) and told.startswith(head)
+    if not is_same or not told.endswith(text.listed):
+        told = f"{head}{text.listed}"
+    shards = meta.shards
+    digest = shards.partitions.digest if isinstance(shards, Fingerprints) else None
+    return {_LISTED: told, _LIST_DIGEST: digest}
 
 
-def last_seen(base: Base) -> tuple[str, str | None, str | None]:
-    """Return the text of the last `_meta.json` that was seen, its ETag and its token.
+class LastSeen(NamedTuple):
+    """The last `_meta.json` that was seen. The ETag is None if there is none any more."""
 
-    The ETag is None if there is none any more.
-    """
-    rest, told, etag, token = base.facts(_META, _LISTED, META_ETAG, META_TOKEN)
+    text: MetaText
+    etag: str | None
+    token: str | None
+    digest: str | None
+
+    def meta(self) -> Meta:
+        """Return what it says; raise IndexDamagedError."""
+        return recall_meta(self.text, self.digest)
+
+
+def last_seen(base: Base) -> LastSeen:
+    """Return the last `_meta.json` that was seen."""
+    names = _META, _LISTED, _LIST_DIGEST, META_ETAG, META_TOKEN
+    rest, told, digest, etag, token = base.facts(*names)
     at, _, listed = (told or "0").partition(" ")
-    text = rest or ""
     # The release before knows of no list, and has written the whole text since.
-    if not text.startswith("[", int(at)):
-        text = f"{text[: int(at)]}{listed}{text[int(at) :]}"
-    return text, etag, token
+    is_whole = (rest or "").startswith("[", int(at))
+    text = MetaText(rest or "") if is_whole else MetaText(rest or "", listed, int(at))
+    return LastSeen(text, etag, token, digest)
 
 
 def origin_facts(base: Base, origin: str | None) -> dict[str, str | None]:
@@ -255,7 +279,7 @@ class MetaSnapshot:
 
     version: int
     meta: Meta | None = None
-    text: str | None = None
+    text: MetaText | None = None
     etag: str | None = None
     token: str | None = None
     is_healed: bool = False

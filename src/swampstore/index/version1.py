@@ -162,7 +162,7 @@ class Version1(IndexVersion):
         assert snapshot.meta is not None
         current = reader.etags(snapshot.meta)
         if snapshot.text is not None:
-            reader.context.copy.agrees(monolith, snapshot.text)
+            reader.context.copy.agrees(monolith, snapshot.text.whole)
         if reader.scope is None and (reader.everything or reader.is_cold()):
             yield from self._whole(reader, snapshot, current)
             return True
@@ -189,7 +189,7 @@ class Version1(IndexVersion):
         if current is None or not snapshot.agrees_with(found.etag):
             current = {}
         elif snapshot.text is not None:
-            context.copy.agrees(found.etag, snapshot.text)
+            context.copy.agrees(found.etag, snapshot.text.whole)
         unsharded = from_monolith(found.etag)
         groups = grouped(found.doc.entries)
         etags = {partition: current.get(partition, unsharded) for partition in groups}

@@ -32,6 +32,7 @@ from swampstore.index.documents import StoredDocument
 from swampstore.index.format import (
     Document,
     Meta,
+    MetaText,
     RawEntries,
     encode_meta,
     encode_monolith,
@@ -292,7 +293,8 @@ class MonolithCommit:
             return None
         if shards.is_whole:
             self._copy.agrees(mono.etag, data.decode())
-        return MetaSnapshot(1, meta, data.decode(), written.etag, written.token)
+        text = MetaText.of(data, meta)
+        return MetaSnapshot(1, meta, text, written.etag, written.token)
 
     def _origin(self, onto: MetaSnapshot, found: StoredDocument) -> str | None:
         if found.is_guess and onto.meta is None:

@@ -35,7 +35,13 @@ from swampstore.index.changes import (
 )
 from swampstore.index.documents import StoredDocument
 from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
-from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
+from swampstore.index.format import (
+    Document,
+    Meta,
+    RawEntries,
+    encode_shard,
+    written_meta,
+)
 from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (
@@ -272,14 +278,13 @@ class ShardCommit:
         self, onto: MetaSnapshot, shards: Mapping[str, _Shard], seq: int
     ) -> MetaSnapshot | None:
         meta = replace(self._next_meta(onto, shards), commit_seq=seq)
-        data = encode_meta(meta, new_write_id())
+        text = written_meta(meta, new_write_id())
         try:
-            written = self._documents.put_meta(data, onto.token, commits=True)
+            written = self._documents.put_meta(text.data, onto.token, commits=True)
         except PreconditionFailedError:
             return None
         if onto.is_healed and not onto.is_exact:
             self._watch.tell_of_origin(meta)
-        text = data.decode()
         self._watch.wrote(meta, text)
         return MetaSnapshot(2, meta, text, written.etag, written.token)
 
@@ -293,9 +298,10 @@ class ShardCommit:
         now = _etags(shards)
         there = {one: etag for one, etag in now.items() if etag is not None}
         told = meta.shards
-        if isinstance(told, Fingerprints) and there.keys() == now.keys() <= told.keys():
+        is_same_list = there.keys() == now.keys() and all(map(told.__contains__, now))
+        if isinstance(told, Fingerprints) and is_same_list:
             return replace(meta, shards=told.but(there))
-        etags = dict(told)
+        etags = dict(told.items())
         if not all(map(etags.__contains__, meta.partitions)):
             # Another client committed last, and left out what it does not know.
             listed = self._documents.listed_shards()

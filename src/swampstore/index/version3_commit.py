@@ -20,7 +20,7 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import Documents
-from swampstore.index.format import Entry, Meta, decode_entry, encode_entry, encode_meta
+from swampstore.index.format import Entry, Meta, MetaText, decode_entry, encode_entry, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import Agreements, Committed, Fingerprint, MetaSnapshot, View
@@ -197,7 +197,8 @@ def _seen(rel: str, raw: msgspec.Raw | None) -> SeenPath | None:
 
 
 def _snapshot(number: int, meta: Meta, data: bytes, done: PathsCommitted) -> MetaSnapshot:
-    return MetaSnapshot(number, meta, data.decode(), done.written.etag, done.written.token)
+    text = MetaText.of(data, meta)
+    return MetaSnapshot(number, meta, text, done.written.etag, done.written.token)
 
 
 def _remembered(

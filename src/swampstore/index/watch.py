@@ -17,7 +17,13 @@ from swampstore.index.base import Base
 from swampstore.index.changes import index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Document, Meta, decode_meta, encode_meta
+from swampstore.index.format import (
+    Document,
+    Meta,
+    MetaText,
+    decode_meta,
+    encode_meta,
+)
 from swampstore.index.origins import later_origin, note_origin
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery
@@ -32,6 +38,7 @@ from swampstore.index.state import (
     ORIGIN,
     Agreements,
     Fingerprint,
+    LastSeen,
     MetaSnapshot,
     View,
     last_seen,
@@ -75,7 +82,7 @@ class Watch:
         self.is_fresh = False
         # The last one that was understood, or written here: to read a long list again and again
         # would be most of what a put takes.
-        self._last: tuple[str, Meta] | None = None
+        self._last: tuple[MetaText, Meta] | None = None
         # The origin for which the base had to start over, where `_meta.json` does not tell it.
         self._later: str | None = None
 
@@ -174,10 +181,10 @@ class Watch:
         answer, self._answer = self._answer, None
         answer = answer or self._ask(self._base.fact(META_ETAG))
         if answer.is_unchanged:
-            text, etag, token = last_seen(self._base)
-            meta = self._understood(text)
+            seen = last_seen(self._base)
+            meta = self._recalled(seen)
             if meta is not None:
-                return MetaSnapshot(meta.version, meta, text, etag, token)
+                return MetaSnapshot(meta.version, meta, seen.text, seen.etag, seen.token)
             answer = self._ask(None)
         return self._interpret(answer)
 
@@ -189,25 +196,26 @@ class Watch:
         confirmed, self._confirmed = self._confirmed, None
         if confirmed is None or asleep_too() - confirmed[1] > _MOMENT:
             return None
-        text, etag, token = last_seen(self._base)
-        meta = self._understood(text)
-        if meta is None or etag != confirmed[0]:
+        seen = last_seen(self._base)
+        meta = self._recalled(seen)
+        if meta is None or seen.etag != confirmed[0]:
             return None
-        return MetaSnapshot(meta.version, meta, text, etag, token, is_recalled=True)
+        told = meta.version, meta, seen.text, seen.etag, seen.token
+        return MetaSnapshot(*told, is_recalled=True)
 
-    def wrote(self, meta: Meta, text: str) -> None:
+    def wrote(self, meta: Meta, text: MetaText) -> None:
         """Note what a commit wrote, which the next look need not understand again."""
         self._last = text, meta
 
-    def _understood(self, text: str) -> Meta | None:
-        """Read a `_meta.json`, None if it is damaged; raise NewerFormatError."""
-        if self._last is not None and self._last[0] == text:
+    def _recalled(self, seen: LastSeen) -> Meta | None:
+        """Read a `_meta.json` that the base remembers, None if it is damaged."""
+        if self._last is not None and self._last[0] == seen.text:
             return self._last[1]
         try:
-            meta = decode_meta(text.encode())
+            meta = seen.meta()
         except IndexDamagedError:
             return None
-        self._last = text, meta
+        self._last = seen.text, meta
         return meta
 
     def origin(self, meta: Meta | None, monolith: str | None = None) -> str | None:
@@ -242,9 +250,8 @@ class Watch:
         if self.is_fresh:
             self._base.apply(facts={ORIGIN: meta.origin})  # it is of this remote from the start
         self.tell_of_origin(meta, snapshot.meta)
-        return replace(
-            snapshot, meta=meta, text=data.decode(), etag=written.etag, token=written.token
-        )
+        text = MetaText.of(data, meta)
+        return replace(snapshot, meta=meta, text=text, etag=written.etag, token=written.token)
 
     def tell_of_origin(self, meta: Meta, before: Meta | None = None) -> None:
         """List the origin of a `_meta.json` that was just written, if nothing else tells it."""
@@ -291,12 +298,11 @@ class Watch:
             return self._without_meta(None, None)
         info, data = answer.fetched
         try:
-            text = data.decode()
-        except UnicodeDecodeError:
+            meta = decode_meta(data)
+        except IndexDamagedError:
             return self._without_meta(info.etag, info.token)
-        meta = self._understood(text)
-        if meta is None:
-            return self._without_meta(info.etag, info.token)
+        text = MetaText.of(data, meta)
+        self._last = text, meta
         meta = self._with_origin(meta)
         snapshot = MetaSnapshot(meta.version, meta, text, info.etag, info.token)
         stale = version_of(meta.version).stale_facts

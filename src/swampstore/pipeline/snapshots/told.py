@@ -67,7 +67,8 @@ def told(place: Place, store: Store, *, with_size: bool = False) -> Told | None:
     if meta is None or not version.counts(PARTITION):
         return None
     wanted = [one for one in meta.partitions if one.startswith(PARTITION)]
-    etags = {one: meta.shards[one] for one in wanted if one in meta.shards}
+    told = dict(meta.shards.items())
+    etags = {one: told[one] for one in wanted if one in told}
     sizes: dict[str, int] = {}
     if with_size or len(etags) < len(wanted):
         listed = Documents(store, place.names(), 1).listed_shards()

@@ -97,7 +97,8 @@ def look(documents: Documents, before: Told | None = None) -> Told:
     meta = decode_meta(fetched.data)
     if not version_of(meta.version).counts_commits:
         raise _uncounted(documents, meta.version)
-    etags = {one: meta.shards[one] for one in meta.partitions if one in meta.shards}
+    told = dict(meta.shards.items())
+    etags = {one: told[one] for one in meta.partitions if one in told}
     listed = _listed(documents, [one for one in meta.partitions if one not in etags])
     info, seq = fetched.info, meta.commit_seq or 0
     return Told(seq, etags | listed, info.etag, frozenset(listed), meta.origin)
