@@ -663,6 +663,26 @@ def test_healing_an_interrupted_landing_moves_no_marker_and_announces_nothing(
     assert announced == []
 
 
+@pytest.mark.parametrize("content", [b"two", b"another", None])
+def test_healing_lets_a_version_in_that_came_as_a_whole_and_no_other(
+    repo: Repo, staged: Staged, installer: ArtifactInstaller, content: bytes | None
+) -> None:
+    installer.install([*staged.version(STATE, 1, b"one"), staged.latest(STATE, 1)])
+    PlainInstaller(repo.tree).install(staged.version(STATE, 2, b"two"))
+    arrived = path_of(repo, f"{STATE}/2")
+    (arrived / "metadata.yaml").rename(arrived / LANDING)
+    if content is None:
+        (arrived / "raw").unlink()
+    else:
+        (arrived / "raw").write_bytes(content)
+    repo.catalog.intend({STATE: '{"op": "land"}'})
+    is_whole = content == b"two"
+    assert repo.list_versions(MODEL, "state") == ([1, 2] if is_whole else [1])
+    assert (arrived / "metadata.yaml").exists() == is_whole
+    assert (arrived / LANDING).exists() == (content == b"another")
+    assert_equals_disk(repo)
+
+
 def test_a_change_that_fails_does_not_move_a_marker_that_came_ahead_of_its_version(
     repo: Repo, staged: Staged, installer: ArtifactInstaller
 ) -> None:

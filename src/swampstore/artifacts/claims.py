@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from enum import Enum, auto
 
 from swampstore.artifacts import versions as on_disk
+from swampstore.artifacts.content import hash_beginning
+from swampstore.errors import MetadataError
 from swampstore.files import Change, Hold, Reception, Tree, taking_over
 from swampstore.layout import CLAIM, DEFERRED, LANDING, METADATA, RAW, DataRef, is_temp
 
@@ -160,6 +162,25 @@ def tidy(tree: Tree, reception: Reception, ref: DataRef, version: int) -> None:
     if left == [LANDING]:
         reception.remove(mark)
     reception.remove_empty_dir(ref.version_rel(version))
+
+
+def finish_landing(tree: Tree, reception: Reception, ref: DataRef, version: int) -> None:
+    """Let a version in that came as a whole, and whose metadata is still the mark.
+
+    Whoever deletes the name now means this version, too: its files would be gone without a trace of
+    what they were.
+    """
+    mark = tree.shared_path(ref.file_rel(version, LANDING))
+    try:
+        with open(mark, "rb") as file:
+            metadata = on_disk.parse_metadata(file.read(), ref, version, mark)
+        with open(tree.shared_path(ref.file_rel(version, RAW)), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            is_content = metadata.allows(size, hash_beginning(file.fileno(), None))
+    except (OSError, MetadataError):
+        return
+    if is_content and not os.path.lexists(tree.path(ref.file_rel(version, METADATA))):
+        reception.adopt(ref.file_rel(version, METADATA), mark)
 
 
 def tidy_name(tree: Tree, reception: Reception, ref: DataRef) -> None:

@@ -63,6 +63,8 @@ def _tidy_landing(tree: Tree, ref: DataRef) -> int:
     the remote's, and the rows show the newest version up to it.
     """
     with tree.receiving(ref.rel) as reception:
+        for version in on_disk.version_numbers(tree, ref):
+            claims.finish_landing(tree, reception, ref, version)
         tidy_name(tree, reception, ref)
     return on_disk.effective_marker(tree, ref)
 
