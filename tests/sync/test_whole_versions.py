@@ -612,6 +612,27 @@ def test_a_version_that_has_grown_is_recognised_by_its_object_where_the_index_ha
             assert contents(repo, MODEL, "state") == ["one and more"]
 
 
+def test_a_version_that_has_grown_keeps_its_number_where_another_one_gets_the_next(
+    ana: Machine, bob: Machine
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "old")
+        repo.artifacts.save(MODEL, "state", "one", streaming=True)
+    synced(ana)
+    synced(bob)
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "state", version=1)
+    synced(ana)
+    lose_base(bob)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", " and more")
+    for machine in (bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            # Without its base, bob's machine cannot tell that the first one was deleted.
+            assert contents(repo, MODEL, "state") == ["one and more", "old"]
+
+
 def named_by(machine: Host) -> set[str]:
     return {rel.removeprefix(f"{HOME}/") for rel in remote_index(machine.store).entries}
 

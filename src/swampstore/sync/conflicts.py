@@ -86,9 +86,9 @@ class Conflicts:
         prepared: PreparedPush,
     ) -> None:
         removals = removed_rels(self._context.names, prepared.snapshot)
-        adopted = prepared.plan.adopted
+        common = {*prepared.plan.adopted, *prepared.plan.shared}
         prepared.told.append(
-            merge.renumber(self._context, name_rel, clashing, taken, removals, adopted)
+            merge.renumber(self._context, name_rel, clashing, taken, removals, common)
         )
         moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
         for rel, change in moved.items():

@@ -176,11 +176,11 @@ def renumber(
     clashing: set[int],
     taken: Iterable[int],
     removals: Container[str] = frozenset(),
-    adopted: Container[str] = frozenset(),
+    common: Container[str] = frozenset(),
 ) -> Conflict:
     """Move our versions of a data name out of the way of those on the remote.
 
-    Those whose metadata is `adopted`, because the remote has just that, stay. Of what was deleted
+    Those whose metadata is `common`, because the remote has them as well, stay. Of what was deleted
     here before its number was used again, the base still tells afterwards: without the file, that
     is a deletion to be pushed.
     """
@@ -190,7 +190,7 @@ def renumber(
         if (found := version_file(known.rel)) and found.version not in clashing
     }
     here = set(local_versions(context, name_rel))
-    shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in adopted}
+    shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in common}
     unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))

@@ -47,7 +47,8 @@ class Plan:
     `clashes` (versions by data name) and `copies` have to be settled before anything is
     uploaded; `reread` are partitions in which the remote has something that we do not have.
     `stuck` says why nothing could be decided about a path, `withheld` are versions that are not
-    complete, and must not be shown to others.
+    complete, and must not be shown to others. `shared` are changed files of versions that the
+    remote has, though neither the base nor the index tells that.
     """
 
     uploads: dict[str, Upload] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Plan:
     reread: set[str] = field(default_factory=set)
     stuck: dict[str, str] = field(default_factory=dict)
     withheld: dict[str, str] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -132,8 +134,6 @@ class Planner:
         self._began_ns = began_ns
         self._removals = removals
         self._plan = Plan()
-        # Of versions that the remote has, whatever the index tells of them.
-        self._shared: set[str] = set()
         self._grown: dict[str, bool] = {}
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
@@ -224,7 +224,7 @@ class Planner:
                     self._upload(change, Upload(rel, None, noted))
             case Decision.CONFLICT if entry is not None and self._is_of_ours(rel, entry, noted):
                 # Our push was stopped after it had committed, and something was appended since.
-                self._shared.add(rel)
+                self._plan.shared.add(rel)
                 self._upload(change, Upload(rel, described(rel, entry), noted))
             case Decision.CONFLICT if entry is not None:
                 self._conflict(change, entry)
@@ -253,7 +253,7 @@ class Planner:
         elif entry.sha256 is None and self._is_lost_content(rel):
             self._upload(change, Upload(rel, None))
         elif version_file(rel) and (self._is_entry_wrong(change) or self._is_of_grown(rel)):
-            self._shared.add(rel)
+            self._plan.shared.add(rel)
             self._upload(change, Upload(rel, described(rel, entry)))
         elif version_file(rel) and merge.went_on_with_ours(self._context, rel.rpartition("/")[0]):
             self._plan.reread.add(partition_of(rel))
@@ -380,7 +380,7 @@ class Planner:
             # What the index names with our content is a version of the remote, whatever became of
             # its object. So is what the remote has, whatever the index tells of it.
             is_named = entry is not None and self._has_hash(change, entry.sha256)
-            is_there = is_named or change.rel in self._shared
+            is_there = is_named or change.rel in self._plan.shared
             return not is_there and not self._is_lost(change.rel)
         version_rel = change.rel.rpartition("/")[0]
         return self._entry(change.rel) is None and merge.was_deleted(
