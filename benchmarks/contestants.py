@@ -178,7 +178,7 @@ class Library(Contestant):
     ) -> None:
         super().__init__(name, directory)
         self._account = account
-        self._sharded = sharded
+        self.sharded = sharded
         self._here = self._machine("here-0", 0)
         self._there = self._machine("there-0", 0)
         sample.write_files(self._here.repo.tree, shape, sample.small_contents())
@@ -186,6 +186,8 @@ class Library(Contestant):
     def _machine(self, name: str, number: int) -> Machine:
         prefix = f"{os.path.basename(self._directory)}/{number}"
         url = f"s3://{BUCKET}/{prefix}?endpoint={self._account.url}&region=us-east-1"
+        # As many transfers at once as the others have; a pull has so many without being told.
+        url += f"&pushConcurrency={CONCURRENCY}"
         return Machine.new(f"{self._directory}/{name}", url)
 
     def start_over(self, number: int) -> None:
@@ -200,7 +202,7 @@ class Library(Contestant):
         self.repo, self.target = self._here.repo, self._there.repo.tree.path("data")
         for machine in (self._here, self._there):
             machine.repo.sync.status()  # so that everything is imported
-        if self._sharded:
+        if self.sharded:
             self.repo.sync.migrate_index()
 
     def push(self, *, cold: bool) -> None:  # noqa: ARG002 - we need no such hint
