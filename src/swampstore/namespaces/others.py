@@ -42,12 +42,10 @@ if TYPE_CHECKING:
 def export_catalog(repo: OpenRepo, *, force: bool) -> bool:
     """Write the export of a repository's namespace, marked to be pushed; see `Repo`."""
     if not repo.config.namespace:
-        if force:
-            raise ValidationError(
-                "the repository has no namespace, so nobody else could read its catalog",
-                hint="Choose one: `swampstore datastore namespace set NAME`.",
-            )
-        return False
+        raise ValidationError(
+            "the repository has no namespace, so nobody else could read its catalog",
+            hint="Choose one: `swampstore datastore namespace set NAME`.",
+        )
     try:
         return _export(repo, force=force)
     except SwampstoreError as error:

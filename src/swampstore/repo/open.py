@@ -264,6 +264,9 @@ class OpenDatastore:
 
         With `force` it is always due, and what goes wrong is raised instead of noted.
         """
+        if not force and not self.config.namespace:
+            return False  # as in most repositories, which need none of that
+
         from swampstore.namespaces.others import export_catalog
 
         return export_catalog(self, force=force)

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
@@ -128,6 +127,8 @@ class Staging:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        import shutil
+
         for _ in range(_REMOVALS):
             shutil.rmtree(self._out_of_reach(), ignore_errors=True)
             if not os.path.lexists(self.path):
