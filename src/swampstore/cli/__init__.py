@@ -10,18 +10,23 @@ it is run. It may import everything; nothing imports it.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
 
+# Objects that are made before Python looks for those that nobody needs any more. It would look all
+# the time while modules are imported, and find none.
+_COLLECT_AFTER = 10_000
+
 
 class _Leaving:
-    """Ends a process that has loaded Arrow or its like before their threads are torn down.
+    """Ends a process when all was done and told, and leaves the rest to the system.
 
-    Their pools live as long as the process. A thread that is still at work when the memory of its
-    library goes aborts the process, after all was done and told. So what Python does at the
-    end is done, and the rest is left to the system. It has to be made before anything else wants to
-    be called at the end: the first is called last.
+    To take every module apart would take as long as many a command. And whoever has loaded Arrow or
+    its like has pools of threads that live as long as the process: one that is still at work when
+    the memory of its library goes aborts it. What Python does at the end is done; so this has to
+    be made before anything else wants to be called at the end: the first is called last.
     """
 
     def __init__(self) -> None:
@@ -29,20 +34,23 @@ class _Leaving:
         atexit.register(self.leave)
 
     def leave(self) -> None:
-        """Flush what was printed, and end."""
-        if self.status is not None and not _WITH_THREADS.isdisjoint(sys.modules):
+        """Flush what was printed, and end. Where that fails, Python tells so in its own way."""
+        if self.status is None:
+            return
+        try:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
-            os._exit(self.status)
-
-
-_WITH_THREADS = frozenset({"pyarrow", "deltalake"})
+        except (OSError, ValueError):
+            return
+        os._exit(self.status)
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command that `args` (default: those of the process) name; return the exit status."""
     leaving = _Leaving() if args is None else None
+    if leaving is not None:
+        gc.set_threshold(_COLLECT_AFTER)
     from swampstore.cli.app import root
     from swampstore.cli.errors import run
 
