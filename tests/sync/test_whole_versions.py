@@ -633,6 +633,32 @@ def test_a_version_that_has_grown_keeps_its_number_where_another_one_gets_the_ne
             assert contents(repo, MODEL, "state") == ["one and more", "old"]
 
 
+def test_a_version_that_has_grown_keeps_its_number_though_a_fence_left_it_out_of_a_lost_index(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", "one", streaming=True)
+    synced(ana)
+    with ana.open() as repo:
+        repo.sync.migrate_index()
+    synced(bob)
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    with bob.open() as repo:
+        repo.artifacts.append(MODEL, "state", " and more")
+        shutil.rmtree(bucket / "_index")
+        (bucket / MONOLITH_KEY).unlink()
+        repo.sync.pull()
+        prepared = repo.sync.prepare_push()
+        # Whoever takes a lock over writes what is lost, without uploads that are about to be named.
+        repo.sync.fence()
+        repo.sync.commit_push(prepared)
+    for machine in (bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more", "two"]
+
+
 def named_by(machine: Host) -> set[str]:
     return {rel.removeprefix(f"{HOME}/") for rel in remote_index(machine.store).entries}
 

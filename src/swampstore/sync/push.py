@@ -260,7 +260,8 @@ class Push:
             index = self._context.index
             if index.is_made_anew or index.must_start_over(view):
                 raise MadeAnewError
-            planner = Planner(self._context, view, self._began_ns, removals, stored)
+            shared = prepared.plan.shared
+            planner = Planner(self._context, view, self._began_ns, removals, stored, shared)
             plan = planner.plan(changed, deleted)
             prepared.plan, prepared.view = plan, view
             self._withhold(plan, prepared)

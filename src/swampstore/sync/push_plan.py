@@ -118,6 +118,8 @@ class Planner:
 
     `removals` are the paths at or below which something was removed here, `stored` those that have
     an object (None: nobody looked). What the index names and the store has lost is uploaded again.
+    `shared` is what an earlier plan of the same push found to be such: since then, our own objects
+    may be all that tells of it.
     """
 
     def __init__(
@@ -127,13 +129,14 @@ class Planner:
         began_ns: int,
         removals: Container[str] = frozenset(),
         stored: Container[str] | None = None,
+        shared: Iterable[str] = (),
     ) -> None:
         self._stored = stored
         self._context = context
         self._view = view
         self._began_ns = began_ns
         self._removals = removals
-        self._plan = Plan()
+        self._plan = Plan(shared={*shared})
         self._grown: dict[str, bool] = {}
 
     def plan(self, changed: Mapping[str, Changed], deleted: Mapping[str, Known]) -> Plan:
