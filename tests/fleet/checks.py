@@ -17,13 +17,14 @@ from swampstore.pipeline.verify.kinds import (
     DANGLING_LATEST,
     MISSING_CONTENT,
     MISSING_LATEST,
+    MISSING_META,
     MISSING_METADATA,
     MISSING_MONOLITH,
     MISSING_OBJECT,
     MISSING_SHARD,
-    OF_DOCUMENTS,
     STALE_SHARD,
     UNLISTED_SHARD,
+    WRONG_SEQUENCE,
 )
 from swampstore.pipeline.verify.rules import Problem
 from tests.fleet import verdict
@@ -32,6 +33,11 @@ from tests.fleet.documents import index_of
 from tests.fleet.oracle import Found
 from tests.fleet.places import Place
 from tests.fleet.world import Violation
+
+# What verify says of an index of which documents are lost. None of it is about what they say.
+_OF_A_LOSS = frozenset(
+    {MISSING_META, MISSING_MONOLITH, MISSING_SHARD, UNLISTED_SHARD, STALE_SHARD, WRONG_SEQUENCE}
+)
 
 
 class Named(NamedTuple):
@@ -59,12 +65,15 @@ class Past:
     monolith that another client had made version 2 of, or what it wrote because it took that for
     the current one. Nobody can tell whether somebody still has their content, so they stay, and
     verify tells of them. `has_origin` says that the
-    index told by its origin which one it is, before documents of it were lost.
+    index told by its origin which one it is, before documents of it were lost. They are lost, and
+    what another client wrote is stale, until somebody commits; that an index was ever made of what
+    is stored (`was_guessed`) can be seen for ever by entries without a hash.
     """
 
     is_rough: bool = False
     is_damaged: bool = False
     has_lost_documents: bool = False
+    was_guessed: bool = False
     has_foreign: bool = False
     has_origin: bool = False
     excused: set[str] = field(default_factory=set)
@@ -108,6 +117,9 @@ def check_index(place: Place, found: list[Found], past: Past) -> None:
         if data is None:
             raise Violation("dangling", f"{rel} is named, and not there")
         digest = entry.get("sha256")
+        # Where nobody has ever committed, what a push that was stopped had sent is all there is.
+        if digest is None and not (past.was_guessed or past.is_rough):
+            raise Violation("wrong entry", f"{rel} has no hash, and nobody had to guess: {entry}")
         if entry["size"] != len(data) or digest not in {None, hashlib.sha256(data).hexdigest()}:
             raise Violation("wrong entry", f"{rel} is not what {entry} says")
     for one in found:
@@ -127,7 +139,7 @@ def check_verdict(place: Place, past: Past) -> None:
     serious = {"error"} if is_littered else {"error", "warning"}
     excused: set[str] = set()
     if past.has_lost_documents:
-        excused |= OF_DOCUMENTS  # whoever commits next makes them; readers can do without
+        excused |= _OF_A_LOSS  # whoever commits next makes them; readers can do without
     if past.is_rough and _is_told_by_monolith(place):
         # Nobody reads such copies there, and whoever commits next writes or lists them.
         excused |= {UNLISTED_SHARD, MISSING_SHARD}
@@ -145,6 +157,10 @@ def check_verdict(place: Place, past: Past) -> None:
     ]
     if bad:
         raise Violation("verify", "; ".join(bad))
+    kinds = {one.kind for one in found}
+    past.has_foreign &= STALE_SHARD in kinds
+    # Without `_meta.json` verify may find nothing to say, and documents are still lost.
+    past.has_lost_documents &= bool(kinds & _OF_A_LOSS) or META_KEY not in place.objects()
 
 
 def _told_of_revived(place: Place, past: Past, found: list[Problem]) -> list[Problem]:

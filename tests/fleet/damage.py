@@ -192,7 +192,7 @@ def _lose_index(fleet: Fleet) -> None:
     documents = [fleet.bucket.objects[key] for key in [*_meta(fleet), *_monolith(fleet)]]
     has_origin = any(b'"origin"' in one.data for one in documents)
     fleet.past.has_origin = has_origin or (oracle.is_index_lost and fleet.past.has_origin)
-    oracle.is_index_lost = fleet.past.has_lost_documents = True
+    oracle.is_index_lost = fleet.past.has_lost_documents = fleet.past.was_guessed = True
     with contextlib.suppress(Violation):  # a part of it is lost already
         fleet.past.named = named_in({key: one.data for key, one in fleet.bucket.objects.items()})
     for machine in fleet.machines:
