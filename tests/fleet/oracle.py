@@ -63,8 +63,12 @@ class Version:
     # Who has appended since all were at rest; and whether more than one may have, unseen.
     appenders: set[int] = field(default_factory=set)
     is_contested: bool = False
+    # Whether somebody was stopped who appended to it.
+    is_half_appended: bool = False
     # Whether it was deleted, and somebody may have brought it along since, under another number.
     is_brought: bool = False
+    # Whether all who had it when it was deleted knew that the index named it: all can be told.
+    was_known: bool = False
 
 
 @dataclass
@@ -179,6 +183,7 @@ class Oracle:
     def appending(self, id_: str, by: int) -> None:
         for one in self._known([id_]):
             one.appenders.add(by)
+            one.is_half_appended, one.was_known = True, False
             # To whoever lost its base before, it will look like two; see `doubt_appended`.
             others = [had for number, had in self.baseless.items() if number != by]
             one.is_contested |= any(id_ in had for had in others)
@@ -186,21 +191,27 @@ class Oracle:
     def appended(self, id_: str, piece: bytes) -> None:
         if id_ in self.versions:
             self.versions[id_].appended.add(piece)
+            self.versions[id_].is_half_appended = False
 
-    def deleting(self, ids: Iterable[str], by: int) -> None:
-        """Note what is about to be deleted: until that is done, nobody can say."""
+    def deleting(self, ids: Iterable[str], by: int, known: Container[str] = ()) -> None:
+        """Note what is about to be deleted: until that is done, nobody can say.
+
+        What is `known` to all who have it is named by the index, and each of them knows that.
+        """
         for one in self._known(ids):
             if one.state is State.GONE and one.deleted_by is not None:
                 continue  # it depends on whoever did that already, until this is done, too
             if one.state is not State.GONE:
                 one.state = State.UNSURE
             one.deleted_by = by
+            one.was_known = one.id in known and not one.is_half_appended
 
     def deleted(self, ids: Iterable[str], by: int) -> None:
         for one in self._known(ids):
             # Who deletes the one that others had deleted before need not know of the other number.
-            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by) or one.is_brought
-            one.state = State.UNSURE if is_vain else State.GONE
+            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by)
+            is_doubtful = one.is_brought or (is_vain and not one.was_known)
+            one.state = State.UNSURE if is_doubtful else State.GONE
             one.deleted_by = by
 
     def _is_vain(self, id_: str, by: int) -> bool:
@@ -448,10 +459,12 @@ class Oracle:
 
         Somebody else appended to it meanwhile; or whoever made it was stopped, perhaps after others
         had got it and before that could be noted. Or its objects are `abandoned`, and count as data
-        where the index is lost.
+        where the index is lost. None of that holds where all who had it knew what it was.
         """
         if self.is_index_lost and version.id in self.abandoned:
             return True
+        if version.was_known:
+            return False
         by_others = version.deleted_by not in {None, version.maker}
         is_contested = version.is_contested or bool(version.appenders - {version.deleted_by})
         return is_contested or (by_others and version.id in self.unnoted)
@@ -480,6 +493,7 @@ class Oracle:
                 if version.id in self.sent and version.deleted_by == version.maker:
                     self.abandoned.add(version.id)
             version.deleted_by, version.maker, version.is_brought = None, -1, False
+            version.is_half_appended = version.was_known = False
             version.appenders.clear()
             if version.state is State.GONE:
                 # From elsewhere, it may come again as it was before somebody appended to it here.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from swampstore.artifacts.metadata import Draft
@@ -16,6 +16,7 @@ from swampstore.errors import NotFoundError, SwampstoreError
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.retention import gc, prune
+from tests.fleet.disks import cache_of, known_to_all
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import MODELS, WORK, Found, Session, look_at
 from tests.fleet.places import Places
@@ -55,6 +56,13 @@ class Tell:
             if id_ not in since and one.maker in beside
             if one.model == model and name in {None, one.name}
         ]
+
+    def deleting(self, ids: Iterable[str]) -> None:
+        """Tell what this machine is about to delete, and what of that everybody knows."""
+        ids = list(ids)
+        roots = {one.directory: cache_of(one.home) for one in self.fleet.machines}
+        known = known_to_all(ids, self.machine.place, roots) if ids else set()
+        self.oracle.deleting(ids, self.machine.number, known)
 
 
 # Work ------------------------------------------------------------------------------------------
@@ -135,7 +143,7 @@ def delete_one(tell: Tell, args: Args) -> None:
     if not found:
         return
     chosen = picked(found, args)
-    tell.oracle.deleting([chosen.id], tell.machine.number)
+    tell.deleting([chosen.id])
     tell.repo.artifacts.delete(args["model"], args["name"], version=chosen.version)
     tell.oracle.deleted([chosen.id], tell.machine.number)
 
@@ -147,7 +155,7 @@ def delete_all(tell: Tell, args: Args) -> None:
         return
     # Who deletes a name may mean the versions that were removed by hand before, or not.
     removed = tell.oracle.removed_from(tell.machine.number, args["model"], args["name"])
-    tell.oracle.deleting([*found, *removed], tell.machine.number)
+    tell.deleting([*found, *removed])
     done = tell.repo.artifacts.delete(args["model"], args["name"])
     tell.oracle.deleted(found, tell.machine.number)
     if done.versions > len(found):
@@ -190,7 +198,7 @@ def collect(tell: Tell, args: Args) -> None:
     for model, name in {(one.model, one.name) for one in before}:
         versions = [one for one in before if (one.model, one.name) == (model, name)]
         excess += [one.id for one in versions[:-KEEP]]
-    tell.oracle.deleting(excess, tell.machine.number)
+    tell.deleting(excess)
     gc(tell.repo)
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in excess if id_ not in left], tell.machine.number)
@@ -208,7 +216,7 @@ def prune_model(tell: Tell, args: Args) -> None:
     tell.machine.define(one for one in MODELS if one != args["model"])
     before = tell.machine.look(contents=False)
     orphans = [one.id for one in before if one.model == args["model"]]
-    tell.oracle.deleting(orphans, tell.machine.number)
+    tell.deleting(orphans)
     prune(tell.repo)
     orphans += tell.saved_beside(known, args["model"])
     left = {one.id for one in tell.machine.look(contents=False)}

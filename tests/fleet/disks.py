@@ -1,0 +1,134 @@
+"""What is on the disks and in the buckets, read as plainly as anybody could; nothing is changed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from swampstore.index.base import BASE
+from swampstore.index.partitions import META_KEY
+from swampstore.index.state import MADE_ANEW, ORIGIN
+from swampstore.layout import METADATA, RAW
+from tests.fleet.documents import index_of
+from tests.fleet.places import Place
+from tests.fleet.world import REPO_ID, Violation
+
+
+class Copy(NamedTuple):
+    """A version as some disk has it: where, and its files."""
+
+    directory: Path
+    metadata: bytes | None
+    content: bytes | None
+
+
+def copies_in(root: Path) -> list[Copy]:
+    """Return every version that a directory has, wherever it is in it."""
+    found = []
+    for path in root.rglob(METADATA):
+        raw = path.with_name(RAW)
+        if path.is_file():
+            content = raw.read_bytes() if raw.is_file() else None
+            found.append(Copy(path.parent, path.read_bytes(), content))
+    return found
+
+
+class Base(NamedTuple):
+    """What a cache knows of the remote: of which origin it is, and the hash of each path."""
+
+    origin: str | None
+    known: Mapping[str, str | None]
+
+
+def base_of(cache: Path) -> Base:
+    """Read the base of a cache: what its machine will know, whatever becomes of its process."""
+    path = cache / BASE
+    nothing = Base(None, {})
+    if not path.exists():
+        return nothing
+    how = "mode=ro" if path.with_name(f"{BASE}-wal").exists() else "immutable=1"
+    with contextlib.suppress(sqlite3.Error):
+        # Not by `connect`, where a machine at work would come to a point.
+        db = sqlite3.Connection(f"file:{path}?{how}", uri=True)
+        try:
+            facts = dict(db.execute("SELECT name, value FROM facts").fetchall())
+            known = dict(db.execute("SELECT rel, sha256 FROM known").fetchall())
+        finally:
+            sqlite3.Connection.close(db)
+        return nothing if facts.get(MADE_ANEW) else Base(facts.get(ORIGIN), known)
+    return nothing
+
+
+def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -> set[str]:
+    """Return those versions that the index names, and whoever has one knows that it does.
+
+    Whoever deletes such a version can tell everybody. All have the same files under the same
+    number, and know the index by the origin that it has. `roots` are the directories in which
+    machines have anything, each with its cache.
+    """
+    objects = place.objects()
+    try:
+        entries = index_of(objects)
+    except Violation:
+        return set()
+    origin = _origin(objects)
+    if origin is None:
+        return set()
+    disks = [(cache, copies_in(root), base_of(cache)) for root, cache in roots.items()]
+
+    def is_known(id_: str) -> bool:
+        stored = [rel for rel, data in objects.items() if _is_metadata_of(id_, rel, data)]
+        if len(stored) != 1:
+            return False
+        files = [stored[0], _content_beside(stored[0])]
+        hashes = {rel: _sha256(objects[rel]) for rel in files if rel in objects}
+        if len(hashes) < 2 or any(not _is_named(entries, *one) for one in hashes.items()):
+            return False
+        for cache, copies, base in disks:
+            there = Copy((cache / place.prefix / files[0]).parent, *map(objects.get, files))
+            mine = [one for one in copies if id_.encode() in (one.metadata or b"")]
+            is_noted = all(base.known.get(rel) == sha256 for rel, sha256 in hashes.items())
+            if mine and (base.origin != origin or not is_noted):
+                return False
+            if any(not _is_copy(one, there) for one in mine):
+                return False
+        return True
+
+    return {id_ for id_ in ids if is_known(id_)}
+
+
+def cache_of(home: Path) -> Path:
+    """Return where the cache of a remote is, for whoever has this home."""
+    return home / "repos" / REPO_ID
+
+
+def _is_copy(one: Copy, there: Copy) -> bool:
+    """Whether a version is where it should be, with its content or without any."""
+    return one in (there, there._replace(content=None))
+
+
+def _is_metadata_of(id_: str, rel: str, data: bytes) -> bool:
+    return rel.endswith(f"/{METADATA}") and id_.encode() in data
+
+
+def _content_beside(rel: str) -> str:
+    return f"{rel.rpartition('/')[0]}/{RAW}"
+
+
+def _is_named(entries: Mapping[str, Mapping[str, Any]], rel: str, sha256: str) -> bool:
+    return rel in entries and entries[rel].get("sha256") == sha256
+
+
+def _origin(objects: Mapping[str, bytes]) -> str | None:
+    own = json.loads(objects.get(META_KEY, b"{}")).get("swampstore")
+    found = own.get("origin") if isinstance(own, dict) else None
+    return found if isinstance(found, str) else None
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
