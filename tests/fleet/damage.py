@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from tests.fleet.fleet import Fleet
     from tests.fleet.machine import Machine
 
-Doubt = Callable[[Oracle, int, set[str]], None]
+# The oracle, the number of the machine, what it has, and what the index does not name any more.
+Doubt = Callable[[Oracle, int, set[str], set[str]], None]
 META = "_index/_meta.json"
 MONOLITH = ".datastore-index.json"
 
@@ -54,25 +55,35 @@ def _on_machine(
             else:
                 path.unlink()
         oracle = fleet.places.oracle(machine.place)
+        held = set(oracle.versions) if ids is None else set(ids)
         for one in fleet.machines:
             if one.home == machine.home:
-                doubt(oracle, one.number, set(oracle.versions) if ids is None else set(ids))
+                doubt(oracle, one.number, held, _pushed(machine, oracle))
         return bool(found)
 
     return damage
 
 
-def _without_base(oracle: Oracle, machine: int, held: set[str]) -> None:
+def _pushed(machine: Machine, oracle: Oracle) -> set[str]:
+    """Return the versions that the index does not name, as whoever deleted them has told all."""
+    try:
+        named = machine.place.committed()
+    except Violation:
+        return set()
+    return {id_ for id_ in oracle.versions if not any(id_ in text for text in named)}
+
+
+def _without_base(oracle: Oracle, machine: int, held: set[str], pushed: set[str]) -> None:
     """Without its base a machine cannot tell what others deleted from what is new, both ways."""
-    oracle.doubt_deletions(machine, held=held)
+    oracle.doubt_deletions(machine, pushed - held, held=held)
     oracle.baseless[machine] = held
     oracle.forgot.setdefault(machine, set()).update(held)
     oracle.doubt_appended(held)
 
 
-def _without_journal(oracle: Oracle, machine: int, _: set[str]) -> None:
+def _without_journal(oracle: Oracle, machine: int, _: set[str], pushed: set[str]) -> None:
     """Without its journal a machine cannot tell what it deleted from what somebody wiped."""
-    oracle.doubt_deletions(machine)
+    oracle.doubt_deletions(machine, pushed)
 
 
 def _named(directory: Path, name: str, *, only: bool = False) -> Iterator[Path]:

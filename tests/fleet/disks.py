@@ -121,7 +121,8 @@ def _content_beside(rel: str) -> str:
 
 
 def _is_named(entries: Mapping[str, Mapping[str, Any]], rel: str, sha256: str) -> bool:
-    return rel in entries and entries[rel].get("sha256") == sha256
+    """Whether the index names an object; without a hash, if it was made of what is stored."""
+    return rel in entries and entries[rel].get("sha256") in {None, sha256}
 
 
 def _origin(objects: Mapping[str, bytes]) -> str | None:

@@ -305,7 +305,7 @@ class Oracle:
         """After damage, deletions that not everybody has heard of may be undone.
 
         Those are the ones of this machine, and those of what it still has `held`; None: all of
-        them, but those that are `certain`.
+        them; but none of those that are `certain`.
         """
         held = set(held)
         for one in self.versions.values():
