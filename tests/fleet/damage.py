@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -174,9 +175,10 @@ def _on_remote(
             return False
         chosen = found if everything else [picked(found, args)]
         fleet.world.tell(f"--- damage remote: {chosen}")
-        if not chosen[0].startswith("data/"):
+        fleet.past.has_lost_documents |= not chosen[0].startswith("data/")
+        if not chosen[0].startswith("data/") and not _is_told_otherwise(fleet, chosen):
             _lose_index(fleet)
-        else:
+        elif chosen[0].startswith("data/"):
             fleet.past.lost_objects.update(chosen)
             fleet.oracle.contentless |= _ids_beside(fleet, chosen)
         for key in chosen:
@@ -197,13 +199,34 @@ def _ids_beside(fleet: Fleet, contents: list[str]) -> set[str]:
     return {decode(objects[key].data, key).id for key in keys if key in objects}
 
 
+def _is_told_otherwise(fleet: Fleet, lost: list[str]) -> bool:
+    """Whether all that these documents tell is told by others: nobody has to guess anything.
+
+    Those are copies for readers of one model, and a monolith of before a migration. Where
+    `_meta.json` is lost, the monolith tells if it did so before, and names every version that is
+    stored: else it may be one of long ago.
+    """
+    objects = {key: one.data for key, one in fleet.bucket.objects.items()}
+    left = {key: data for key, data in objects.items() if key not in lost}
+    try:
+        told = index_of(objects)
+        is_told = told == index_of(left)
+    except Violation:  # a part of it is lost already
+        return False
+    stored = {key for key in objects if key.startswith("data/") and key.endswith(f"/{METADATA}")}
+    if META not in lost:
+        return is_told
+    is_monolith = json.loads(objects[META]).get("version") == 1 and MONOLITH in left
+    return is_told and is_monolith and stored <= told.keys()
+
+
 def _lose_index(fleet: Fleet) -> None:
     """An index is about to be lost: whatever anybody still has counts as new from now on."""
     oracle = fleet.oracle
     documents = [fleet.bucket.objects[key] for key in [*_meta(fleet), *_monolith(fleet)]]
     has_origin = any(b'"origin"' in one.data for one in documents)
     fleet.past.has_origin = has_origin or (oracle.is_index_lost and fleet.past.has_origin)
-    oracle.is_index_lost = fleet.past.has_lost_documents = fleet.past.was_guessed = True
+    oracle.is_index_lost = fleet.past.was_guessed = True
     with contextlib.suppress(Violation):  # a part of it is lost already
         fleet.past.named = named_in({key: one.data for key, one in fleet.bucket.objects.items()})
     for machine in fleet.machines:
