@@ -59,7 +59,8 @@ class Version:
     is_tombstone: bool = False
     maker: int = -1
     deleted_by: int | None = None
-    appended: set[bytes] = field(default_factory=set)
+    # What was appended to it, piece by piece, and by whom.
+    appended: dict[bytes, int] = field(default_factory=dict)
     # Who has appended since all were at rest; and whether more than one may have, unseen.
     appenders: set[int] = field(default_factory=set)
     is_contested: bool = False
@@ -188,9 +189,9 @@ class Oracle:
             others = [had for number, had in self.baseless.items() if number != by]
             one.is_contested |= any(id_ in had for had in others)
 
-    def appended(self, id_: str, piece: bytes) -> None:
+    def appended(self, id_: str, piece: bytes, by: int) -> None:
         if id_ in self.versions:
-            self.versions[id_].appended.add(piece)
+            self.versions[id_].appended[piece] = by
             self.versions[id_].is_half_appended = False
 
     def deleting(self, ids: Iterable[str], by: int, known: Container[str] = ()) -> None:
@@ -379,7 +380,7 @@ class Oracle:
             known = self.versions.get(one.id)
             if one.content is not None or known is None or known.state is State.THERE:
                 continue
-            if self.is_index_lost or machine in self.forgot:
+            if (machine, one.id) in self.held or one.id in self.forgot.get(machine, ()):
                 self.ghosts.add((machine, one.id))
             is_doubtful = known.state is State.UNSURE and known.deleted_by is not None
             if one.id in self.contentless and is_doubtful:
@@ -482,11 +483,13 @@ class Oracle:
             # Two that appended to one version have two versions since, for ever.
             self.versions[id_].is_contested = copies[id_] > 1
             self.versions[id_].appended = {
-                piece
+                piece: -1
                 for piece in self.versions[id_].appended
                 if copies[id_] == 1 and one.content is not None and piece in one.content
             }
         self.abandoned -= seen.keys()
+        # Whoever was never there before has read it, too: its content is on the remote again.
+        self.contentless -= {id_ for id_, one in seen.items() if one.content is not None}
         for version in self.versions.values():
             if version.id not in seen:
                 version.state = State.GONE
@@ -497,7 +500,7 @@ class Oracle:
             version.appenders.clear()
             if version.state is State.GONE:
                 # From elsewhere, it may come again as it was before somebody appended to it here.
-                version.is_contested, version.appended = False, set()
+                version.is_contested, version.appended = False, {}
         self.renames.clear()
         self.sessions.clear()
         self.unnoted.clear()

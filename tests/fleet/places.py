@@ -216,7 +216,9 @@ class Places:
         had = move.ids | move.held
         kept = {id_ for id_ in had if not any(id_ in text for text in documents)}
         self._kept.setdefault((machine, move.source), set()).update(kept)
-        _leave(here, machine, documents)
+        stored = [data for rel, data in move.source.objects().items() if rel.endswith("/raw")]
+        pieces = {one for data in stored for one in here.pieces_in(data)}
+        _leave(here, machine, documents, pieces)
 
 
 def _copy(one: Version, state: State) -> Version:
@@ -252,19 +254,24 @@ def _bring(one: Version, there: Oracle, here: Oracle, move: Move) -> None:
         known.state, known.maker = State.THERE, move.machine
         # Of what somebody was killed at, who deleted it could not say what it was.
         known.model, known.name, known.work = one.model, one.name, one.work
-        known.appended |= one.appended & move.pieces
+        known.appended |= {piece: move.machine for piece in one.appended if piece in move.pieces}
     if one.work and here.works[one.work].pieces:
         known.is_contested = True
 
 
-def _leave(here: Oracle, machine: int, documents: set[str]) -> None:
-    """Expect nothing at the old place of what a machine that left had never pushed."""
+def _leave(here: Oracle, machine: int, documents: set[str], pieces: set[bytes]) -> None:
+    """Expect nothing at the old place of what a machine that left had never pushed.
+
+    The `documents` are the metadata that the index names there, the `pieces` what was appended to
+    what is stored there.
+    """
     for one in here.versions.values():
         is_committed = any(one.id in text for text in documents)
         if one.maker == machine and one.state is State.THERE and not is_committed:
             one.state = State.UNSURE
-        if one.deleted_by == machine and one.state is State.GONE:
+        if one.deleted_by == machine and one.state is State.GONE and is_committed:
             one.state = State.UNSURE
-        if one.work and here.works[one.work].pieces:
+        if machine in one.appenders:
             one.is_contested = True
-            one.appended.clear()
+            taken = {piece for piece, by in one.appended.items() if by == machine} - pieces
+            one.appended = {piece: by for piece, by in one.appended.items() if piece not in taken}

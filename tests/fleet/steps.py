@@ -115,7 +115,7 @@ def append(tell: Tell, args: Args) -> None:
     tell.oracle.appending(latest.id, tell.machine.number)
     piece = tell.oracle.piece(work)
     made = tell.repo.artifacts.append(model, name, piece)
-    tell.oracle.appended(made.id, piece)
+    tell.oracle.appended(made.id, piece, tell.machine.number)
 
 
 def group(tell: Tell, args: Args) -> None:
