@@ -237,6 +237,64 @@ def test_what_is_appended_after_a_killed_push_has_committed_keeps_its_number_bel
 
 
 @pytest.mark.parametrize("pushes_first", [False, True], ids=["syncs", "pushes first"])
+@pytest.mark.parametrize("loses_index", [False, True], ids=["base", "index"])
+def test_what_others_appended_before_a_loss_makes_no_second_version(
+    ana: Machine, bob: Machine, bucket: Path, loses_index: bool, pushes_first: bool
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob):
+        synced(machine)
+    append(ana, b" and more")
+    synced(ana)
+    if loses_index:
+        lose_index(bucket)
+    else:
+        lose_base(bob)
+    if pushes_first:
+        with bob.open() as repo:
+            repo.sync.push()
+    for machine in (bob, ana, bob):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more"]
+
+
+@pytest.mark.parametrize("loses_base", [False, True])
+def test_what_both_appended_is_kept_twice(ana: Machine, bob: Machine, loses_base: bool) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob):
+        synced(machine)
+    append(bob, b" more")
+    append(ana, b" and still more")
+    synced(ana)
+    if loses_base:
+        lose_base(bob)
+    for machine in (bob, ana, bob):
+        synced(machine)
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            assert sorted(contents(repo, MODEL, "state")) == ["one and still more", "one more"]
+
+
+def test_the_same_line_that_both_appended_is_kept_twice(ana: Machine, bob: Machine) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+    for machine in (ana, bob):
+        synced(machine)
+    append(bob, b" more")
+    append(ana, b" more")
+    append(ana, b" and still more")
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            kept = sorted(contents(repo, MODEL, "state"))
+        assert kept == ["one more", "one more and still more"]
+
+
+@pytest.mark.parametrize("pushes_first", [False, True], ids=["syncs", "pushes first"])
 @pytest.mark.parametrize("hydration", ["full", None])
 def test_what_others_append_after_a_killed_push_has_committed_makes_no_second_version(
     ana: Machine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Container, Iterable, Mapping
 from enum import Enum, auto
@@ -10,22 +11,26 @@ from typing import TYPE_CHECKING, NamedTuple
 from swampstore.artifacts.latest import is_right, latest_of, parse_marker
 from swampstore.artifacts.metadata import decode
 from swampstore.artifacts.versions import marker_at
-from swampstore.errors import MetadataError
+from swampstore.errors import DiskError, MetadataError
 from swampstore.files import disk_errors, read_file
+from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_metadata, version_file
 from swampstore.index.results import Conflict
 from swampstore.layout import DEFERRED, LATEST, METADATA, RAW, parse_version
-from swampstore.stores.errors import ObjectNotFoundError
-from swampstore.stores.protocol import hash_object
-from swampstore.sync.complete import is_complete, is_content_here
+from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
+from swampstore.stores.protocol import excerpt, hash_object
+from swampstore.sync.complete import is_complete, is_content_here, local_metadata
 from swampstore.sync.context import SyncContext
-from swampstore.sync.hashing import holds
+from swampstore.sync.hashing import hash_file, holds
 from swampstore.sync.scan import is_covered
 
 if TYPE_CHECKING:
     from swampstore.index.base import Known
+
+# How much of an object is read at a time, to compare it.
+_PIECE = 4 << 20
 
 
 class Local(Enum):
@@ -311,18 +316,45 @@ def have_one_id(context: SyncContext, rel: str) -> bool | None:
 
 
 def went_on_with_ours(context: SyncContext, version_rel: str) -> bool:
-    """Whether others appended to what a push of ours had sent, which was stopped then.
+    """Whether others appended to the very version that is here, and have all of ours in theirs.
 
-    All of the version is as it was sent, so nothing of ours is missing in what they made of it.
+    A push of ours had sent it, which was stopped then; or nothing tells any more that it came from
+    the remote, since the base was lost or the index made anew.
     """
-    metadata = f"{version_rel}/{METADATA}"
-    noted = context.base.noted_uploads([f"{version_rel}/{RAW}", metadata])
+    if not _is_as_sent(context, version_rel) and not _begins_theirs(context, version_rel):
+        return False
+    return have_one_id(context, f"{version_rel}/{METADATA}") is True
+
+
+def _is_as_sent(context: SyncContext, version_rel: str) -> bool:
+    """Whether all of a version is here as it was sent."""
+    noted = context.base.noted_uploads([f"{version_rel}/{RAW}", f"{version_rel}/{METADATA}"])
     local = context.names.local
-    return (
-        len(noted) == 2
-        and all(token and holds(local(rel), sent) for rel, (sent, token) in noted.items())
-        and have_one_id(context, metadata) is True
+    return len(noted) == 2 and all(
+        token and holds(local(rel), sent) for rel, (sent, token) in noted.items()
     )
+
+
+def _begins_theirs(context: SyncContext, version_rel: str) -> bool:
+    """Whether content that the base does not know is how longer content of the remote begins.
+
+    Where the base knows it, it was appended to here as well, be it by the same bytes: both stay.
+    Costs requests only of what can be appended to, and reads as much of the object as is here.
+    """
+    told, raw = local_metadata(context.names, version_rel), f"{version_rel}/{RAW}"
+    if told is None or not told.streaming or context.base.get(raw) is not None:
+        return False
+    key = context.names.remote(raw)
+    try:
+        sha256, now = hash_file(context.names.local(raw))
+        if now.size != told.size or context.store.head(key).size <= now.size:
+            return False
+        digest = hashlib.sha256()
+        for start in range(0, now.size, _PIECE):
+            digest.update(excerpt(context.store, key, start, min(_PIECE, now.size - start)))
+    except (FileNotFoundError, SyncError, DiskError, ObjectNotFoundError, CorruptObjectError):
+        return False  # one of them cannot be read, or does not hold still
+    return digest.hexdigest() == sha256
 
 
 def is_metadata_there(context: SyncContext, rel: str) -> bool:
