@@ -59,15 +59,14 @@ def named_in(objects: Mapping[str, bytes]) -> set[Named]:
 class Past:
     """What has happened in a run that explains what is left lying about.
 
-    `is_rough` says that something failed or was killed, `excused` are the notes of removals that
-    whoever left them has forgotten. `named` is what the index said before documents of it were
-    lost; `revived` are entries without an object of an index of long ago, which is what was left: a
-    monolith that another client had made version 2 of, or what it wrote because it took that for
-    the current one. Nobody can tell whether somebody still has their content, so they stay, and
-    verify tells of them. `has_origin` says that the
-    index told by its origin which one it is, before documents of it were lost. They are lost, and
-    what another client wrote is stale, until somebody commits; that an index was ever made of what
-    is stored (`was_guessed`) can be seen for ever by entries without a hash.
+    `is_rough` says that something failed or was killed. `named` is what the index said before
+    documents of it were lost; `revived` are entries without an object of an index of long ago,
+    which is what was left: a monolith that another client had made version 2 of, or what it wrote
+    because it took that for the current one. Nobody can tell whether somebody still has their
+    content, so they stay, and verify tells of them. `has_origin` says that the index told by its
+    origin which one it is, before documents of it were lost. They are lost, and what another client
+    wrote is stale, until somebody commits; that an index was ever made of what is stored
+    (`was_guessed`) can be seen for ever by entries without a hash.
     """
 
     is_rough: bool = False
@@ -76,7 +75,6 @@ class Past:
     was_guessed: bool = False
     has_foreign: bool = False
     has_origin: bool = False
-    excused: set[str] = field(default_factory=set)
     named: set[Named] = field(default_factory=set)
     revived: set[Named] = field(default_factory=set)
     lost_objects: set[str] = field(default_factory=set)
@@ -209,13 +207,15 @@ def late_notes(place: Place) -> set[str]:
     return late
 
 
-def check_removals(place: Place, past: Past, *, has_forgotten: bool) -> None:
+def notes(place: Place) -> list[str]:
+    """Return all notes of removals that are left."""
+    return sorted(rel for rel in place.infos() if rel.startswith(REMOVALS))
+
+
+def check_removals(place: Place) -> None:
     """Whoever deleted has removed what that left, or nobody can tell it from an upload."""
     objects = place.infos()
-    notes = {rel for rel in objects if rel.startswith(REMOVALS)}
-    if has_forgotten:
-        past.excused |= notes
-    for rel in notes - past.excused:
+    for rel in notes(place):
         written, data = objects[rel].info.last_modified, objects[rel].data
         by_content = BUCKETS[place.target].kind.by_content
         for one in json.loads(data)["objects"]:

@@ -79,7 +79,6 @@ def _without_base(oracle: Oracle, machine: int, held: set[str], pushed: set[str]
     oracle.doubt_deletions(machine, pushed - held, held=held)
     oracle.baseless[machine] = held
     oracle.forgot.setdefault(machine, set()).update(held)
-    oracle.doubt_appended(held)
 
 
 def _without_journal(oracle: Oracle, machine: int, _: set[str], pushed: set[str]) -> None:
@@ -235,9 +234,25 @@ def _lose_index(fleet: Fleet) -> None:
         is_known = outcome.ending == "done"
         seen = {one.id for one in outcome.result} if is_known else set(oracle.versions)
         oracle.held |= {(machine.number, id_) for id_ in seen}
+        for one in outcome.result if is_known else ():
+            places = oracle.held_at.setdefault(one.id, set())
+            places.add((one.model, one.name, one.version))
+        for id_ in () if is_known else seen:
+            oracle.held_at.setdefault(id_, set()).add(("", "", 0))
+    for id_, place in _stored(fleet):
+        if id_ in oracle.held_at:
+            oracle.held_at[id_].add(place)
     held = {id_ for _, id_ in oracle.held}
     oracle.adopted |= _sent_and_not_noted(fleet)
     oracle.doubt_deletions(None, _deleted_for_good(fleet, oracle.versions.keys() - held))
+
+
+def _stored(fleet: Fleet) -> Iterator[tuple[str, tuple[str, str, int]]]:
+    """Yield each version that the remote has an object of, with its name and number."""
+    for key, one in fleet.bucket.objects.items():
+        if key.startswith("data/") and key.endswith(f"/{METADATA}"):
+            where, name, number = key.removeprefix("data/").rsplit("/", 3)[:3]
+            yield decode(one.data, key).id, (where, name, int(number))
 
 
 def _sent_and_not_noted(fleet: Fleet) -> set[str]:

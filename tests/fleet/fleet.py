@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
+from tests.fleet.disks import copies_in
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
@@ -238,8 +239,9 @@ class Fleet:
         """Where tokens are made of content, nothing tells such an object from the one before."""
         if not bucket.kind.by_content or not key.endswith("/metadata.yaml"):
             return
+        held = {copy.metadata for one in self.machines for copy in copies_in(one.directory)}
         for oracle in self._oracles_of(bucket, key):
-            oracle.revived(data)
+            oracle.revived(data, b"".join(one for one in held if one))
 
     def _note_read(self, bucket: Bucket, key: str, machine: int) -> None:
         """Where there is no index, whoever looks takes for data what others are sending."""
@@ -309,11 +311,12 @@ class Fleet:
             checks.excuse_hollow(place, oracle.hollow, self.past)
             checks.check_index(place, seen[0][1], self.past)
             checks.check_verdict(place, self.past)
-            # Whoever has moved away may have left some, and who syncs in full comes across them.
+            # Whoever left some may have forgotten that, or have moved away. Who syncs in full comes
+            # across them.
             has_forgotten = oracle.is_index_lost or oracle.forgot or len(self.places.oracles) > 1
-            if checks.late_notes(place):
+            if checks.late_notes(place) or (has_forgotten and checks.notes(place)):
                 self._now(machines[0], partial(self._sync_fully, machines[0]))
-            checks.check_removals(place, self.past, has_forgotten=bool(has_forgotten))
+            checks.check_removals(place)
         checks.check_locks(self.past)
         oracle.resolve(seen[0][1])
         self.result.rests += 1

@@ -111,6 +111,8 @@ class Oracle:
         # and had what; and what was made by somebody who was stopped while it talked to the store.
         self.is_index_lost = False
         self.held: set[tuple[int, str]] = set()
+        # And under which names and numbers, on any disk and on the remote.
+        self.held_at: dict[str, set[tuple[str, str, int]]] = {}
         self.baseless: dict[int, set[str]] = {}
         self.unnoted: set[str] = set()
         self.adopted: set[str] = set()
@@ -185,9 +187,6 @@ class Oracle:
         for one in self._known([id_]):
             one.appenders.add(by)
             one.is_half_appended, one.was_known = True, False
-            # To whoever lost its base before, it will look like two; see `doubt_appended`.
-            others = [had for number, had in self.baseless.items() if number != by]
-            one.is_contested |= any(id_ in had for had in others)
 
     def appended(self, id_: str, piece: bytes, by: int) -> None:
         if id_ in self.versions:
@@ -214,6 +213,12 @@ class Oracle:
             is_doubtful = one.is_brought or (is_vain and not one.was_known)
             one.state = State.UNSURE if is_doubtful else State.GONE
             one.deleted_by = by
+
+    def spared(self, ids: Iterable[str], by: int) -> None:
+        """Note that a deletion ended well, and that these, which were there, are not part of it."""
+        for one in self._known(ids):
+            if one.state is State.UNSURE and one.deleted_by == by:
+                one.state, one.deleted_by = State.THERE, None
 
     def _is_vain(self, id_: str, by: int) -> bool:
         """Whether a deletion may be undone, because somebody cannot tell any more.
@@ -332,13 +337,14 @@ class Oracle:
             if is_deleted or (one.state is State.THERE and not is_kept):
                 one.state = State.UNSURE
 
-    def revived(self, metadata: bytes) -> None:
+    def revived(self, metadata: bytes, held: bytes) -> None:
         """A request that came late has made an object again which somebody had removed.
 
-        Whoever still has that version takes it for one that an index has left out.
+        Whoever still has that version, of all that is `held`, takes it for one that an index has
+        left out.
         """
         for one in self.versions.values():
-            if one.state is State.GONE and one.id.encode() in metadata:
+            if one.state is State.GONE and one.id.encode() in metadata and one.id.encode() in held:
                 one.state = State.UNSURE
 
     def read_early(self, metadata: bytes, by: int) -> None:
@@ -361,13 +367,6 @@ class Oracle:
             if one.work.endswith(PEER) and one.state is State.THERE and one.id.encode() in found:
                 one.state = State.UNSURE
                 self.abandoned.add(one.id)
-
-    def doubt_appended(self, seen: Iterable[str]) -> None:
-        """Who lost its base cannot tell a version before something was appended from a new one."""
-        for id_ in seen:
-            known = self.versions.get(id_)
-            if known is not None and known.work and self.works[known.work].pieces:
-                known.is_contested = True
 
     def without_ghosts(self, machine: int, found: list[Found]) -> list[Found]:
         """Leave out metadata whose content was deleted elsewhere while its machine knew nothing.
@@ -441,10 +440,9 @@ class Oracle:
             for piece in version.appended:
                 if not any(piece in content for content in contents):
                     raise Violation("lost", f"{who} lacks {piece!r}, appended to {told}")
-        # Where an index was made anew, numbers that changed meanwhile make a version look new that
-        # somebody had when it was lost. Two that append to one at once have two.
-        is_held = self.is_index_lost and any(id_ == version.id for _, id_ in self.held)
-        may_be_two = version.is_contested or len(version.appenders) > 1 or is_held
+        # Two that append to one at once have two.
+        may_be_two = version.is_contested or len(version.appenders) > 1
+        may_be_two |= self._is_renumbered(version.id, copies)
         may_be_two |= version.id in self.early
         # Two that lost their bases share a deleted one again: who pushes without a pull before that
         # has not seen that the other one did.
@@ -454,6 +452,16 @@ class Oracle:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
         if version.state is State.GONE and copies and not self.may_come_back(version):
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
+
+    def _is_renumbered(self, id_: str, copies: list[Found]) -> bool:
+        """Whether numbers that changed make a version look new that somebody had.
+
+        That is where an index was lost when not all had it under one number, or where that number
+        was taken when it was made anew.
+        """
+        before = self.held_at.get(id_, set())
+        now = {(one.model, one.name, one.version) for one in copies}
+        return len(before) > 1 or (bool(before) and not before & now)
 
     def may_come_back(self, version: Version) -> bool:
         """Whether somebody cannot know that what it has was deleted by others.
@@ -511,6 +519,7 @@ class Oracle:
         self.baseless.clear()
         self.forgot.clear()
         self.held.clear()
+        self.held_at.clear()
         self.removed.clear()
         self.is_index_lost = False
 

@@ -18,7 +18,7 @@ from swampstore.layout import DataRef, ModelRef
 from swampstore.retention import gc, prune
 from tests.fleet.disks import cache_of, known_to_all
 from tests.fleet.machine import Machine
-from tests.fleet.oracle import MODELS, WORK, Found, Session, look_at
+from tests.fleet.oracle import MODELS, WORK, Found, Session, State, look_at
 from tests.fleet.places import Places
 
 One = TypeVar("One")
@@ -56,6 +56,11 @@ class Tell:
             if id_ not in since and one.maker in beside
             if one.model == model and name in {None, one.name}
         ]
+
+    def there(self, ids: Iterable[str]) -> set[str]:
+        """Return those of the versions that must be there."""
+        known = self.oracle.versions
+        return {id_ for id_ in ids if id_ in known and known[id_].state is State.THERE}
 
     def deleting(self, ids: Iterable[str]) -> None:
         """Tell what this machine is about to delete, and what of that everybody knows."""
@@ -198,10 +203,12 @@ def collect(tell: Tell, args: Args) -> None:
     for model, name in {(one.model, one.name) for one in before}:
         versions = [one for one in before if (one.model, one.name) == (model, name)]
         excess += [one.id for one in versions[:-KEEP]]
+    there = tell.there(excess)
     tell.deleting(excess)
     gc(tell.repo)
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in excess if id_ not in left], tell.machine.number)
+    tell.oracle.spared(there & left, tell.machine.number)
     # What others have saved into the same cache meanwhile makes as many more of the oldest due.
     for model, name in {(one.model, one.name) for one in before}:
         ids = [one.id for one in before if (one.model, one.name) == (model, name)]
@@ -216,11 +223,13 @@ def prune_model(tell: Tell, args: Args) -> None:
     tell.machine.define(one for one in MODELS if one != args["model"])
     before = tell.machine.look(contents=False)
     orphans = [one.id for one in before if one.model == args["model"]]
+    there = tell.there(orphans)
     tell.deleting(orphans)
     prune(tell.repo)
     orphans += tell.saved_beside(known, args["model"])
     left = {one.id for one in tell.machine.look(contents=False)}
     tell.oracle.deleted([id_ for id_ in orphans if id_ not in left], tell.machine.number)
+    tell.oracle.spared(there & left, tell.machine.number)
 
 
 # Sync ------------------------------------------------------------------------------------------
