@@ -5,8 +5,9 @@ Nothing here writes. What was put together is shown to readers, and the next com
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from swampstore.index.base import Base, Known
@@ -56,6 +57,19 @@ class Recovery:
         self._base = base
         self._copy = copy
         self._files = files
+        self._under_way: Mapping[str, tuple[str, str | None]] = {}
+
+    @contextlib.contextmanager
+    def during(self, commit: Mapping[str, tuple[str, str | None]]) -> Iterator[None]:
+        """Look past the shards that a commit of ours has just written: nobody else did.
+
+        They are given by their ETags, each with that of the one before, None if there was none.
+        """
+        self._under_way = commit
+        try:
+            yield
+        finally:
+            self._under_way = {}
 
     # A lost or damaged _meta.json --------------------------------------------------------------
 
@@ -202,10 +216,11 @@ class Recovery:
         files = self._files.payload(self._files.listed(""))
         stored = versions_among(files)
         last = self._last_meta()
+        before = self._before_commit(shards)
         is_last = (
             last is not None
-            and last.shards.keys() == shards.keys()
-            and all(is_named(last.shards[one], info.etag) for one, info in shards.items())
+            and last.shards.keys() == before.keys()
+            and all(is_named(last.shards[one], etag) for one, etag in before.items())
         )
         if last is not None and is_last and self._are_named(stored, last):
             return MetaSnapshot(2, last, etag=etag, token=token, is_healed=True, is_exact=True)
@@ -222,6 +237,16 @@ class Recovery:
         )
         healed = MetaSnapshot(2, meta, etag=etag, token=token, is_healed=True)
         return replace(healed, versions=_by_partition(stored))
+
+    def _before_commit(self, shards: Mapping[str, ObjectInfo]) -> dict[str, str]:
+        """Return the ETags that shards had before the commit that is under way wrote some."""
+        etags: dict[str, str] = {}
+        for partition, info in shards.items():
+            written, before = self._under_way.get(partition, (None, None))
+            etag = before if written == info.etag else info.etag
+            if etag is not None:
+                etags[partition] = etag
+        return etags
 
     def _are_named(self, stored: Mapping[str, ObjectInfo], meta: Meta) -> bool:
         """Whether the shards that `_meta.json` named last name all versions that are stored.

@@ -179,7 +179,8 @@ class ShardCommit:
                 written = {one: (shard.found, shard.data) for one, shard in shards.items()}
                 return ShardsCommitted(snapshot, onto, before, _etags(shards), written)
             untold = numbers
-            onto = self._watch.look_again()
+            with self._recovery.during(_under_way(shards, before)):
+                onto = self._watch.look_again()
             if onto.version != 2 or self._watch.is_another:
                 raise index_moved("the remote has another index now", change.rels)
             seen |= _committed_after_all(view, seen, onto)
@@ -329,6 +330,17 @@ def _committed_after_all(
             found = replace(shard.found, doc=Document(entries, doc.extra))
             again[partition] = replace(shard, found=found)
     return again
+
+
+def _under_way(
+    shards: Mapping[str, _Shard], before: Mapping[str, str | None]
+) -> dict[str, tuple[str, str | None]]:
+    """Return the ETags of the shards that were written, and of those that they replaced."""
+    return {
+        partition: (shard.found.etag, before[partition])
+        for partition, shard in shards.items()
+        if shard.found.etag is not None
+    }
 
 
 def _name_of(found: StoredDocument) -> str | None:
