@@ -59,7 +59,8 @@ def named_in(objects: Mapping[str, bytes]) -> set[Named]:
 class Past:
     """What has happened in a run that explains what is left lying about.
 
-    `is_rough` says that something failed or was killed. `named` is what the index said before
+    `is_rough` says that something failed or was killed, `is_undisturbed` that nothing ever befell
+    anybody, nobody moved, and no other client was there. `named` is what the index said before
     documents of it were lost; `revived` are entries without an object of an index of long ago,
     which is what was left: a monolith that another client had made version 2 of, or what it wrote
     because it took that for the current one. Nobody can tell whether somebody still has their
@@ -70,6 +71,7 @@ class Past:
     """
 
     is_rough: bool = False
+    is_undisturbed: bool = True
     is_damaged: bool = False
     has_lost_documents: bool = False
     was_guessed: bool = False

@@ -174,6 +174,10 @@ def _on_remote(
             return False
         chosen = found if everything else [picked(found, args)]
         fleet.world.tell(f"--- damage remote: {chosen}")
+        # Any sync finds documents to be lost. But nobody looks for objects, nor writes a monolith
+        # that names nothing, without being told to look at everything.
+        is_empty = MONOLITH in chosen and not _whole_index(fleet)
+        needs_full = chosen[0].startswith("data/") or is_empty
         fleet.past.has_lost_documents |= not chosen[0].startswith("data/")
         if not chosen[0].startswith("data/") and not _is_told_otherwise(fleet, chosen):
             _lose_index(fleet)
@@ -185,7 +189,7 @@ def _on_remote(
         if not chosen[0].startswith("data/"):
             fleet.past.note_revived({key: one.data for key, one in fleet.bucket.objects.items()})
         for machine in fleet.machines:
-            machine.needs_full = True
+            machine.needs_full |= needs_full
         return True
 
     return damage
@@ -213,10 +217,11 @@ def _is_told_otherwise(fleet: Fleet, lost: list[str]) -> bool:
     except Violation:  # a part of it is lost already
         return False
     stored = {key for key in objects if key.startswith("data/") and key.endswith(f"/{METADATA}")}
-    if META not in lost:
-        return is_told
-    is_monolith = json.loads(objects[META]).get("version") == 1 and MONOLITH in left
-    return is_told and is_monolith and stored <= told.keys()
+    if META not in objects:
+        return False  # it is lost already, and what the others are is anybody's guess
+    if json.loads(objects[META]).get("version") == 2:
+        return is_told and META not in lost
+    return is_told and MONOLITH in left and (META not in lost or stored <= told.keys())
 
 
 def _lose_index(fleet: Fleet) -> None:

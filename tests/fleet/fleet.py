@@ -156,7 +156,7 @@ class Fleet:
                 self._finish()
                 if damage.KINDS[step.op](self, step.machine, step.args):
                     self.result.damages += 1
-                    self.past.is_damaged = True
+                    self.past.is_damaged, self.past.is_undisturbed = True, False
             else:
                 self._begin(step)
         self.settle()
@@ -193,6 +193,8 @@ class Fleet:
         if step.faults:
             self.past.is_rough = True
         op = step.op
+        if step.faults or is_foreign or op == "offline" or op in moving.OPS:
+            self.past.is_undisturbed = False
         if not is_foreign and self._machine(step).owes_migration:
             op = "namespace_migrate"  # anything else would be told to wait for it
         self.world.tell(f"--- {actor.name} {op} {step.args}")
@@ -262,6 +264,7 @@ class Fleet:
         if outcome.ending == "killed":
             self.result.kills += 1
         if outcome.ending == "failed":
+            self._check_failure(op, outcome)
             self.past.is_rough = True
             self.result.errors[f"{op} {outcome.error.code}"] += 1  # type: ignore[union-attr]
         if isinstance(outcome.error, Violation):
@@ -271,6 +274,11 @@ class Fleet:
             raise Violation("defect", f"{op}: {outcome.error!r}\n{notes}")
         if self.world.hits:
             raise Violation("lock", f"of a living holder removed: {self.world.hits}")
+
+    def _check_failure(self, op: str, outcome: Outcome) -> None:
+        """Raise Violation if nothing explains that something was refused."""
+        if self.past.is_undisturbed:
+            raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
     # Resting -----------------------------------------------------------------------------------
 
@@ -330,6 +338,7 @@ class Fleet:
             outcome = self._now(machine, partial(self._sync, machine, full=full))
             self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
             if outcome.ending == "failed":
+                self._check_failure("rest", outcome)
                 quiet, said = 0, f"{machine.name}: {outcome.error}"
             elif outcome.result or full:  # a repair may push, and does not say how much
                 quiet, said = 0, f"{machine.name} changed {outcome.result}"

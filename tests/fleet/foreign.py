@@ -96,6 +96,9 @@ def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) ->
     finally:
         if fleet.oracle.is_index_lost:
             fleet.past.note_revived({key: one.data for key, one in fleet.bucket.objects.items()})
+            for machine in fleet.machines:
+                # It may have left out of the index what only the objects still show.
+                machine.needs_full = True
     held = json.loads(store.get(LOCK).data)
     if held["nonce"] == nonce:
         store.delete(LOCK)
