@@ -15,6 +15,7 @@ from swampstore.index.partitions import META_KEY
 from swampstore.index.state import MADE_ANEW, ORIGIN
 from swampstore.layout import METADATA, RAW
 from tests.fleet.documents import index_of
+from tests.fleet.oracle import Noted
 from tests.fleet.places import Place
 from tests.fleet.world import REPO_ID, Violation
 
@@ -39,16 +40,17 @@ def copies_in(root: Path) -> list[Copy]:
 
 
 class Base(NamedTuple):
-    """What a cache knows of the remote: of which origin it is, and the hash of each path."""
+    """What a cache knows of the remote: its origin, the hash of each path, and of what it sent."""
 
     origin: str | None
     known: Mapping[str, str | None]
+    sent: Mapping[str, str]
 
 
 def base_of(cache: Path) -> Base:
     """Read the base of a cache: what its machine will know, whatever becomes of its process."""
     path = cache / BASE
-    nothing = Base(None, {})
+    nothing = Base(None, {}, {})
     if not path.exists():
         return nothing
     how = "mode=ro" if path.with_name(f"{BASE}-wal").exists() else "immutable=1"
@@ -58,10 +60,24 @@ def base_of(cache: Path) -> Base:
         try:
             facts = dict(db.execute("SELECT name, value FROM facts").fetchall())
             known = dict(db.execute("SELECT rel, sha256 FROM known").fetchall())
+            sent = dict(db.execute("SELECT rel, sha256 FROM uploads").fetchall())
         finally:
             sqlite3.Connection.close(db)
-        return nothing if facts.get(MADE_ANEW) else Base(facts.get(ORIGIN), known)
+        return nothing if facts.get(MADE_ANEW) else Base(facts.get(ORIGIN), known, sent)
     return nothing
+
+
+def noted_in(cache: Path, place: Place) -> Noted:
+    """Return what a cache knows of its versions, whatever it was stopped at."""
+    base, root = base_of(cache), cache / place.prefix
+    shared, sent = [], []
+    for one in copies_in(root / "data"):
+        rel, metadata = str((one.directory / METADATA).relative_to(root)), one.metadata or b""
+        if base.known.get(rel) == _sha256(metadata):
+            shared.append(metadata)
+        if base.sent.get(rel) == _sha256(metadata):
+            sent.append(metadata)
+    return Noted(b"".join(shared), b"".join(sent))
 
 
 def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -> set[str]:

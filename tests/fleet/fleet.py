@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
-from tests.fleet.disks import copies_in
+from tests.fleet.disks import cache_of, copies_in, noted_in
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
@@ -235,7 +235,8 @@ class Fleet:
         if outcome.ending != "done" and machine.actor.sent:
             makers = {one.number for one in self.machines if one.home == machine.home}
             oracle = self.places.oracle(machine.place)
-            oracle.stopped(makers, machine.actor.sent, was_first=machine.was_first)
+            noted = noted_in(cache_of(machine.home), machine.place)
+            oracle.stopped(makers, machine.actor.sent, noted, was_first=machine.was_first)
 
     def _note_late(self, bucket: Bucket, key: str, data: bytes) -> None:
         """Where tokens are made of content, nothing tells such an object from the one before."""

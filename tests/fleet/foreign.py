@@ -20,7 +20,8 @@ from swampstore.index.path_kinds import metadata_beside
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from tests.fleet.bucket import FleetStore
 from tests.fleet.oracle import PEER, WORK
-from tests.fleet.world import REPO_ID, Actor, World
+from tests.fleet.places import Place
+from tests.fleet.world import REPO_ID, Actor, Violation, World
 from tests.support.old_client import OldClient, OldPeer
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _locked(fleet: Fleet, store: FleetStore, work: Callable[[OldPeer], None]) ->
     finally:
         if fleet.oracle.is_index_lost:
             fleet.past.note_revived({key: one.data for key, one in fleet.bucket.objects.items()})
+            fleet.oracle.expect_to_see(_named(fleet))
             for machine in fleet.machines:
                 # It may have left out of the index what only the objects still show.
                 machine.needs_full = True
@@ -177,6 +179,13 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
         fleet.oracle.saved(id_, model, name, tag, fleet.peer.number)
 
     _locked(fleet, FleetStore(fleet.bucket), work)
+
+
+def _named(fleet: Fleet) -> bytes:
+    """Return the metadata of all versions that the index names, nothing if it is not whole."""
+    with contextlib.suppress(Violation):
+        return "".join(Place(fleet.bucket.name).committed()).encode()
+    return b""
 
 
 def _untold(fleet: Fleet) -> list[bytes]:

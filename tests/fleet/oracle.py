@@ -99,6 +99,13 @@ class Session:
     made: set[str]
 
 
+class Noted(NamedTuple):
+    """The metadata of versions in a cache of which it knows that others have them, or were sent."""
+
+    shared: bytes
+    sent: bytes
+
+
 class Oracle:
     """Knows everything that was acknowledged, and by whom it was deleted."""
 
@@ -242,15 +249,24 @@ class Oracle:
         return is_first and version.maker not in {-1, by}
 
     def stopped(
-        self, makers: Container[int], sent: Container[str], *, was_first: bool = False
+        self,
+        makers: Container[int],
+        sent: Container[str],
+        noted: Noted,
+        *,
+        was_first: bool = False,
     ) -> None:
         """Note that a machine may have committed what is in its cache, without knowing that it has.
 
-        `makers` are those who save there. Only if it was stopped after it had begun to write the
-        index; and where nobody had ever committed when it began (`was_first`), if it had sent
-        anything at all, which others take for data.
+        `makers` are those who save there, and what it has `noted` it knows. Only if it was stopped
+        after it had begun to write the index; and where nobody had ever committed when it began
+        (`was_first`), if it had sent anything at all, which others take for data.
         """
-        made = {id_ for id_, one in self.versions.items() if one.maker in makers}
+        made = {
+            id_
+            for id_, one in self.versions.items()
+            if one.maker in makers and id_.encode() not in noted.shared
+        }
         if "put index" in sent:
             self.unnoted |= made
         if "put data" in sent and (was_first or not self.has_index()):
@@ -260,7 +276,7 @@ class Oracle:
                 if one.state is State.GONE and one.deleted_by not in {None, one.maker}:
                     one.state = State.UNSURE  # others took it for data, and deleted it, before
         if "put data" in sent and "put index" not in sent:
-            self.sent |= made
+            self.sent |= {id_ for id_ in made if id_.encode() not in noted.sent}
 
     def synced(self, machine: int) -> None:
         """Note that a machine has compared everything with the remote, and has a base again."""
@@ -323,13 +339,11 @@ class Oracle:
     def overwritten(self, metadata: bytes, *, is_kept: bool) -> None:
         """A client that lost the index has put another version in the place of this one.
 
-        Until whoever has them names them again, others do not see what it left out. If `is_kept`,
-        the one that was replaced has to come back, too. If somebody has just deleted it, and could
-        not push that before, the deletion finds another version there: whoever has the old one
-        gives it another number, and nothing but its id, which went with it, would tell that it is
-        the one that was deleted.
+        If `is_kept`, the one that was replaced has to come back, too. If somebody has just deleted
+        it, and could not push that before, the deletion finds another version there: whoever has
+        the old one gives it another number, and nothing but its id, which went with it, would tell
+        that it is the one that was deleted.
         """
-        self.sessions.clear()
         for one in self.versions.values():
             if one.id.encode() not in metadata:
                 continue
@@ -357,16 +371,20 @@ class Oracle:
             self.early |= {one.id for one in made if one.id.encode() in metadata}
 
     def left_out(self, untold: Iterable[bytes]) -> None:
-        """Another client has left out of the index what it saved itself, and nobody else has.
-
-        What it left out of others, nobody sees who comes before those.
-        """
-        self.sessions.clear()
+        """Another client has left out of the index what it saved itself, and nobody else has."""
         found = b"".join(untold)
         for one in self.versions.values():
             if one.work.endswith(PEER) and one.state is State.THERE and one.id.encode() in found:
                 one.state = State.UNSURE
                 self.abandoned.add(one.id)
+
+    def expect_to_see(self, named: bytes) -> None:
+        """Expect of sessions to see only what is named by an index that another client wrote.
+
+        What it left out of others, nobody sees who comes before those.
+        """
+        for one in self.sessions:
+            one.made = {id_ for id_ in one.made if id_.encode() in named}
 
     def without_ghosts(self, machine: int, found: list[Found]) -> list[Found]:
         """Leave out metadata whose content was deleted elsewhere while its machine knew nothing.
