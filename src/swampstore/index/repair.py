@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 
 from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument
@@ -106,7 +107,8 @@ class Recovery:
             return self.discover(snapshot)
         written = listed[MONOLITH_KEY].last_modified
         younger = {one: found[one] for one in not_before(written, shards)}
-        if went_on(written, monolith.doc, shards, younger.items(), listed.__contains__):
+        kept = cache(lambda: self._files.without_removals(listed))
+        if went_on(written, monolith.doc, shards, younger.items(), lambda rel: rel in kept()):
             return self._sharded(shards, etag, token)
         return self._believed(snapshot, monolith, listed, found)
 

@@ -56,6 +56,16 @@ class StoredFiles:
         """Return what somebody deleted and has not removed yet."""
         return read_notes(self._documents.store, self._names)
 
+    def without_removals(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
+        """Return objects without those that are left of a deletion."""
+        notes = self.notes()
+        known = self._base.get_many(rel for rel in listed if notes.mention(rel))
+        return {
+            rel: info
+            for rel, info in listed.items()
+            if not notes.name(rel, info, _sha256_of(info, known.get(rel)))
+        }
+
     def payload(self, listed: Mapping[str, ObjectInfo]) -> dict[str, ObjectInfo]:
         """Return the files of this namespace among objects.
 
