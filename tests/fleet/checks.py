@@ -60,18 +60,21 @@ class Past:
     """What has happened in a run that explains what is left lying about.
 
     `is_rough` says that something failed or was killed, `is_undisturbed` that nothing ever befell
-    anybody, nobody moved, and no other client was there. `named` is what the index said before
-    documents of it were lost; `revived` are entries without an object of an index of long ago,
-    which is what was left: a monolith that another client had made version 2 of, or what it wrote
-    because it took that for the current one. Nobody can tell whether somebody still has their
-    content, so they stay, and verify tells of them. `has_origin` says that the index told by its
-    origin which one it is, before documents of it were lost. They are lost, and what another client
-    wrote is stale, until somebody commits; that an index was ever made of what is stored
-    (`was_guessed`) can be seen for ever by entries without a hash.
+    anybody, nobody moved, and no other client was there; `may_be_sharded` that somebody migrated
+    an index, or another client was there, after which times may mislead.
+
+    `named` is what the index said before documents of it were lost; `revived` are entries without
+    an object of an index of long ago, which is what was left: a monolith that another client had
+    made version 2 of, or what it wrote because it took that for the current one. Nobody can tell
+    whether somebody still has their content, so they stay, and verify tells of them. `has_origin`
+    says that the index told by its origin which one it is, before documents of it were lost. They
+    are lost, and what another client wrote is stale, until somebody commits; that an index was ever
+    made of what is stored (`was_guessed`) can be seen for ever by entries without a hash.
     """
 
     is_rough: bool = False
     is_undisturbed: bool = True
+    may_be_sharded: bool = False
     is_damaged: bool = False
     has_lost_documents: bool = False
     was_guessed: bool = False
@@ -110,6 +113,8 @@ def check_index(place: Place, found: list[Found], past: Past) -> None:
     """The index names each object once, with its size and hash, and nothing that is not there."""
     objects = place.objects()
     entries = index_of(objects)
+    if json.loads(objects.get(META_KEY, b"{}")).get("version") == 2 and not past.may_be_sharded:
+        raise Violation("version", "an index became sharded, and nobody had migrated it")
     for rel, entry in entries.items():
         data = objects.get(rel)
         if data is None and Named(rel, entry["size"], entry.get("sha256")) in past.revived:

@@ -195,6 +195,7 @@ class Fleet:
         op = step.op
         if step.faults or is_foreign or op == "offline" or op in moving.OPS:
             self.past.is_undisturbed = False
+        self.past.may_be_sharded |= is_foreign or op == "migrate_index"
         if not is_foreign and self._machine(step).owes_migration:
             op = "namespace_migrate"  # anything else would be told to wait for it
         self.world.tell(f"--- {actor.name} {op} {step.args}")

@@ -207,8 +207,8 @@ class Places:
             # two of them take a version along to where its number is taken, it is there twice.
             there.baseless[machine] = set(there.versions)
             there.forgot.setdefault(machine, set()).update(there.versions)
-            for one in there.versions.values():
-                one.is_contested = True
+            for id_ in there.versions.keys() & here.versions.keys():
+                there.versions[id_].is_contested = True
         deleted = {one.id for one in here.versions.values() if one.deleted_by == machine}
         self._left.setdefault((machine, move.source), set()).update(deleted)
         documents = move.source.committed()
