@@ -190,10 +190,8 @@ class Fleet:
         actor = self.peer.actor if is_foreign else self._machine(step).actor
         self.world.finish(actor)
         self._finish()
-        if step.faults:
-            self.past.is_rough = True
         op = step.op
-        if step.faults or is_foreign or op == "offline" or op in moving.OPS:
+        if is_foreign or op == "offline" or op in moving.OPS:
             self.past.is_undisturbed = False
         self.past.may_be_sharded |= is_foreign or op == "migrate_index"
         if not is_foreign and self._machine(step).owes_migration:
@@ -279,7 +277,7 @@ class Fleet:
 
     def _check_failure(self, op: str, outcome: Outcome) -> None:
         """Raise Violation if nothing explains that something was refused."""
-        if self.past.is_undisturbed:
+        if self.past.is_undisturbed and not self.world.faults:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
     # Resting -----------------------------------------------------------------------------------
@@ -290,6 +288,8 @@ class Fleet:
         self._compare()
         self.world.arrive()
         self.world.advance(self.world.now + 300)
+        # Who is only slow, and keeps its locks, leaves nothing lying about.
+        self.past.is_rough |= bool(self.world.faults.keys() - {"slow", "slow-after"})
         if self.world.hits:
             raise Violation("lock", f"of a living holder removed: {self.world.hits}")
         for machine in self.machines:
