@@ -130,9 +130,7 @@ def check_index(place: Place, found: list[Found], past: Past) -> None:
     for one in found:
         where = f"data/{one.model}/{one.name}/{one.version}"
         for rel in (f"{where}/raw", f"{where}/metadata.yaml"):
-            # Without `_meta.json` all go by the objects, until somebody commits.
-            is_told = past.has_lost_documents and META_KEY not in objects and rel in objects
-            if rel not in entries and not is_told:
+            if rel not in entries:
                 raise Violation("unnamed", f"{rel} is in no index")
     # Somebody sent them again, or they were deleted: whoever names them later revives them.
     past.lost_objects &= entries.keys() - objects.keys()

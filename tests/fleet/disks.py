@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from swampstore.index.base import BASE
-from swampstore.index.partitions import META_KEY
+from swampstore.index.partitions import META_KEY, MONOLITH_KEY
 from swampstore.index.state import MADE_ANEW, ORIGIN
 from swampstore.layout import METADATA, RAW
 from tests.fleet.documents import index_of
@@ -78,6 +78,16 @@ def noted_in(cache: Path, place: Place) -> Noted:
         if base.sent.get(rel) == _sha256(metadata):
             sent.append(metadata)
     return Noted(b"".join(shared), b"".join(sent))
+
+
+def is_whole(objects: Mapping[str, bytes]) -> bool:
+    """Whether no document of an index is missing that counts."""
+    try:
+        index_of(objects)
+    except Violation:
+        return False
+    version = json.loads(objects.get(META_KEY, b"{}")).get("version")
+    return version == 2 or (version == 1 and MONOLITH_KEY in objects)
 
 
 def known_to_all(ids: Iterable[str], place: Place, roots: Mapping[Path, Path]) -> set[str]:

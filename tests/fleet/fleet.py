@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
-from tests.fleet.disks import cache_of, copies_in, noted_in
+from tests.fleet.disks import cache_of, copies_in, is_whole, noted_in
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
@@ -306,17 +306,18 @@ class Fleet:
             self._sync_until_quiet(machines)
         if owes:
             self.places.doubt_outside(place)
-        seen = [self._look(machine) for machine in machines]
-        if machines or (place.is_remote and oracle.has_index()):
-            seen.append(self._look_afresh(place))
         if place.is_remote and not oracle.has_index():
+            self._look_at(place, machines)
             oracle.check_nothing()
             return  # nobody has ever committed: some see objects that others know to be uploads
-        for name, found in seen:
-            oracle.check(name, found)
+        seen = self._check(place, machines)
         if not machines:
             return
-        checks.check_agreement(seen)
+        if place.is_remote and self.past.has_lost_documents and not is_whole(place.objects()):
+            # Nobody had to commit. Whoever is told to look at everything writes what is lost.
+            machines[0].needs_full = True
+            self._sync_until_quiet(machines)
+            seen = self._check(place, machines)
         if place.is_remote:
             checks.excuse_hollow(place, oracle.hollow, self.past)
             checks.check_index(place, seen[0][1], self.past)
@@ -330,6 +331,22 @@ class Fleet:
         checks.check_locks(self.past)
         oracle.resolve(seen[0][1])
         self.result.rests += 1
+
+    def _look_at(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:
+        """Return what each machine sees, and one that was never there before, if it sees any."""
+        seen = [self._look(machine) for machine in machines]
+        if machines or (place.is_remote and self.places.oracle(place).has_index()):
+            seen.append(self._look_afresh(place))
+        return seen
+
+    def _check(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:
+        """Return what all see; raise Violation if it is not the same, or not what it must be."""
+        seen = self._look_at(place, machines)
+        for name, found in seen:
+            self.places.oracle(place).check(name, found)
+        if machines:
+            checks.check_agreement(seen)
+        return seen
 
     def _sync_until_quiet(self, machines: list[Machine]) -> None:
         """Let one after the other sync until nothing changes, once around."""

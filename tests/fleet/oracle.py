@@ -68,8 +68,10 @@ class Version:
     is_half_appended: bool = False
     # Whether it was deleted, and somebody may have brought it along since, under another number.
     is_brought: bool = False
-    # Whether all who had it when it was deleted knew that the index named it: all can be told.
+    # Whether all who had it when it was deleted knew that the index named it: all can be told. And
+    # whether a part of the index was lost then, so that others may still have got it after that.
     was_known: bool = False
+    was_guessed: bool = False
 
 
 @dataclass
@@ -200,10 +202,18 @@ class Oracle:
             self.versions[id_].appended[piece] = by
             self.versions[id_].is_half_appended = False
 
-    def deleting(self, ids: Iterable[str], by: int, known: Container[str] = ()) -> None:
+    def deleting(
+        self,
+        ids: Iterable[str],
+        by: int,
+        known: Container[str] = (),
+        *,
+        is_guessed: bool = False,
+    ) -> None:
         """Note what is about to be deleted: until that is done, nobody can say.
 
-        What is `known` to all who have it is named by the index, and each of them knows that.
+        What is `known` to all who have it is named by the index, and each of them knows that. If
+        it `is_guessed`, there is none at the moment but what everybody makes of the objects.
         """
         for one in self._known(ids):
             if one.state is State.GONE and one.deleted_by is not None:
@@ -212,11 +222,12 @@ class Oracle:
                 one.state = State.UNSURE
             one.deleted_by = by
             one.was_known = one.id in known and not one.is_half_appended
+            one.was_guessed = is_guessed
 
     def deleted(self, ids: Iterable[str], by: int) -> None:
         for one in self._known(ids):
             # Who deletes the one that others had deleted before need not know of the other number.
-            is_vain = self._is_vain(one.id, by) or self._is_under_way(one, by)
+            is_vain = self._is_vain(one, by) or self._is_under_way(one, by)
             is_doubtful = one.is_brought or (is_vain and not one.was_known)
             one.state = State.UNSURE if is_doubtful else State.GONE
             one.deleted_by = by
@@ -227,17 +238,19 @@ class Oracle:
             if one.state is State.UNSURE and one.deleted_by == by:
                 one.state, one.deleted_by = State.THERE, None
 
-    def _is_vain(self, id_: str, by: int) -> bool:
+    def _is_vain(self, version: Version, by: int) -> bool:
         """Whether a deletion may be undone, because somebody cannot tell any more.
 
         Without its base a machine cannot tell that what the remote has is what it deleted, nor that
         what it has is what others deleted. Where an index is made anew, what others had when it was
-        lost counts as new. Where nobody had ever committed, others take the objects of a push that
-        was stopped for data, and whoever sent them has not noted that.
+        lost counts as new, and what they got of the objects until then. Where nobody had ever
+        committed, others take the objects of a push that was stopped for data, and whoever sent
+        them has not noted that.
         """
+        id_ = version.id
         others = {number for number, held in self.held if held == id_} - {by}
         has_forgotten = by in self.baseless or any(id_ in had for had in self.baseless.values())
-        return bool(others) or has_forgotten or id_ in self.adopted
+        return bool(others) or has_forgotten or id_ in self.adopted or version.was_guessed
 
     def _is_under_way(self, version: Version, by: int) -> bool:
         """Whether somebody deletes what another one is about to push as the first of all.
@@ -522,7 +535,7 @@ class Oracle:
                 if version.id in self.sent and version.deleted_by == version.maker:
                     self.abandoned.add(version.id)
             version.deleted_by, version.maker, version.is_brought = None, -1, False
-            version.is_half_appended = version.was_known = False
+            version.is_half_appended = version.was_known = version.was_guessed = False
             version.appenders.clear()
             if version.state is State.GONE:
                 # From elsewhere, it may come again as it was before somebody appended to it here.

@@ -16,7 +16,7 @@ from swampstore.errors import NotFoundError, SwampstoreError
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.layout import DataRef, ModelRef
 from swampstore.retention import gc, prune
-from tests.fleet.disks import cache_of, known_to_all
+from tests.fleet.disks import cache_of, is_whole, known_to_all
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import MODELS, WORK, Found, Session, State, look_at
 from tests.fleet.places import Places
@@ -67,7 +67,8 @@ class Tell:
         ids = list(ids)
         roots = {one.directory: cache_of(one.home) for one in self.fleet.machines}
         known = known_to_all(ids, self.machine.place, roots) if ids else set()
-        self.oracle.deleting(ids, self.machine.number, known)
+        is_guessed = self.oracle.is_index_lost and not is_whole(self.machine.place.objects())
+        self.oracle.deleting(ids, self.machine.number, known, is_guessed=is_guessed)
 
 
 # Work ------------------------------------------------------------------------------------------
