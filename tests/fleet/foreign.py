@@ -170,7 +170,13 @@ def save(fleet: Fleet, args: dict[str, Any]) -> None:
         if fleet.oracle.is_index_lost:
             # It takes a document that is lost for an empty one, and asks for no conditions.
             replaced = fleet.bucket.objects.get(f"{where}{number}/metadata.yaml")
-            is_kept = _is_surely_kept(fleet, model, f"{where}{number}/", {*entries, *files})
+            is_kept = _is_surely_kept(
+                fleet,
+                model,
+                f"{where}{number}/",
+                {*entries, *files},
+                keeps_origin=index == 1 and bool(args.get("old")) and _meta_tells_origin(fleet),
+            )
             fleet.oracle.overwritten(replaced.data if replaced else b"", is_kept=is_kept)
         with _not_half_replaced(fleet, f"{where}{number}/raw"):
             _push(peer, index, files, old=bool(args.get("old")))
@@ -213,13 +219,21 @@ def _has(cache: Path, key: str, data: bytes) -> bool:
     return path.is_file() and path.read_bytes() == data
 
 
-def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> bool:
+def _meta_tells_origin(fleet: Fleet) -> bool:
+    found = fleet.bucket.objects.get("_index/_meta.json")
+    return found is not None and b'"origin"' in found.data
+
+
+def _is_surely_kept(
+    fleet: Fleet, model: str, version: str, named: set[str], *, keeps_origin: bool
+) -> bool:
     """Whether all who can tell by the rest of a model that the index was lost have this version.
 
     Whoever of them comes first moves it out of the way. Where nothing else is left out, or by
     somebody else alone, it looks as if the version had been deleted, and its number used again. So
     it does if one who cannot tell comes first, and names the rest again, unless the index has an
-    origin, which is another one then. One that such a client made has none.
+    origin, which is another one then. One that such a client made has none. And one that knows
+    nothing but the monolith `keeps_origin` of the rest, which tells of no loss.
     """
     objects = fleet.bucket.objects
     left_out = [key for key in objects if key.startswith(f"data/{model}/") and key not in named]
@@ -230,7 +244,8 @@ def _is_surely_kept(fleet: Fleet, model: str, version: str, named: set[str]) -> 
         return _has(cache, key, objects[key].data)
 
     witnesses = [cache for cache in caches if any(has(cache, key) for key in left_out)]
-    is_told = len(witnesses) == len(caches) or fleet.past.has_origin
+    has_origin = fleet.past.has_origin and not keeps_origin
+    is_told = len(witnesses) == len(caches) or has_origin
     return is_told and bool(witnesses) and all(has(one, key) for one in witnesses for key in own)
 
 
