@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from swampstore.artifacts.metadata import Draft, Owner, encode
+from swampstore.index.base import Base
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.stores.directory import DirectoryStore
@@ -234,6 +235,42 @@ def test_what_is_appended_after_a_killed_push_has_committed_keeps_its_number_bel
     for machine in (ana, bob):
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["one and more", "two"]
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize("sent", [1, 2, 3])
+def test_what_is_appended_after_a_push_was_killed_that_had_sent_and_not_noted_it_keeps_its_number(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, sent: int, is_sharded: bool
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "state", b"one", streaming=True)
+        if is_sharded:
+            repo.sync.migrate_index()
+    for machine in (ana, bob):
+        synced(machine)
+    append(ana, b" and more")
+    left, put = [*range(sent)], Uploader.put
+
+    def put_some(uploader: Uploader, upload: Any) -> Any:
+        if not left:
+            raise Killed
+        left.pop()
+        return put(uploader, upload)
+
+    with monkeypatch.context() as patch, ana.open() as repo, pytest.raises(Killed):
+        patch.setattr(Uploader, "put", put_some)
+        patch.setattr(Base, "note_uploads", lambda *_: None)
+        patch.setattr(RemoteIndex, "commit", _die)
+        repo.sync.push()
+    append(ana, b" and still more")
+    for machine in (ana, bob, ana):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one and more and still more"]
+
+
+def _die(*_: Any, **__: Any) -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize("pushes_first", [False, True], ids=["syncs", "pushes first"])

@@ -13,16 +13,25 @@ from swampstore.errors import SwampstoreError
 from swampstore.files.signature import signature
 from swampstore.index.format import Entry
 from swampstore.index.partitions import Scope
-from swampstore.index.path_kinds import conflict_copy, is_marker, unit_of, version_file
+from swampstore.index.path_kinds import (
+    conflict_copy,
+    is_marker,
+    is_metadata,
+    metadata_beside,
+    unit_of,
+    version_file,
+)
 from swampstore.index.results import Conflict
 from swampstore.index.state import View
+from swampstore.layout import RAW
 from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
+from swampstore.sync.hashing import hash_beginning_of
 from swampstore.sync.push_plan import Plan, PreparedPush, hashed
 from swampstore.sync.scan import Changed, Links, LocalScan, removed_rels
 from swampstore.sync.transfer import take_remote
-from swampstore.sync.uploads import Occupied
+from swampstore.sync.uploads import Occupied, is_placed_by_us
 
 
 class Conflicts:
@@ -130,6 +139,12 @@ class Conflicts:
         self, occupied: list[Occupied], changed: dict[str, Changed], prepared: PreparedPush
     ) -> None:
         """Settle paths whose object turned out to be somebody else's, though no index names it."""
+        ours = [one for one in occupied if self._is_earlier_state(one, prepared)]
+        if ours:
+            # The next attempt may replace them.
+            self._context.base.note_uploads({one.rel: (one.sha256, "") for one in ours})
+        grown = {one.rel.rpartition("/")[0] for one in ours}
+        occupied = [one for one in occupied if one.rel.rpartition("/")[0] not in grown]
         clashes = merge.taken_versions(one.rel for one in occupied)
         for name_rel, clashing in clashes.items():
             taken = stored_versions(self._context, name_rel)
@@ -140,6 +155,34 @@ class Conflicts:
                 entry = Entry(size=one.size, last_modified="", sha256=one.sha256 or None)
                 with self._giving_up(one.rel, changed, prepared):
                     self._keep_unnamed(changed[one.rel], entry, changed, prepared)
+
+    def _is_earlier_state(self, one: Occupied, prepared: PreparedPush) -> bool:
+        """Whether an object is of the version that is here, before something more was appended.
+
+        A push of ours was killed before it could note that it had sent this. Content tells it: ours
+        begins with it. Metadata could as well be that of somebody else who appends right now. So
+        it has to wait until our content is there: from then on that of anybody else is refused.
+        """
+        version_rel, _, name = one.rel.rpartition("/")
+        raw = f"{version_rel}/{RAW}"
+        known = prepared.plan.uploads.get(raw)
+        if version_file(one.rel) is None or known is None or known.replaces is None:
+            return False
+        if name == RAW:
+            is_earlier = self._begins_ours(one)
+        else:
+            is_earlier = is_metadata(one.rel) and is_placed_by_us(known, prepared.uploaded.get(raw))
+        return is_earlier and merge.have_one_id(self._context, metadata_beside(raw)) is True
+
+    def _begins_ours(self, one: Occupied) -> bool:
+        path = self._context.names.local(one.rel)
+        now = signature(path)
+        if now is None or not one.sha256 or one.size >= now.size:
+            return False
+        try:
+            return hash_beginning_of(path, one.size) == one.sha256
+        except FileNotFoundError:
+            return False
 
     def _keep_unnamed(
         self, change: Changed, entry: Entry, changed: dict[str, Changed], prepared: PreparedPush

@@ -52,7 +52,7 @@ from swampstore.sync.scan import (
 )
 from swampstore.sync.start_over import have_fetched, remember_installed
 from swampstore.sync.transfer import THREADS, Transport
-from swampstore.sync.uploads import Occupied, Upload, Uploaded, Vanished
+from swampstore.sync.uploads import Occupied, Uploaded, Vanished, is_placed_by_us
 
 # How often others may get in between before we give up; each time is a lost race.
 _ROUNDS = 8
@@ -338,7 +338,7 @@ class Push:
                 elif isinstance(done, Uploaded):
                     prepared.uploaded[task.rel] = done
                     # An object that was there before need not be ours, however equal.
-                    is_ours = not done.is_met or _is_noted(task, done)
+                    is_ours = is_placed_by_us(task, done)
                     token = (done.known.etag or "") if is_ours else ""
                     unnoted[task.rel] = (done.known.sha256 or "", token)
                     if len(unnoted) >= every or size - noted_size >= _NOTE_BYTES:
@@ -475,11 +475,6 @@ class Push:
                 (tracker.mark if is_removal else tracker.mark_written)(by_rel[above])
         except DiskError as error:
             notice("%s; what others changed meanwhile may wait for `sync --full`", error.message)
-
-
-def _is_noted(upload: Upload, done: Uploaded) -> bool:
-    """Whether what was met is an upload of ours that no index names yet."""
-    return upload.noted is not None and upload.noted[1] == done.known.etag
 
 
 def _failed_units(prepared: PreparedPush) -> set[str]:

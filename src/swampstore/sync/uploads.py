@@ -297,6 +297,13 @@ def put_all(
         yield from in_parallel(uploader.put, rest, concurrency, deadline)
 
 
+def is_placed_by_us(upload: Upload, done: Uploaded | None) -> bool:
+    """Whether an object is an upload of ours, of this push or of one before that noted it."""
+    if done is None:
+        return False
+    return not done.is_met or (upload.noted is not None and upload.noted[1] == done.known.etag)
+
+
 def _over_ours(upload: Upload, placed: Written) -> Upload:
     """Return the upload that replaces what was just written, whatever that turned out to hold."""
     ours = Known(upload.rel, -1, "", "", placed.token, None)
