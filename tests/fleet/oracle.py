@@ -125,8 +125,8 @@ class Oracle:
         self.baseless: dict[int, set[str]] = {}
         self.unnoted: set[str] = set()
         self.adopted: set[str] = set()
-        # Among them are some of those that nobody was told of.
-        self.has_adopted_unknown = False
+        # Among these and those are some that nobody was told of.
+        self.has_unnoted_unknown = self.has_adopted_unknown = False
         # What others read of a push to a bucket in which nobody had ever committed.
         self.early: set[str] = set()
         # What was sent by a push that was stopped before it could note that; and of that, what its
@@ -282,6 +282,7 @@ class Oracle:
         }
         if "put index" in sent:
             self.unnoted |= made
+            self.has_unnoted_unknown = True
         if "put data" in sent and (was_first or not self.has_index()):
             self.adopted |= made
             self.has_adopted_unknown = True
@@ -320,6 +321,7 @@ class Oracle:
             if id_ not in self.versions:  # the work of somebody who was killed
                 self.versions[id_] = Version(id_, "", "", "", State.UNSURE)
                 self.adopted |= {id_} if self.has_adopted_unknown else set()
+                self.unnoted |= {id_} if self.has_unnoted_unknown else set()
             yield self.versions[id_]
 
     def removed_from(self, machine: int, *place: str) -> set[str]:
@@ -544,7 +546,7 @@ class Oracle:
         self.sessions.clear()
         self.unnoted.clear()
         self.adopted.clear()
-        self.has_adopted_unknown = False
+        self.has_unnoted_unknown = self.has_adopted_unknown = False
         self.early.clear()
         self.sent.clear()
         self.baseless.clear()
