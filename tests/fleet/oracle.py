@@ -406,8 +406,11 @@ class Oracle:
 
         It stays there and is told of, but never shared again. Until somebody gives it up as that
         says, it is the latest there if it is the highest; what is looked at is the rest. So it is,
-        on every machine, where the remote has lost the content, and whoever had it deleted it.
+        on every machine, where the remote has lost the content, and whoever had it deleted it. And
+        so it is where it was taken for data, without content, before the first commit of all, and
+        is there under the number that it got then.
         """
+        readable = {one.id for one in found if one.content is not None}
         for one in found:
             known = self.versions.get(one.id)
             if one.content is not None or known is None or known.state is State.THERE:
@@ -420,7 +423,12 @@ class Oracle:
         ghosts = [
             one
             for one in found
-            if one.content is None and ((machine, one.id) in self.ghosts or one.id in self.hollow)
+            if one.content is None
+            and (
+                (machine, one.id) in self.ghosts
+                or one.id in self.hollow
+                or one.id in self.early & readable
+            )
         ]
         left = [one for one in found if one not in ghosts]
         for ghost in (one for one in ghosts if one.is_latest):
