@@ -280,19 +280,25 @@ def test_a_version_of_others_with_our_number_is_left_to_the_next_push_to_settle(
     assert base.get(f"{STATE}/1/raw") is not None
 
 
+def others_were_first(cache_dir: Path) -> Path:
+    """Give our second version the number 7, because others have that; return where theirs is."""
+    theirs, ours = cache_dir / f"{STATE}/2", cache_dir / f"{STATE}/7"
+    theirs.rename(ours)
+    shutil.copytree(ours, theirs)
+    text = (theirs / "metadata.yaml").read_text()
+    (theirs / "metadata.yaml").write_text(text.replace("id: ", "id: x"))
+    return theirs
+
+
 def test_a_version_that_got_another_number_is_not_copied_again(
     source: Path, cache: Cache, cache_dir: Path, base: Base
 ) -> None:
     copy(source, cache)
-    ours, theirs = cache_dir / f"{STATE}/2", cache_dir / f"{STATE}/3"
-    ours.rename(theirs)
-    shutil.copytree(theirs, ours)
-    text = (ours / "metadata.yaml").read_text()
-    (ours / "metadata.yaml").write_text(text.replace("id: ", "id: x"))
+    theirs = others_were_first(cache_dir)
     pushed(base, cache_dir)
     before = files(cache_dir)
     assert (copy(source, cache).files, files(cache_dir)) == (0, before)
-    shutil.rmtree(ours)  # nor if nobody has its old number
+    shutil.rmtree(theirs)  # nor if nobody has its old number
     assert copy(source, cache).files == 0
 
 
@@ -338,6 +344,48 @@ def test_a_version_that_grew_on_both_sides_is_left_to_the_next_push(
     assert copy(source, cache).kept == []
     assert (cache_dir / f"{STATE}/2/raw").read_text() == _TWO + ", and ours"
     assert base.get(f"{STATE}/2/raw") is None  # so a push takes neither for an update of the other
+
+
+def test_a_version_that_grew_here_and_has_another_number_there_gets_its_end(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    others_were_first(cache_dir)
+    pushed(base, cache_dir)
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and more")
+    assert copy(source, cache).files == 2
+    assert (cache_dir / f"{STATE}/7/raw").read_text() == _TWO + ", and more"
+    assert "version: 7\n" in (cache_dir / f"{STATE}/7/metadata.yaml").read_text()
+    assert (cache_dir / f"{STATE}/2/raw").read_text() == _TWO
+    assert base.get(f"{STATE}/7/raw") is not None  # so a push takes it for an update
+
+
+def test_a_version_whose_place_was_taken_by_one_of_ours_comes_back_from_the_remote(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    shutil.rmtree(cache_dir / f"{STATE}/1")  # others have our second version there
+    os.rename(cache_dir / f"{STATE}/2", cache_dir / f"{STATE}/1")
+    pushed(base, cache_dir)
+    copy(source, cache)
+    ours = (source / f"{STATE}/1/metadata.yaml").read_text()
+    assert (cache_dir / f"{STATE}/1/metadata.yaml").read_text() == ours
+    assert not (cache_dir / f"{STATE}/2").exists()
+
+
+def test_a_version_that_grew_on_both_sides_and_has_another_number_there_is_copied(
+    source: Path, cache: Cache, cache_dir: Path, base: Base
+) -> None:
+    copy(source, cache)
+    others_were_first(cache_dir)
+    (cache_dir / f"{STATE}/7/raw").write_text(_TWO + ", and theirs")
+    pushed(base, cache_dir)
+    with (source / f"{STATE}/2/raw").open("a") as raw:
+        raw.write(", and ours")
+    assert copy(source, cache).kept == []
+    assert (cache_dir / f"{STATE}/7/raw").read_text() == _TWO + ", and theirs"
+    assert (cache_dir / f"{STATE}/2/raw").read_text() == _TWO + ", and ours"
 
 
 def test_of_versions_of_one_id_the_one_that_goes_on_ours_is_meant(

@@ -35,7 +35,8 @@ from tests.support.machines import contents
 MODEL = "aws/ec2/i-1"
 TRACED = sources(
     *("relocate/moving.py", "relocate/pairs.py", "relocate/removing.py"),
-    *("relocate/destinations.py", "relocate/setup.py"),
+    *("relocate/destinations.py", "relocate/setup.py", "relocate/earlier.py"),
+    *("artifacts/renumber.py", "sync/conflicts.py"),
     *("sync/staged_cache.py", "relocate/settings.py"),
     *("relocate/own_directory.py", "sync/handover.py"),
 )
@@ -65,7 +66,7 @@ class World:
         self._is_alone = source in ("alone", "files")
         # A push that is stopped before it notes its uploads may give versions other numbers.
         self._sorted = sorted if source == "files" else list
-        self._expected = [*OF_ANA, "meanwhile"] if self._is_alone else OF_BOTH
+        self._expected = [*(OF_ANA if self._is_alone else OF_BOTH), "meanwhile"]
 
     def make(self) -> None:
         for bucket in ("bucket", "first-bucket"):
@@ -96,10 +97,8 @@ class World:
 
     def work_on(self) -> None:
         """Do what anybody may do after a kill: nothing that is missing then was deleted."""
-        if not self._is_alone:
-            return
         with self.open("ana") as repo:
-            if repo.config.remote:
+            if repo.config.remote and self._is_alone:
                 repo.sync.push(full=True)
                 repo.sync.pull(full=True)
             repo.artifacts.save(MODEL, "state", "meanwhile")

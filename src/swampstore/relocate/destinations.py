@@ -135,6 +135,11 @@ class Cache:
         """Whether a version came from the remote, or was pushed there."""
         return self._base.get(f"{version_rel}/{METADATA}") is not None
 
+    def unknown(self, rels: Sequence[str]) -> list[str]:
+        """Return those of these files that neither came from the remote nor were pushed there."""
+        known = self._base.get_many(rels)
+        return [rel for rel in rels if rel not in known]
+
     def may_update(self, rel: str) -> bool:
         """Whether the file is as the remote has it; if that changes, the next push notices."""
         known, now = self._base.get(rel), signature(self.names.local(rel))

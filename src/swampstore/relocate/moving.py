@@ -14,11 +14,19 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swampstore.artifacts.latest import latest_of, marker_content, wins
+from swampstore.artifacts.metadata import decode, encode
 from swampstore.artifacts.versions import marker_at
-from swampstore.files import disk_errors, replace_file, replacing, sync_filesystem, temp_beside
+from swampstore.files import (
+    disk_errors,
+    read_file,
+    replace_file,
+    replacing,
+    sync_filesystem,
+    temp_beside,
+)
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.results import Progress, Step
@@ -101,6 +109,20 @@ class Relocation:
                 sync_filesystem(self._to.names.root)
         return copied
 
+    def renew(self, progress: Progress) -> None:
+        """Bring what was appended since to versions that the destination has, and nothing new."""
+        copied = Copied()
+        for directory in self._pairs.walk("data"):
+            if directory.is_version and directory.is_finished:
+                twin = self._pairs.twin(directory.rel)
+                if twin is not None and self._pairs.has_content(directory.rel):
+                    self._bring_end(directory, twin, copied, progress)
+
+    def is_empty(self) -> bool:
+        """Whether there are no files at all."""
+        walks = (self._pairs.walk(subdir) for subdir in self._subdirs)
+        return not any(directory.files for walk in walks for directory in walk)
+
     def nameless(self) -> Iterator[tuple[str, str]]:
         """Yield the files that the destination can hold nothing like, and why."""
         for subdir in self._subdirs:
@@ -165,19 +187,43 @@ class Relocation:
     def _copy_version(self, directory: Directory, copied: Copied, progress: Progress) -> None:
         rel = directory.rel
         twin = self._pairs.twin(rel)
-        if twin is not None and (twin != rel or self._pairs.is_outgrown(rel, twin)):
+        if twin is not None and self._bring_end(directory, twin, copied, progress):
             return
-        if twin is not None and self._is_apart(rel):
-            twin = None  # each side was appended to: the next push gives ours another number
-        if twin is None and os.path.lexists(self._to.names.local(rel)):
+        # If each side was appended to, the next push gives ours another number.
+        if os.path.lexists(self._to.names.local(rel)):
             if not self._to.release(rel):
                 copied.kept.append(rel)
                 return
             shutil.rmtree(self._to.names.local(rel))
-        if twin is None:
-            self._copy_whole(directory, copied, progress)
-        else:
+        self._copy_whole(directory, copied, progress)
+
+    def _bring_end(
+        self, directory: Directory, twin: str, copied: Copied, progress: Progress
+    ) -> bool:
+        """Let the destination have what was appended to a version; False if it has another end."""
+        rel = directory.rel
+        if not self._pairs.is_there(rel, twin) or self._pairs.is_outgrown(rel, twin):
+            return True
+        if self._is_apart(rel, twin):
+            return False
+        if twin == rel:
             self._copy_files(directory, copied, progress)
+        elif self._pairs.outgrows(rel, twin):
+            self._copy_numbered(rel, twin, copied, progress)
+        return True
+
+    def _copy_numbered(self, rel: str, twin: str, copied: Copied, progress: Progress) -> None:
+        """Bring content, then metadata, to where the version has another number."""
+        source, target = self._pairs.contents(rel, twin)
+        with disk_errors(target):
+            if not _is_same(source, target):
+                with replacing(target, durable=False) as temp:
+                    copied.add(1, self._bring(source, temp), progress)
+            path = self._path(f"{rel}/{METADATA}")
+            metadata = replace(decode(read_file(path) or b"", path), version=_number(twin))
+            data = encode(metadata)
+            _write(self._to.names.local(f"{twin}/{METADATA}"), data)
+        copied.add(1, len(data), progress)
 
     def _copy_whole(self, directory: Directory, copied: Copied, progress: Progress) -> None:
         """Copy a version so that it appears in one step: half of one could meet half of another."""
@@ -197,9 +243,9 @@ class Relocation:
                 raise
         copied.add(len(sizes), sum(sizes), progress)
 
-    def _is_apart(self, version_rel: str) -> bool:
-        """Whether content of the same version is there of which neither goes on the other."""
-        ours, theirs = self._pairs.contents(version_rel, version_rel)
+    def _is_apart(self, version_rel: str, twin: str) -> bool:
+        """Whether content of the same version is there that ours does not go on."""
+        ours, theirs = self._pairs.contents(version_rel, twin)
         if not os.path.lexists(theirs) or _is_same(ours, theirs):
             return False
         return not begins_with(ours, theirs)
@@ -238,7 +284,8 @@ class Relocation:
         """Whether the destination may have a file of the same version as it is here."""
         if self._to.may_update(rel):
             return True
-        return is_metadata(rel) and self._pairs.outgrows(rel.rpartition("/")[0])
+        version_rel = rel.rpartition("/")[0]
+        return is_metadata(rel) and self._pairs.outgrows(version_rel, version_rel)
 
     def _must_part(self, rel: str) -> bool:
         """Whether a file is the same one here and there, and stays in both places.
@@ -285,6 +332,10 @@ def _copy_bytes(source: str, target: str) -> int:
     status = os.stat(source)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
     return os.stat(target).st_size
+
+
+def _number(version_rel: str) -> int:
+    return int(version_rel.rpartition("/")[2])
 
 
 def _write(target: str, data: bytes) -> None:

@@ -170,13 +170,17 @@ class Pairs:
         raws = {twin: self.to.names.local(f"{twin}/{RAW}") for twin in twins}
         return next((twin for twin, raw in raws.items() if begins_with(raw, ours)), twins[-1])
 
+    def is_there(self, version_rel: str, twin: str) -> bool:
+        """Whether the twin is still there: it may have made room, and come back with a pull."""
+        return _version_id(self.to.names.local(twin)) == _version_id(self.path(version_rel))
+
     def is_outgrown(self, version_rel: str, twin: str) -> bool:
         """Whether the destination has the content of ours, and others appended to it there."""
         return _goes_on(self.to.names.local(twin), self.path(version_rel))
 
-    def outgrows(self, version_rel: str) -> bool:
+    def outgrows(self, version_rel: str, twin: str) -> bool:
         """Whether ours has what the destination has of that version, and was appended to since."""
-        return _goes_on(self.path(version_rel), self.to.names.local(version_rel))
+        return _goes_on(self.path(version_rel), self.to.names.local(twin))
 
     def contents(self, version_rel: str, twin: str) -> tuple[str, str]:
         """Return the content of a version, and that of its twin."""
@@ -235,6 +239,8 @@ def begins_with(path: str, beginning: str) -> bool:
     if not 0 <= _size(beginning) <= _size(path):
         return False
     with disk_errors(path), open(path, "rb") as longer, open(beginning, "rb") as shorter:
+        if os.path.sameopenfile(longer.fileno(), shorter.fileno()):
+            return True
         while piece := shorter.read(_PIECE):
             if longer.read(len(piece)) != piece:
                 return False

@@ -32,7 +32,7 @@ from swampstore.relocate.destinations import (
     destination_of,
     is_below,
 )
-from swampstore.relocate.earlier import set_aside
+from swampstore.relocate.earlier import has_unshared, set_aside
 from swampstore.relocate.moving import Relocation
 from swampstore.relocate.own_directory import OwnDirectory, give
 from swampstore.relocate.refusals import check_all_fit, check_names, not_there
@@ -335,6 +335,8 @@ class Setup:
                 self._settle_earlier_copies(moves, destination)
         self._begin("copy")
         for move in moves.values():
+            if isinstance(destination, Cache) and not move.is_empty() and has_unshared(destination):
+                self._share_earlier_copies(moves.values())
             copied = move.copy(self._progress, durable=self._there.config.durable)
             check_all_fit(copied, self._there.config.datastore_dir)
             self._report.files_copied += copied.files
@@ -345,26 +347,36 @@ class Setup:
             self._warn("no regular file, and stays where it is", copied.special)
             self._warn("its content is not here, so it stays where it is", copied.hollow)
 
-    def _settle_earlier_copies(self, moves: Iterable[str], cache: Cache) -> None:
-        """Compare what an earlier setup left in the cache with the remote.
-
-        Where that took the place of something else, the remote has that still. Once ours has
-        another number, each of our versions is recognised wherever it is, and copied once.
-        """
+    def _settle_earlier_copies(self, moves: Mapping[str, Relocation], cache: Cache) -> None:
+        """Compare what an earlier setup left in the cache with the remote."""
         # Nothing tells the copies from new versions, as in a cache that has lost its base.
         self._there.connection.base.apply(facts={LOST: "1"})
         conflicts = self._pull_from(self._there, full=True).conflicts
         if self._staged is not None and (aside := self._staged.aside):
             left = set_aside(cache, moves, aside)
-            self._warn(f"copied earlier, and not where it was any more; it is in {aside}", left)
+            self._warn(f"copied earlier, and gone or changed there since; it is in {aside}", left)
         if conflicts:
-            self._warn_about(self._push_to(self._there).conflicts)
-            self._pull_from(self._there, full=True)
+            self._share_earlier_copies(moves.values())
+
+    def _share_earlier_copies(self, moves: Iterable[Relocation]) -> None:
+        """Share what only the cache has, before more comes that may have the same names.
+
+        An earlier setup, or another source, has left it there, perhaps under other numbers. Where
+        it took the place of something else, the remote has that still. Once it is shared, each
+        version is recognised wherever it is, comes before those that are copied now, and gives
+        way to one that has its number here.
+        """
+        for move in moves:
+            move.renew(self._progress)
+        pushed = self._push_to(self._there, full=True)
+        self._report.files_pushed += pushed.files
+        self._warn_about(pushed.conflicts)
+        self._pull_from(self._there, full=True)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
         if migrate:
             pushed = self._push_to(self._there, full=True)
-            self._report.files_pushed = pushed.files
+            self._report.files_pushed += pushed.files
             self._warn_about(pushed.conflicts)
         self._choose_index(self._there.connection.service, index)
         self._pull_from(self._there, full=cache.released > 0)
