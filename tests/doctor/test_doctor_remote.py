@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,24 +20,28 @@ import pytest
 from swampstore import Repo, init_repo, open_repo
 from swampstore.artifacts.recovery import sweep
 from swampstore.cli import main
+from swampstore.datastore_address import Address
 from swampstore.doctor import Finding, Report, examine
 from swampstore.doctor.index import ObjectCheck
 from swampstore.doctor.remote import permissions
+from swampstore.errors import DiskError
 from swampstore.index.base import BASE
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.format import Document, Meta, encode_meta
 from swampstore.index.path_map import Names
-from swampstore.layout import ModelRef
+from swampstore.layout import EXCHANGE, ModelRef
 from swampstore.locks.inspection import new_entry, register
 from swampstore.locks.process import new_record
 from swampstore.locks.record import gate_key, global_key, model_key
 from swampstore.marker import update_marker
+from swampstore.relocate.setup import set_up_datastore
 from swampstore.routing import Routing
 from swampstore.stores import Fetched, ObjectInfo
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import StorePermissionError, StoreUnreachableError
 from swampstore.stores.memory import MemoryBucket, MemoryStore
 from swampstore.sync.journal import JOURNAL
+from swampstore.sync.push import Push
 
 MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"
@@ -672,6 +677,74 @@ def test_what_interrupted_syncs_left_is_found_and_removed(repo: Repo, cache: Pat
     assert finding(report, "cache_leftovers").details == (str(old),)
     assert examine(repo, repair=True).ok
     assert not old.exists()
+
+
+# Interrupted setups ---------------------------------------------------------------------------
+
+
+def stop(*_arguments: object, **_options: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def open_with_data(tmp_path: Path) -> Callable[[], Repo]:
+    """Make a repository with data of its own; return what opens it."""
+    environ = {"SWAMP_HOME": str(tmp_path / "home"), "SWAMPSTORE_FSYNC": "off"}
+    with init_repo(tmp_path / "own") as repo:
+        repo.artifacts.save(MODEL, "state", {"n": 1})
+    return lambda: open_repo(tmp_path / "own", environ=environ)
+
+
+def set_up(opened: Callable[[], Repo], bucket: Path) -> None:
+    with opened() as repo:
+        environ = {"SWAMP_HOME": f"{bucket.parent}/home"}
+        set_up_datastore(repo, Address(f"file://{bucket}"), environ=environ)
+
+
+def test_directories_that_a_setup_could_not_rename_into_the_cache_are_told_of_until_they_are(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, real = open_with_data(tmp_path), os.rename
+    data = tmp_path / "own/.swamp/data"
+
+    def read_only(source: str, target: str, **options: int) -> None:
+        if source == str(data):
+            raise OSError(errno.EROFS, "Read-only file system", target)
+        real(source, target, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", read_only)
+        with pytest.raises(DiskError, match="read-only"):
+            set_up(opened, bucket)
+        with opened() as repo:
+            found = finding(examine(repo, repair=True), "cache_leftovers")
+        assert data.exists(), "nothing of it is lost"
+    assert not found.ok
+    announcement = tmp_path / "own/.swamp" / EXCHANGE
+    assert found.details == (f"{announcement}: a setup was not finished",)
+    assert "running it again" in (found.remedy or "")
+    with opened() as repo:
+        assert repo.latest(MODEL, "state").json() == {"n": 1}
+        assert finding(examine(repo), "cache_leftovers").ok
+    assert not announcement.exists()
+
+
+def test_a_cache_that_a_setup_was_interrupted_at_is_told_of_until_it_is_in_its_place(
+    tmp_path: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, second = open_with_data(tmp_path), tmp_path / "second"
+    second.mkdir()
+    set_up(opened, bucket)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Push, "commit", stop)
+        set_up(opened, second)
+    with opened() as repo:
+        found = finding(examine(repo, repair=True), "cache_leftovers")
+        (staged,) = Path(repo.config.base).parent.glob("*.setup")
+    assert not found.ok
+    assert found.details == (f"{staged}: a setup was not finished",)
+    set_up(opened, second)
+    with opened() as repo:
+        assert finding(examine(repo), "cache_leftovers").ok
 
 
 # Namespaces -----------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from swampstore.stores.probe import ProbeReport
 from swampstore.sync.handover import Handover
 from swampstore.sync.push import Push
 from swampstore.sync.staged_cache import owner_of_remote
+from tests.support.disks import remount, small_disk_at
 from tests.support.machines import contents
 
 MODEL = "aws/ec2/i-1"
@@ -668,6 +669,30 @@ def test_a_full_disk_leaves_it_to_the_next_command(
         ana.move(remote)
     assert ana.texts() == ["one", "two"]
     assert ana.path(OUTPUT).read_text() == "status: ok\n"
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_where_the_cache_cannot_be_written_nothing_moves_until_it_can(
+    ana: Desk, bob: Desk, remote: Address, bucket: Path, tmp_path: Path, is_alone: bool
+) -> None:
+    if not is_alone:
+        bob.save("state", "of bob")
+        bob.move(remote)
+    before, there = ana.payload(), sorted(bucket.rglob("raw"))
+    with small_disk_at(tmp_path / "read-only") as home:
+        ana.environ["SWAMP_HOME"] = str(home)
+        remount(home, "ro")
+        with pytest.raises(DiskError, match=f"{home}.*[Rr]ead-only") as told:
+            ana.move(remote)
+        assert told.value.hint
+        assert (ana.settings, ana.payload()) == ({}, before)
+        assert sorted(bucket.rglob("raw")) == there
+        assert ana.texts() == ["one", "two"]
+        ana.save("state", "three")
+        remount(home, "rw")
+        ana.move(remote)
+        assert ana.texts() == [*([] if is_alone else ["of bob"]), "one", "two", "three"]
+        assert ana.payload() == {}
 
 
 # In the way -----------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from swampstore import Draft, ModelRef, Repo, SwampstoreError, init_repo, open_repo
 from swampstore.marker import update_marker
 from swampstore.pipeline.catalog import rebuild as rebuild_catalog
+from tests.support.disks import remount, small_disk_at
 
 MODEL = "aws/ec2/i-1"
 ENVIRON = {"SWAMP_LOCK_TIMEOUT_MS": "300"}
@@ -364,18 +364,8 @@ def test_a_pipe_in_the_place_of_content_keeps_nobody_waiting(repo: Repo) -> None
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-
-
-def remount(disk: Path, mode: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{mode}", str(disk)], check=True)
+    with small_disk_at(tmp_path / "disk") as disk:
+        yield disk
 
 
 def fill(disk: Path) -> Path:
