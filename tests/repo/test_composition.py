@@ -13,9 +13,6 @@ OF_A_SYNC = {"sync/opening.py"}
 OF_A_JOB = {"pipeline/index_writer.py"}
 OF_A_BACKUP = {"relocate/backup/remote_source.py"}  # a base that lasts for one reading
 OF_A_REPOSITORY = {"repo/open.py"}
-# A setup pushes files from where they are with the parts that it has, and none of the cache's own.
-FROM_ELSEWHERE = {"sync/service.py"}
-WITHOUT_LIMIT = {"sync/evict.py"}
 OF_A_HANDOVER = {"sync/handover.py"}  # no remote is needed to finish what a setup was stopped at
 # Who makes which part.
 MAKERS = {
@@ -26,10 +23,10 @@ MAKERS = {
     "Matching": OF_AN_INDEX,
     "LocalCopy": OF_AN_INDEX,
     "Watch": OF_AN_INDEX,
-    "SyncService": OF_A_SYNC | FROM_ELSEWHERE,
+    "SyncService": OF_A_SYNC,
     "SyncContext": OF_A_SYNC,
     "CacheLock": OF_A_SYNC,
-    "CacheBound": OF_A_SYNC | WITHOUT_LIMIT,
+    "CacheBound": OF_A_SYNC,
     "Base": OF_A_SYNC | OF_A_JOB | OF_A_BACKUP | OF_A_HANDOVER,
     "IndexWriter": OF_A_JOB,
     "LockManager": OF_A_SYNC | OF_A_JOB | OF_A_REPOSITORY,

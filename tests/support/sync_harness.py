@@ -32,7 +32,7 @@ from swampstore.stores.errors import ObjectNotFoundError
 from swampstore.stores.wrapper import CountingStore, Tally
 from swampstore.sync.dirty import DirtyTracker
 from swampstore.sync.install import PlainInstaller
-from swampstore.sync.opening import open_service
+from swampstore.sync.opening import sync_parts
 
 MONOLITH = ".datastore-index.json"
 META = "_index/_meta.json"
@@ -71,7 +71,7 @@ class Machine:
             prefix=namespace,
             durable=False,
         )
-        self.service = open_service(
+        parts = sync_parts(
             self.store,
             self.tracker,
             self.base,
@@ -81,6 +81,7 @@ class Machine:
             clock=clock,
             lock_timeout=lock_timeout,
         )
+        self.service = parts.service()
 
     def path(self, rel: str) -> Path:
         """Return where a file of this machine is."""

@@ -41,7 +41,7 @@ class OwnDirectory:
         self._there = there
         self._names = NamesElsewhere(connection.names, source)
         self._cache = Cache(self._names, connection.base, connection.store)
-        self.service = connection.service.pushing_from(self._names)
+        self.service = connection.pushing_from(self._names)
 
     def may_be_given(self) -> bool:
         """Whether all of it may be given to the cache; costs a walk, and a look at the remote."""

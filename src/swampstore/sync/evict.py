@@ -73,10 +73,6 @@ class CacheBound:
         self._uses = uses
         self._held: int | None = None
 
-    def unlimited(self, context: SyncContext) -> CacheBound:
-        """Return one without a limit, for files of the same remote that are elsewhere."""
-        return CacheBound(context, self._uses)
-
     @property
     def target(self) -> int | None:
         """How much stays when there was too much."""

@@ -10,8 +10,8 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from swampstore.artifacts.name_lock import Mutations
 from swampstore.catalog.catalog import Catalog
@@ -149,6 +149,20 @@ class OpenRepo(Protocol):
         """Let a push take events of the audit along: those that are due, or all of them."""
 
 
+class SyncParts(NamedTuple):
+    """What a sync is made of."""
+
+    context: SyncContext
+    uses: Uses
+    cache_lock: CacheLock
+    commit_lock: CommitLock
+
+    def service(self) -> SyncService:
+        """Put them together, without a limit of the cache."""
+        bound = CacheBound(self.context, self.uses)
+        return SyncService(self.context, self.cache_lock, bound, self.commit_lock)
+
+
 @dataclass(frozen=True, slots=True)
 class Connection:
     """A cache and its remote. `counting` sees every request, repetitions included."""
@@ -159,6 +173,18 @@ class Connection:
     counting: CountingStore
     base: Base
     names: Names
+    parts: SyncParts
+
+    def pushing_from(self, names: Names) -> SyncService:
+        """Return what pushes files that are not in the cache yet, and changes none of them.
+
+        What would have to be changed is not pushed, and told of by an IncompleteSyncError. It has
+        the connections and files of this one, and is not closed.
+        """
+        parts = self.parts
+        installer = parts.context.installer.refusing()
+        context = replace(parts.context, names=names, installer=installer)
+        return parts._replace(context=context).service()
 
     def close(self) -> None:
         """Give connections and files back."""
@@ -185,7 +211,7 @@ def connect(repo: OpenRepo) -> Connection:
         ttl=config.locks.ttl,
         deletions=deletions,
     )
-    service = open_service(
+    parts = sync_parts(
         ProvenStore(store, deletions),
         repo.dirty,
         base,
@@ -196,11 +222,12 @@ def connect(repo: OpenRepo) -> Connection:
         lock_timeout=config.locks.timeout,
         commit_lock=locks.committing,
     )
+    service = parts.service()
     service.lazy = remote.is_lazy
     service.limit_cache(remote.cache_limit)
     locks.on_steal = service.fence
     locks.before_global = service.holding_cache
-    return Connection(service, locks, store, counting, base, names)
+    return Connection(service, locks, store, counting, base, names, parts)
 
 
 def open_remote(config: Config, settings: StoreConfig) -> tuple[Store, Base]:
@@ -216,7 +243,7 @@ def _no_lock(meanwhile: Callable[[], None]) -> Iterator[Callable[[float], None]]
     yield lambda _since: None
 
 
-def open_service(
+def sync_parts(
     store: Store,
     tracker: DirtyTracker,
     base: Base,
@@ -227,8 +254,8 @@ def open_service(
     clock: Clock = system_clock,
     lock_timeout: float,
     commit_lock: CommitLock = _no_lock,
-) -> SyncService:
-    """Put the parts of a sync together.
+) -> SyncParts:
+    """Return what a sync is made of.
 
     `lock_timeout` is how long to wait for another sync of the same cache, in seconds. A sync waits
     for as long as its own work may take, if that is longer.
@@ -236,5 +263,5 @@ def open_service(
     waiting = AttentiveStore(store)
     index = open_index(waiting, names, base, clock=clock)
     context = SyncContext(waiting, names, base, tracker, installer, index, limits, clock)
-    bound = CacheBound(context, Uses(names.cache_dir))
-    return SyncService(context, CacheLock(names.cache_dir, lock_timeout), bound, commit_lock)
+    lock = CacheLock(names.cache_dir, lock_timeout)
+    return SyncParts(context, Uses(names.cache_dir), lock, commit_lock)

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -24,7 +23,6 @@ from swampstore.index.errors import (
 from swampstore.index.format import entry_known
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.path_kinds import goes_with_any_push
-from swampstore.index.path_map import Names
 from swampstore.index.results import (
     Preview,
     Progress,
@@ -83,17 +81,6 @@ class SyncService:
         self._cache_lock = cache_lock
         self._commit_lock = commit_lock
         self._bound = bound
-
-    def pushing_from(self, names: Names) -> SyncService:
-        """Return what pushes files that are not in the cache yet, and changes none of them.
-
-        What would have to be changed is not pushed, and told of by an IncompleteSyncError. It has
-        the connections and files of this one, and is not closed.
-        """
-        installer = self._context.installer.refusing()
-        context = replace(self._context, names=names, installer=installer)
-        bound = self._bound.unlimited(context)
-        return SyncService(context, self._cache_lock, bound, self._commit_lock)
 
     def is_alone(self) -> bool:
         """Whether the remote has nothing that the base does not know, and nothing was removed here.
