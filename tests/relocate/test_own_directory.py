@@ -25,7 +25,9 @@ from swampstore.layout import CLAIM, DEFERRED, EXCHANGE
 from swampstore.marker import read_marker
 from swampstore.relocate import own_directory
 from swampstore.relocate import setup as setting_up
-from swampstore.relocate.setup import Setup, SetupReport, set_up_datastore
+from swampstore.relocate.report import SetupReport
+from swampstore.relocate.setup import Setup, set_up_datastore
+from swampstore.relocate.syncing import Syncing
 from swampstore.stores import Store
 from swampstore.stores.errors import StoreError
 from swampstore.stores.probe import ProbeReport
@@ -387,7 +389,7 @@ def test_what_is_written_after_the_push_waits_if_the_remote_is_out_of_reach_then
         raise StoreError("nobody answers", hint="")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Setup, "_pull_from", unreachable)
+        patch.setattr(Syncing, "pull", unreachable)
         (warning,) = ana.move(remote).warnings
     assert "nobody answers" in warning
     assert (bucket / OUTPUT).read_text() == "status: ok\n"

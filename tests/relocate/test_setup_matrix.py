@@ -34,7 +34,8 @@ from swampstore.relocate import moving as relocation
 from swampstore.relocate import settings as new_settings
 from swampstore.relocate import setup as setting_up
 from swampstore.relocate.own_directory import OwnDirectory
-from swampstore.relocate.setup import SetupReport, set_up_datastore
+from swampstore.relocate.report import SetupReport
+from swampstore.relocate.setup import set_up_datastore
 from swampstore.stores import Store, Written
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.errors import CorruptObjectError, StoreNotMountedError

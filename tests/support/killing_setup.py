@@ -35,8 +35,8 @@ from tests.support.machines import contents
 MODEL = "aws/ec2/i-1"
 TRACED = sources(
     *("relocate/moving.py", "relocate/pairs.py", "relocate/removing.py"),
-    *("relocate/destinations.py", "relocate/setup.py", "relocate/earlier.py"),
-    *("artifacts/renumber.py", "sync/conflicts.py"),
+    *("relocate/destinations.py", "relocate/setup.py", "relocate/syncing.py"),
+    *("relocate/earlier.py", "artifacts/renumber.py", "sync/conflicts.py"),
     *("sync/staged_cache.py", "relocate/settings.py"),
     *("relocate/own_directory.py", "sync/handover.py"),
 )

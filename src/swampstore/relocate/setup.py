@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 from swampstore.audit.segments import carry_over
 from swampstore.config import Config, Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import ConfigError, LockTimeoutError, SwampstoreError
 from swampstore.index.errors import IncompleteSyncError
-from swampstore.index.results import Conflict, Progress, Pulled, Pushed, Step, no_progress
-from swampstore.index.versions import known_version, version_named
+from swampstore.index.results import Progress, Step, no_progress
 from swampstore.index.workers import Deadline
 from swampstore.namespaces import list_namespaces, register_namespace
 from swampstore.relocate.destinations import (
@@ -32,55 +31,24 @@ from swampstore.relocate.destinations import (
     destination_of,
     is_below,
 )
-from swampstore.relocate.earlier import has_unshared, set_aside
+from swampstore.relocate.earlier import has_unshared
 from swampstore.relocate.moving import Relocation
 from swampstore.relocate.own_directory import OwnDirectory, give
 from swampstore.relocate.refusals import check_all_fit, check_names, not_there
+from swampstore.relocate.report import NAMED, SetupReport
 from swampstore.relocate.settings import configured, write_settings
+from swampstore.relocate.syncing import Syncing, begin
 from swampstore.repo import Repo
 from swampstore.repo.open import CATALOG
 from swampstore.stores.errors import StoreError
 from swampstore.stores.probe import examine, probe
 from swampstore.stores.protocol import admitted_limits
 from swampstore.sync.handover import withdraw
-from swampstore.sync.lost_base import LOST
 from swampstore.sync.run import fetch_everything
 from swampstore.sync.service import SyncService
 from swampstore.sync.staged_cache import StagedCache, setting_up
 
 IndexKind = Literal["v1", "sharded"]
-_NAMED = 20
-
-
-@dataclass(slots=True)
-class SetupReport:
-    """What a setup did. `location` is where the data is on this machine."""
-
-    type: str
-    location: str
-    namespace: str
-    files_copied: int = 0
-    bytes_copied: int = 0
-    files_pushed: int = 0
-    files_pulled: int = 0
-    files_removed: int = 0
-    directories: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the result document of `datastore setup`."""
-        return {
-            "type": self.type,
-            "location": self.location,
-            "namespace": self.namespace,
-            "filesCopied": self.files_copied,
-            "bytesCopied": self.bytes_copied,
-            "filesPushed": self.files_pushed,
-            "filesPulled": self.files_pulled,
-            "filesRemoved": self.files_removed,
-            "directoriesMigrated": self.directories,
-            "warnings": self.warnings,
-        }
 
 
 class Setup:
@@ -111,6 +79,7 @@ class Setup:
         self._progress = progress
         config = there.config
         self._report = SetupReport(config.datastore_type, config.base, config.namespace)
+        self._syncing = Syncing(there, self._report, timeout, progress)
         # Whether the own directory was given to the cache, and what could not be.
         self._given = False
         self._left: list[str] = []
@@ -196,13 +165,13 @@ class Setup:
         if own is None or not own.may_be_given():
             return False
         try:
-            pushed = self._push_by(own.service, self._there.config, full=True)
+            pushed = self._syncing.push(own.service, full=True)
         except IncompleteSyncError:
             return False  # what is wrong with some of it, is told by who moves the files
         if pushed.skipped:
             return False
         self._report.files_pushed = pushed.files
-        self._choose_index(own.service, index)
+        self._syncing.choose_index(own.service, index)
         self._check_none_wrong(own.wrong(Deadline(self._timeout)), own.service)
         return self._hand_over(own)
 
@@ -248,8 +217,9 @@ class Setup:
                 subdirs = tuple({rel.partition("/")[0] for rel in self._left})
                 left = Relocation(self._own, destination, subdirs, may_link=True)
                 left.copy(self._progress, durable=there.config.durable)
-            self._pull_from(there)
-            self._push_to(there)
+            syncing = Syncing(there, self._report, self._timeout, self._progress)
+            syncing.pull()
+            syncing.push()
             there.sync.evict()
         except SwampstoreError as error:
             self._report.warnings.append(f"not everything is synced yet: {error.message}")
@@ -266,7 +236,7 @@ class Setup:
                 continue
             removed = move.remove_safe()
             self._report.files_removed += removed.files
-            self._warn("not on the new datastore, and stays where it is", removed.left)
+            self._report.warn("not on the new datastore, and stays where it is", removed.left)
 
     # Before anything moves ---------------------------------------------------------------------
 
@@ -309,7 +279,7 @@ class Setup:
             raise
         self._report.files_pulled += pulled.files
         skipped = dict.fromkeys(f"{one.rel}: {one.reason}" for one in pulled.skipped)
-        self._report.warnings += list(skipped)[:_NAMED]
+        self._report.warnings += list(skipped)[:NAMED]
         # The new settings may have their base in the same place.
         self._here.connection.base.close()
 
@@ -319,99 +289,35 @@ class Setup:
                 f"{len(marked)} changed path(s) in {self._here.config.base} were never pushed"
             )
 
-    def _deadline(self, config: Config) -> float:
-        assert config.remote is not None
-        return config.remote.deadline(self._timeout)
-
-    def _begin(self, phase: str) -> None:
-        self._progress(Step(phase, 0, 0, 0, 0))
-
     # Moving --------------------------------------------------------------------------------------
 
     def _copy(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
         if isinstance(destination, Cache):
             self._there.dirty.mark()
             if moves and os.path.isdir(self._there.config.datastore_dir):
-                self._settle_earlier_copies(moves, destination)
-        self._begin("copy")
+                aside = self._staged.aside if self._staged is not None else None
+                self._syncing.settle_earlier_copies(moves, destination, aside)
+        begin(self._progress, "copy")
         for move in moves.values():
             if isinstance(destination, Cache) and not move.is_empty() and has_unshared(destination):
-                self._share_earlier_copies(moves.values())
+                self._syncing.share_earlier_copies(moves.values())
             copied = move.copy(self._progress, durable=self._there.config.durable)
             check_all_fit(copied, self._there.config.datastore_dir)
             self._report.files_copied += copied.files
             self._report.bytes_copied += copied.bytes
             self._report.directories += copied.directories
-            self._warn("never finished, and stays where it is", copied.unfinished)
-            self._warn("a link, and stays where it is", copied.links)
-            self._warn("no regular file, and stays where it is", copied.special)
-            self._warn("its content is not here, so it stays where it is", copied.hollow)
-
-    def _settle_earlier_copies(self, moves: Mapping[str, Relocation], cache: Cache) -> None:
-        """Compare what an earlier setup left in the cache with the remote."""
-        # Nothing tells the copies from new versions, as in a cache that has lost its base.
-        self._there.connection.base.apply(facts={LOST: "1"})
-        conflicts = self._pull_from(self._there, full=True).conflicts
-        if self._staged is not None and (aside := self._staged.aside):
-            left = set_aside(cache, moves, aside)
-            self._warn(f"copied earlier, and gone or changed there since; it is in {aside}", left)
-        if conflicts:
-            self._share_earlier_copies(moves.values())
-
-    def _share_earlier_copies(self, moves: Iterable[Relocation]) -> None:
-        """Share what only the cache has, before more comes that may have the same names.
-
-        An earlier setup, or another source, has left it there, perhaps under other numbers. Where
-        it took the place of something else, the remote has that still. Once it is shared, each
-        version is recognised wherever it is, comes before those that are copied now, and gives
-        way to one that has its number here.
-        """
-        for move in moves:
-            move.renew(self._progress)
-        pushed = self._push_to(self._there, full=True)
-        self._report.files_pushed += pushed.files
-        self._warn_about(pushed.conflicts)
-        self._pull_from(self._there, full=True)
+            self._report.warn("never finished, and stays where it is", copied.unfinished)
+            self._report.warn("a link, and stays where it is", copied.links)
+            self._report.warn("no regular file, and stays where it is", copied.special)
+            self._report.warn("its content is not here, so it stays where it is", copied.hollow)
 
     def _sync(self, cache: Cache, *, migrate: bool, index: IndexKind | None) -> None:
         if migrate:
-            pushed = self._push_to(self._there, full=True)
+            pushed = self._syncing.push(full=True)
             self._report.files_pushed += pushed.files
-            self._warn_about(pushed.conflicts)
-        self._choose_index(self._there.connection.service, index)
-        self._pull_from(self._there, full=cache.released > 0)
-
-    def _choose_index(self, service: SyncService, index: IndexKind | None) -> None:
-        """Have the index that was asked for, if the remote can have it."""
-        wanted = version_named(index) if index else None
-        if wanted is not None and wanted.successor is None:
-            service.migrate_index()
-        found = known_version(service.status().index_version)
-        if wanted not in (None, found):
-            self._report.warnings.append(
-                f"the index of the remote is the {found.name} one, and stays so"
-            )
-
-    def _push_to(self, repo: Repo, *, full: bool = False) -> Pushed:
-        return self._push_by(repo.connection.service, repo.config, full=full)
-
-    def _push_by(self, service: SyncService, config: Config, *, full: bool) -> Pushed:
-        self._begin("push")
-        return service.push(full=full, deadline=self._deadline(config), progress=self._progress)
-
-    def _pull_from(self, repo: Repo, *, full: bool = False) -> Pulled:
-        """Pull, content only if the settings say so."""
-        remote = repo.config.remote
-        assert remote is not None
-        self._begin("pull")
-        pulled = repo.connection.service.pull(
-            metadata_only=remote.is_lazy,
-            full=full,
-            deadline=self._deadline(repo.config),
-            progress=self._progress,
-        )
-        self._report.files_pulled += pulled.files
-        return pulled
+            self._report.warn_about(pushed.conflicts)
+        self._syncing.choose_index(self._there.connection.service, index)
+        self._syncing.pull(full=cache.released > 0)
 
     def _verify(self, moves: Mapping[str, Relocation], destination: Destination) -> None:
         """Read everything back: what is not there as it was sent must not be given up here."""
@@ -423,7 +329,7 @@ class Setup:
 
     def _check_none_wrong(self, looks: Iterable[str | None], service: SyncService | None) -> None:
         """Raise CorruptObjectError or DiskError if something is not there as it was sent."""
-        self._begin("verify")
+        begin(self._progress, "verify")
         wrong: list[str] = []
         for files, found in enumerate(looks, start=1):
             self._progress(Step("verify", files, files, 0, 0))
@@ -431,20 +337,8 @@ class Setup:
                 wrong.append(found)
         if wrong:
             if service is not None:
-                self._push_by(service, self._there.config, full=True)  # what was lost is sent anew
+                self._syncing.push(service, full=True)  # what was lost is sent anew
             raise not_there(wrong, self._there.config)
-
-    # Telling -------------------------------------------------------------------------------------
-
-    def _warn(self, what: str, rels: Sequence[str]) -> None:
-        self._report.warnings += [f"{rel}: {what}" for rel in rels[:_NAMED]]
-        if len(rels) > _NAMED:
-            self._report.warnings.append(f"... and {len(rels) - _NAMED} more: {what}")
-
-    def _warn_about(self, conflicts: Sequence[Conflict]) -> None:
-        self._report.warnings += [f"{one.rel}: {one.outcome}" for one in conflicts[:_NAMED]]
-        if len(conflicts) > _NAMED:
-            self._report.warnings.append(f"... and {len(conflicts) - _NAMED} more conflicts")
 
 
 # The catalog of the new place, until the settings say that it is the place.

@@ -26,7 +26,8 @@ from swampstore.redaction import without_credentials
 if TYPE_CHECKING:
     from swampstore.config import Config, Hydration
     from swampstore.index.results import SyncStatus
-    from swampstore.relocate.setup import IndexKind, SetupReport
+    from swampstore.relocate.report import SetupReport
+    from swampstore.relocate.setup import IndexKind
     from swampstore.repo import Repo
     from swampstore.stores.probe import Health, ProbeReport
     from swampstore.sync.evict import Evicted
