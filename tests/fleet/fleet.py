@@ -309,18 +309,21 @@ class Fleet:
             self._sync_until_quiet(machines)
         if owes:
             self.places.doubt_outside(place)
+        has_lost = place.is_remote and self.past.has_lost_documents
+        if machines and has_lost and not is_whole(place.objects()):
+            # Nobody had to commit, and nobody hears of deletions from what is lost. Whoever is told
+            # to look at everything writes it.
+            self._look_at_all(place, machines)
+            machines[0].needs_full = True
+            self._sync_until_quiet(machines)
         if place.is_remote and not oracle.has_index():
             self._look_at(place, machines)
             oracle.check_nothing()
             return  # nobody has ever committed: some see objects that others know to be uploads
-        seen = self._check(place, machines)
+        seen = self._look_at_all(place, machines)
         if not machines:
             return
-        if place.is_remote and self.past.has_lost_documents and not is_whole(place.objects()):
-            # Nobody had to commit. Whoever is told to look at everything writes what is lost.
-            machines[0].needs_full = True
-            self._sync_until_quiet(machines)
-            seen = self._check(place, machines)
+        checks.check_agreement(seen)
         if place.is_remote:
             checks.excuse_hollow(place, oracle.hollow, self.past)
             checks.check_index(place, seen[0][1], self.past)
@@ -342,13 +345,11 @@ class Fleet:
             seen.append(self._look_afresh(place))
         return seen
 
-    def _check(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:
-        """Return what all see; raise Violation if it is not the same, or not what it must be."""
+    def _look_at_all(self, place: Place, machines: list[Machine]) -> list[tuple[str, list[Found]]]:
+        """Return what each of them sees; raise Violation if it is not what it must be."""
         seen = self._look_at(place, machines)
         for name, found in seen:
             self.places.oracle(place).check(name, found)
-        if machines:
-            checks.check_agreement(seen)
         return seen
 
     def _sync_until_quiet(self, machines: list[Machine]) -> None:
