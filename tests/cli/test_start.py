@@ -298,3 +298,26 @@ def test_threads_of_libraries_are_not_torn_down_after_a_command_has_done_its_wor
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"swampstore {__version__}\ntidied up\n"
+
+
+def test_a_command_does_what_is_to_be_done_at_the_end_and_takes_nothing_apart() -> None:
+    code = """
+import atexit, sys
+from swampstore.cli import main
+
+class Told:
+    def __del__(self):
+        print("taken apart")
+
+sys.argv = ["swampstore", "--version"]
+told = Told()
+status = main()
+atexit.register(print, "done at the end")
+sys.exit(status)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.endswith("done at the end\n")
+    assert "taken apart" not in done.stdout
+    assert done.stderr == ""
