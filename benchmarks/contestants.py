@@ -118,12 +118,12 @@ class Bare(Other):
         )
 
     def push(self, *, cold: bool) -> None:  # noqa: ARG002 - it is only ever cold
-        """Put every file."""
+        """Put every file where there is none, as we do: that takes a server longer."""
         store, root = self._store(), self._source
 
         def put(path: str) -> None:
             with open(path, "rb") as file:
-                obstore.put(store, path.removeprefix(f"{root}/"), file.read())
+                obstore.put(store, path.removeprefix(f"{root}/"), file.read(), mode="create")
 
         self._each(put, (f"{at}/{name}" for at, _, names in os.walk(root) for name in names))
 

@@ -230,7 +230,7 @@ def _on_version_1(directory: str, files: int) -> Line:
     puts, transfers = [], []
     with machine.repo as repo:
         repo.sync.push()
-        for _ in range(_TIMES):
+        for _ in range(_TURNS // 2):
             puts.append(processor_seconds(_put, repo, model))
             transfers.append(processor_seconds(_transfer, store))
     return Line(
