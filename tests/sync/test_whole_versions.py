@@ -754,6 +754,25 @@ def test_a_version_that_has_grown_keeps_its_number_though_a_fence_left_it_out_of
             assert contents(repo, MODEL, "state") == ["one and more", "two"]
 
 
+def test_a_version_keeps_its_number_whose_content_and_shard_and_base_are_lost(
+    ana: Machine, bob: Machine, bucket: Path
+) -> None:
+    for content in ("one", "two"):
+        ana.put(MODEL, "state", content)
+    synced(ana)
+    with ana.open() as repo:
+        repo.sync.migrate_index()
+    synced(bob)
+    (bucket / HOME / "1/raw").unlink()
+    (bucket / "_index/data--aws--ec2--i-1.json").unlink()
+    lose_base(bob)
+    for machine in (bob, ana, bob):
+        synced(machine)
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["one", "two"]
+    assert {"1/raw", "1/metadata.yaml", "2/raw", "2/metadata.yaml", "latest"} == named(ana)
+
+
 def named_by(machine: Host) -> set[str]:
     return {rel.removeprefix(f"{HOME}/") for rel in remote_index(machine.store).entries}
 

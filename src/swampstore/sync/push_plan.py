@@ -21,7 +21,7 @@ from swampstore.index.path_kinds import (
     unit_of,
     version_file,
 )
-from swampstore.index.removals import Removal, removal_of
+from swampstore.index.removals import Removal, read_notes, removal_of
 from swampstore.index.results import Conflict, Skipped
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
@@ -366,9 +366,34 @@ class Planner:
         )
         for name_rel, versions in fresh.items():
             highest = max(self._versions_to_stay(name_rel), default=0)
-            low = {version for version in versions if version < highest}
+            low = {
+                version
+                for version in versions
+                if version < highest and not self._is_stored(name_rel, version, changed, noted)
+            }
             if low:
                 self._plan.clashes.setdefault(name_rel, set()).update(low)
+
+    def _is_stored(
+        self,
+        name_rel: str,
+        version: int,
+        changed: Mapping[str, Changed],
+        noted: Container[str],
+    ) -> bool:
+        """Whether the remote has the very metadata of a version that no document names any more.
+
+        Its content was lost, and then the document. What a stopped push of ours has sent does not
+        count, nor what somebody is about to remove.
+        """
+        change = changed[f"{name_rel}/{version}/{METADATA}"]
+        if change.rel in noted:
+            return False
+        change = hashed(self._context, change)
+        rel, size = change.rel, change.signature.size
+        if not merge.has_content(self._context, rel, size, change.sha256):
+            return False
+        return not read_notes(self._context.store, self._context.names).mention(rel)
 
     def _has_hash(self, change: Changed, sha256: str | None) -> bool:
         try:
