@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from swampstore.errors import NotFoundError
+from swampstore.index.partitions import MONOLITH_KEY, SHARDS
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
-from tests.fleet.disks import cache_of, copies_in, is_whole, noted_in
+from tests.fleet.disks import cache_of, copies_in, noted_in
 from tests.fleet.machine import Machine
 from tests.fleet.oracle import Found, Oracle
 from tests.fleet.places import Place, Places
@@ -309,10 +310,9 @@ class Fleet:
             self._sync_until_quiet(machines)
         if owes:
             self.places.doubt_outside(place)
-        has_lost = place.is_remote and self.past.has_lost_documents
-        if machines and has_lost and not is_whole(place.objects()):
-            # Nobody had to commit, and nobody hears of deletions from what is lost. Whoever is told
-            # to look at everything writes it.
+        if machines and place.is_remote and self.past.has_lost_documents:
+            # Nobody hears of deletions from what is lost, and what was written instead may name
+            # objects that are gone. Whoever is told to look at everything writes what is there.
             self._look_at_all(place, machines)
             machines[0].needs_full = True
             self._sync_until_quiet(machines)
@@ -358,6 +358,7 @@ class Fleet:
         for turn in range(_ROUNDS * len(machines)):
             machine = machines[turn % len(machines)]
             full = machine.needs_full and turn < len(machines)
+            before = _documents_at(machine.place)
             outcome = self._now(machine, partial(self._sync, machine, full=full))
             self.world.tell(f"{machine.name} rests: {outcome.ending} {outcome.error or ''}")
             if outcome.ending == "failed":
@@ -365,6 +366,8 @@ class Fleet:
                 quiet, said = 0, f"{machine.name}: {outcome.error}"
             elif outcome.result or full:  # a repair may push, and does not say how much
                 quiet, said = 0, f"{machine.name} changed {outcome.result}"
+            elif _documents_at(machine.place) != before:
+                quiet, said = 1, f"{machine.name} wrote what was lost"
             else:
                 quiet += 1
             if quiet == len(machines):
@@ -430,6 +433,12 @@ class Fleet:
             if machine.actor.is_idle:
                 machine.now(machine.reopen)
         self.world.end()
+
+
+def _documents_at(place: Place) -> dict[str, bytes]:
+    """Return the documents of the index of a place."""
+    objects = place.objects() if place.is_remote else {}
+    return {rel: data for rel, data in objects.items() if rel.startswith((SHARDS, MONOLITH_KEY))}
 
 
 def _seen(machine: Machine) -> tuple[list[Found], list[Any], list[Any]]:
