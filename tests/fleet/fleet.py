@@ -18,6 +18,7 @@ from typing import Any
 
 from swampstore.errors import NotFoundError
 from swampstore.index.partitions import MONOLITH_KEY, SHARDS
+from swampstore.stores.errors import CorruptObjectError
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.disks import cache_of, copies_in, noted_in
@@ -279,8 +280,10 @@ class Fleet:
 
     def _check_failure(self, op: str, outcome: Outcome) -> None:
         """Raise Violation if nothing explains that something was refused."""
-        # A name that was given another one is found by readers, and refused to whoever appends.
-        is_answer = type(outcome.error) is NotFoundError
+        # A name that was given another one is found by readers, and refused to whoever appends. And
+        # who appends, without a session, to content that was evicted here and appended to by others
+        # is told that it is not what was expected.
+        is_answer = type(outcome.error) in {NotFoundError, CorruptObjectError}
         if self.past.is_undisturbed and not self.world.faults and not is_answer:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
