@@ -51,8 +51,7 @@ def went_on(
     before the shards, so that one that is younger holds nothing else than it does; on version 2
     shards change alone. Where both are of the same moment nobody can tell which was first: then
     only what it names besides, and what has an object that nobody is removing, shows that. That the
-    monolith is younger
-    proves nothing: clients that know nothing else write it anyway.
+    monolith is younger proves nothing: clients that know nothing else write it anyway.
     """
     if monolith.is_frozen:
         return True
