@@ -283,7 +283,8 @@ class Fleet:
         # A name that was given another one is found by readers, and refused to whoever appends. And
         # who appends, without a session, to content that was evicted here and appended to by others
         # is told that it is not what was expected.
-        is_answer = type(outcome.error) in {NotFoundError, CorruptObjectError}
+        is_other = op == "append" and type(outcome.error) is CorruptObjectError
+        is_answer = type(outcome.error) is NotFoundError or is_other
         if self.past.is_undisturbed and not self.world.faults and not is_answer:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
