@@ -66,11 +66,16 @@ def _on_machine(
 
 
 def _pushed(machine: Machine, oracle: Oracle) -> set[str]:
-    """Return the versions that the index does not name, as whoever deleted them has told all."""
+    """Return the versions that the index does not name, as whoever deleted them has told all.
+
+    One that is lost names nothing: then those that have no object any more.
+    """
     try:
         named = machine.place.committed()
     except Violation:
         return set()
+    if oracle.is_index_lost:
+        named |= {data.decode("utf-8", "replace") for data in machine.place.objects().values()}
     return {id_ for id_ in oracle.versions if not any(id_ in text for text in named)}
 
 
@@ -222,6 +227,21 @@ def _is_told_otherwise(fleet: Fleet, lost: list[str]) -> bool:
     if json.loads(objects[META]).get("version") == 2:
         return is_told and META not in lost
     return is_told and MONOLITH in left and (META not in lost or stored <= told.keys())
+
+
+def note_strays(fleet: Fleet) -> None:
+    """Where `_meta.json` is lost, the monolith tells no more as soon as it leaves a version out.
+
+    Somebody was stopped who had sent one. For all that the others know, it is one that was
+    committed to shards, and those are lost as well.
+    """
+    objects = fleet.bucket.objects
+    if META in objects or MONOLITH not in objects or fleet.oracle.is_index_lost:
+        return
+    named = index_of({MONOLITH: objects[MONOLITH].data})
+    stored = {key for key in objects if key.startswith("data/") and key.endswith(f"/{METADATA}")}
+    if not stored <= named.keys():
+        _lose_index(fleet)
 
 
 def _lose_index(fleet: Fleet) -> None:

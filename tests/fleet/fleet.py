@@ -193,6 +193,8 @@ class Fleet:
         actor = self.peer.actor if is_foreign else self._machine(step).actor
         self.world.finish(actor)
         self._finish()
+        if self.past.has_lost_documents and not step.overlaps:
+            damage.note_strays(self)
         op = step.op
         if is_foreign or op == "offline" or op in moving.OPS:
             self.past.is_undisturbed = False
@@ -294,6 +296,8 @@ class Fleet:
         """Let all come to rest, then look whether everything is as it must be."""
         self.world.tell("=== rest")
         self._compare()
+        if self.past.has_lost_documents:
+            damage.note_strays(self)
         self.world.arrive()
         self.world.advance(self.world.now + 300)
         # Who is only slow, and keeps its locks, leaves nothing lying about.

@@ -207,6 +207,25 @@ def test_a_version_that_was_overwritten_is_kept_where_all_of_an_index_without_or
         assert versions(machine, "other") == {1: "other"}
 
 
+def test_only_a_version_whose_number_was_taken_gets_another_one_where_all_of_an_index_was_lost(
+    ana: Machine, bob: Machine, bucket: Path, peer: OldPeer
+) -> None:
+    peer.push_v1(version_1(b"one"))
+    peer.migrate()
+    ana.put(MODEL, "state", "two")
+    synced(ana)
+    bob.put(MODEL, "state", "three")
+    synced(bob)
+    shutil.rmtree(bucket / "_index")
+    (bucket / MONOLITH_KEY).unlink()
+    peer.push_v1(version_1(b"theirs"))
+    for machine in (ana, bob, ana):
+        synced(machine)
+    for machine in (ana, bob):
+        assert versions(machine).items() >= {1: "theirs", 2: "two", 3: "three"}.items()
+        assert sorted({*versions(machine).values()}) == ["one", "theirs", "three", "two"]
+
+
 @pytest.mark.parametrize("sharded", [False, True])
 def test_what_only_the_store_has_is_named_again_if_somebody_left_entries_out_of_the_index(
     ana: Machine, bob: Machine, bucket: Path, peer: OldPeer, sharded: bool

@@ -342,6 +342,25 @@ def test_a_lost_document_that_others_made_anew_and_lost_again_is_not_written_as_
     assert_all_have(everything, here, there)
 
 
+def test_a_deletion_stays_though_meta_is_lost_after_others_appended_to_another_version(
+    machine: Open,
+) -> None:
+    here, there = machine("here"), machine("there")
+    for number in (1, 2, 3):
+        save(here, version(number))
+    here.push()
+    there.pull()
+    delete_version(here, 2)
+    here.push()
+    save(here, {f"{MODEL.rel}/state/3/raw": b"content 3, and more"})
+    here.push()
+    lose_meta(here)
+    for one in (there, here, there):
+        one.sync()
+    assert not there.path(f"{MODEL.rel}/state/2/raw").exists()
+    assert remote_index(here.store).entries.keys() == here.files().keys() == there.files().keys()
+
+
 @pytest.mark.parametrize("saved", [version(4), version(1, "other")], ids=["same", "other"])
 @pytest.mark.parametrize("when", ["before", "beside"])
 def test_a_deletion_stays_though_meta_is_lost_between_the_look_and_the_commit_of_a_push(
@@ -604,14 +623,19 @@ def test_a_deletion_stays_though_another_client_left_the_origin_of_new_shards_ou
         assert one.path(f"{MODEL.rel}/theirs/1/raw").exists()
 
 
-def test_a_deletion_stays_though_only_a_monolith_of_before_tells_the_origin_of_lost_shards(
-    machine: Open,
+@pytest.mark.parametrize("teller", ["monolith", "base"])
+def test_a_deletion_stays_though_nobody_listed_the_origin_that_lost_shards_had(
+    machine: Open, teller: str
 ) -> None:
     before, later = machine("before"), machine("later")
     save(before, version(1))
     before.push()
     peer = OldPeer(before.store)
     peer.migrate()
+    if teller == "base":
+        save(before, version(1, "more"))
+        before.push()  # which tells everybody
+        before.store.delete(MONOLITH_KEY)
     for one in (before, later):
         one.pull()
     for info in list(before.store.list("_index/")):

@@ -357,22 +357,19 @@ class Base:
         self,
         keep: Iterable[Known] = (),
         uploads: Mapping[str, tuple[str, str]] = _NONE,
-        facts: Iterable[str] = (),
+        facts: Mapping[str, str | None] = _NONE,
     ) -> None:
-        """Forget everything but what is to be kept, and note these uploads, in one step.
-
-        Of the facts, those that are named stay.
-        """
+        """Forget everything but what is to be kept, and note uploads and facts, in one step."""
         homes = Homes()
         rows = [_row(one, homes.of(one.rel)) for one in keep]
         noted = [(rel, sha256, etag) for rel, (sha256, etag) in uploads.items()]
-        kept = [(name, value) for name in facts if (value := self.fact(name)) is not None]
+        told = [(name, value) for name, value in facts.items() if value is not None]
         self._indexes.clear()
 
         def then(db: sqlite3.Connection) -> None:
             db.executemany(_INSERT_KNOWN, rows)
             db.executemany(_INSERT_UPLOAD, noted)
-            db.executemany(_INSERT_FACT, kept)
+            db.executemany(_INSERT_FACT, told)
 
         self._file.clear(then)
 

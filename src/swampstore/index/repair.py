@@ -267,7 +267,7 @@ class Recovery:
         if not unread <= meta.shards.keys():
             return False
         found = dict(self._documents.shards(unread))
-        return all(_tells_of(rel, found[partition_of(rel)], stored[rel]) for rel in unsure)
+        return all(_tells_of(rel, found[partition_of(rel)], stored[rel], None) for rel in unsure)
 
     def completed(
         self, partition: str, found: StoredDocument, snapshot: MetaSnapshot
@@ -285,8 +285,7 @@ class Recovery:
         known = self._base.get_many(versions)
 
         def is_named(rel: str) -> bool:
-            is_replaced = rel in known and _is_another(known[rel], versions[rel])
-            return not is_replaced and _tells_of(rel, found, versions[rel])
+            return _tells_of(rel, found, versions[rel], known.get(rel))
 
         names = contents_of(versions).items()
         chosen = {one for pair in names if not all(map(is_named, pair)) for one in pair}
@@ -456,11 +455,16 @@ def _made_of(
     )
 
 
-def _tells_of(rel: str, found: StoredDocument, info: ObjectInfo) -> bool:
-    """Whether a document names this object: of its size, and put there before the document was."""
+def _tells_of(rel: str, found: StoredDocument, info: ObjectInfo, known: Known | None) -> bool:
+    """Whether a document names this object: of its size, and put there before the document was.
+
+    One that tells of the object that the base knows does not name another that came after that.
+    """
     doc = document(found)
     entry = entry_or_none(rel, doc.entries[rel]) if rel in doc.entries else None
     if entry is None or entry.size != info.size:
+        return False
+    if known is not None and entry.sha256 == known.sha256 and _is_another(known, info):
         return False
     return found.written is None or was_there(info, found.written)
 

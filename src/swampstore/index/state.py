@@ -117,6 +117,7 @@ META_TOKEN = "meta_token"  # noqa: S105 - the condition of a write, no secret
 INDEX_VERSION = "index_version"
 COMMIT_SEQ = "commit_seq"
 ORIGIN = "origin"
+ORIGIN_BEFORE = "origin_before"  # of the base, until it started over
 AGREED = "agreed"
 _EPOCH = "agreed_epoch"
 _FIRST = "0"

@@ -36,6 +36,7 @@ from swampstore.index.state import (
     META_TOKEN,
     MONOLITH_CHECKED,
     ORIGIN,
+    ORIGIN_BEFORE,
     Agreements,
     Fingerprint,
     LastSeen,
@@ -254,9 +255,13 @@ class Watch:
         return replace(snapshot, meta=meta, text=text, etag=written.etag, token=written.token)
 
     def tell_of_origin(self, meta: Meta, before: Meta | None = None) -> None:
-        """List the origin of a `_meta.json` that was just written, if nothing else tells it."""
+        """List the origin of a `_meta.json` that was just written, if nothing else tells it.
+
+        After the one that the index had, which may be lost with the last `_meta.json`.
+        """
         if not version_of(meta.version).counts(None):
-            note_origin(self._documents, meta.origin, before.origin if before else None)
+            last = (before and before.origin) or self._base.fact(ORIGIN_BEFORE)
+            note_origin(self._documents, meta.origin, last)
 
     def _with_origin(self, meta: Meta) -> Meta:
         """Return a `_meta.json` with its origin, where another client has left that out.

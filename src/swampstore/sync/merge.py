@@ -195,7 +195,9 @@ def renumber(
         if (found := version_file(known.rel)) and found.version not in clashing
     }
     here = set(local_versions(context, name_rel))
-    shared |= {one for one in here - clashing if f"{name_rel}/{one}/{METADATA}" in common}
+    metadata = {f"{name_rel}/{one}/{METADATA}": one for one in here - clashing}
+    shared |= {one for rel, one in metadata.items() if rel in common}
+    shared |= {metadata[rel] for rel in known_to_others(context, metadata)}
     unfinished = {one for one in here if not is_finished(context, f"{name_rel}/{one}")}
     mine = here - shared - (unfinished - clashing)
     moves = plan_moves(mine, {*taken, *shared, *clashing, *unfinished}, min(clashing))
@@ -215,6 +217,19 @@ def renumber(
             name_rel, f"it was deleted here and saved again, under the next free number: {told}"
         )
     return Conflict(name_rel, f"the version was taken by another machine; ours was kept: {told}")
+
+
+def known_to_others(context: SyncContext, metadata: Iterable[str]) -> dict[str, str]:
+    """Return which of these are of versions that others had before the base started over.
+
+    With their hashes: it counts only as long as the file here is the one that they had.
+    """
+    noted = context.base.noted_uploads(metadata)
+    return {
+        rel: sha256
+        for rel, (sha256, token) in noted.items()
+        if not token and holds(context.names.local(rel), sha256)
+    }
 
 
 def was_deleted(context: SyncContext, version_rel: str, removals: Container[str]) -> bool:

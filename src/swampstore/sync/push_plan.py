@@ -352,17 +352,11 @@ class Planner:
         noted as known to others is not new: whoever tells of it again uses its number. Nor is one
         whose metadata the remote has: only its content is sent, because that was lost.
         """
-        shared = {
-            rel.rpartition("/")[0]
-            for rel, (sha256, token) in noted.items()
-            if is_metadata(rel) and not token and self._has_hash(changed[rel], sha256)
-        }
+        shared = merge.known_to_others(self._context, filter(is_metadata, noted))
         fresh = merge.taken_versions(
             rel
             for rel in self._plan.uploads
-            if is_metadata(rel)
-            and rel.rpartition("/")[0] not in shared
-            and self._is_new(changed[rel])
+            if is_metadata(rel) and rel not in shared and self._is_new(changed[rel])
         )
         for name_rel, versions in fresh.items():
             highest = max(self._versions_to_stay(name_rel), default=0)

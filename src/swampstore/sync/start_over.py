@@ -22,7 +22,7 @@ from swampstore.index.format import Entry, decode_entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, unit_of, version_file
 from swampstore.index.results import Conflict
-from swampstore.index.state import INDEX_VERSION, LEFT_OUT
+from swampstore.index.state import INDEX_VERSION, LEFT_OUT, ORIGIN, ORIGIN_BEFORE
 from swampstore.layout import DATASTORE_SUBDIRS, LANDING, LATEST, METADATA, RAW
 from swampstore.stores.errors import CorruptObjectError, ObjectNotFoundError
 from swampstore.sync import merge
@@ -272,7 +272,10 @@ def _start_over(context: SyncContext, *, is_emptied: bool) -> None:
     # that was sharded stays so, if nothing else tells: a monolith that is left is of long ago. What
     # others left out is still to be looked for.
     named = deleted if is_emptied else list(_as_named(context, deleted))
-    facts = [] if is_emptied else [INDEX_VERSION, LEFT_OUT]
+    version, left_out, *origins = context.base.facts(INDEX_VERSION, LEFT_OUT, ORIGIN, ORIGIN_BEFORE)
+    facts = {ORIGIN_BEFORE: next(filter(None, origins), None)}
+    if not is_emptied:
+        facts |= {INDEX_VERSION: version, LEFT_OUT: left_out}
     context.base.clear(keep=named, uploads=shared, facts=facts)
     context.index.started_over()
     context.index.refresh()
@@ -310,12 +313,7 @@ def _shared_versions(context: SyncContext, deleted: Collection[str]) -> dict[str
     Else two machines that tell of one again would each give it another one. Those that the base
     started over with before, and that no index has named since, are among them.
     """
-    noted = context.base.noted_uploads(filter(is_metadata, context.base.all_noted_uploads()))
-    before = {
-        rel: sha256
-        for rel, (sha256, token) in noted.items()
-        if not token and holds(context.names.local(rel), sha256)
-    }
+    before = merge.known_to_others(context, filter(is_metadata, context.base.all_noted_uploads()))
     named = {
         known.rel: known.sha256
         for known in context.base.below("data")
