@@ -17,15 +17,13 @@ from swampstore.index.base import Base, Known
 from swampstore.index.format import (
     Document,
     Entry,
-    Meta,
     RawEntries,
-    decode_meta,
     decode_shard,
     encode_entry,
-    encode_meta,
     encode_monolith,
     encode_shard,
 )
+from swampstore.index.meta import Meta, decode_meta, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_of, shard_key
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.directory import DirectoryStore

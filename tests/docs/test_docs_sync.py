@@ -7,8 +7,9 @@ import re
 import pytest
 
 from swampstore import layout
-from swampstore.index import base
+from swampstore.index import base, meta
 from swampstore.index import format as index_format
+from swampstore.index.decoding import WRITE
 from swampstore.sync import dirty, journal, sidecar
 from tests.support.markdown_pages import ROOT, Page, table_rows
 
@@ -39,12 +40,11 @@ def test_every_member_of_the_sidecar_is_described() -> None:
         ),
         (
             "_index/{partition}.json: a shard",
-            index_format._SHARD_MEMBERS
-            | {index_format._WRITE, index_format.COMMIT_SEQ, index_format._REMOVED},
+            index_format._SHARD_MEMBERS | {WRITE, index_format.COMMIT_SEQ, index_format._REMOVED},
         ),
         (
             "_index/_meta.json",
-            index_format._META_MEMBERS | {*index_format._OwnMembers.__struct_fields__, "write"},
+            meta._META_MEMBERS | {*meta._OwnMembers.__struct_fields__, WRITE},
         ),
     ],
 )

@@ -27,7 +27,8 @@ from swampstore.doctor.remote import permissions
 from swampstore.errors import DiskError
 from swampstore.index.base import BASE
 from swampstore.index.documents import Documents, StoredDocument
-from swampstore.index.format import Document, Meta, encode_meta
+from swampstore.index.format import Document
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.path_map import Names
 from swampstore.layout import EXCHANGE, ModelRef
 from swampstore.locks.inspection import new_entry, register

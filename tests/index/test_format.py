@@ -22,20 +22,16 @@ from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
 from swampstore.index.format import (
     Document,
     Entry,
-    Meta,
-    MetaText,
     decode_entry,
-    decode_meta,
     decode_monolith,
     decode_shard,
     encode_entry,
-    encode_meta,
     encode_monolith,
     encode_shard,
     iso_ms,
-    recall_meta,
     scrub,
 )
+from swampstore.index.meta import Meta, MetaText, decode_meta, encode_meta, recall_meta
 from swampstore.layout import is_internal
 
 REL = "data/t/ID/d/1/raw"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from swampstore.index import rules
-from swampstore.index.format import Meta
+from swampstore.index.meta import Meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.index.rules import IndexDocuments, ShardContent, faults, strangers
 from swampstore.index.versions import version_of

@@ -15,7 +15,8 @@ from swampstore.clock import Clock
 from swampstore.errors import NewerFormatError
 from swampstore.index.changes import Change, index_moved
 from swampstore.index.documents import Documents, StoredDocument
-from swampstore.index.format import Document, Meta, MetaText, RawEntries, encode_meta
+from swampstore.index.format import Document, RawEntries
+from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope
 from swampstore.index.remote_index import Reader
 from swampstore.index.repair import Recovery

@@ -23,7 +23,8 @@ from swampstore.catalog.schema import INSERT
 from swampstore.errors import MetadataError, NewerFormatError, NotFoundError, ValidationError
 from swampstore.formats import LARGEST_NUMBER
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import decode_entry, decode_meta, decode_monolith, decode_shard
+from swampstore.index.format import decode_entry, decode_monolith, decode_shard
+from swampstore.index.meta import decode_meta
 from swampstore.index.path_map import Names
 from swampstore.layout import DataRef, ModelRef
 from swampstore.locks import record

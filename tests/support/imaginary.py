@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, urlsplit
 from swampstore import Metadata, Owner
 from swampstore.artifacts.metadata import encode
 from swampstore.errors import ValidationError
-from swampstore.index.format import Meta, encode_meta
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, partition_in, shard_key
 from swampstore.layout import METADATA, RAW
 from swampstore.stores.config import GROUP, Limits

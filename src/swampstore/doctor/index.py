@@ -14,7 +14,8 @@ from swampstore.errors import SwampstoreError
 from swampstore.index import rules
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Document, Meta, decode_meta
+from swampstore.index.format import Document
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import META_KEY, partition_of
 from swampstore.index.path_map import Names
 from swampstore.index.rules import IndexDocuments

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from swampstore.index.base import Base
 from swampstore.index.errors import IndexDamagedError, IndexMovedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Document, Entry, Meta, RawEntries, decode_entry, encode_entry
+from swampstore.index.format import Document, Entry, RawEntries, decode_entry, encode_entry
+from swampstore.index.meta import Meta
 from swampstore.index.partitions import Homes, Scope
 from swampstore.index.state import GONE, PARTIAL, MetaSnapshot, meta_facts
 

@@ -18,13 +18,8 @@ from swampstore.files import disk_errors, replace_file
 from swampstore.index.base import Base
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import (
-    Meta,
-    RawEntries,
-    decode_meta,
-    decode_monolith,
-    iso_ms,
-)
+from swampstore.index.format import RawEntries, decode_monolith, iso_ms
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.state import Proof, same
 from swampstore.notices import notice

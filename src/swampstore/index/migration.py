@@ -16,15 +16,8 @@ from swampstore.clock import to_iso
 from swampstore.index.changes import NO_CHANGE, attempts, new_write_id, trust
 from swampstore.index.documents import StoredDocument
 from swampstore.index.errors import IndexMovedError, MadeAnewError
-from swampstore.index.format import (
-    Document,
-    Meta,
-    MetaText,
-    RawEntries,
-    encode_meta,
-    encode_monolith,
-    encode_shard,
-)
+from swampstore.index.format import Document, RawEntries, encode_monolith, encode_shard
+from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import partition_of
 from swampstore.index.state import (
     MONOLITH_CHECKED,

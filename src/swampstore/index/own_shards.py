@@ -19,7 +19,7 @@ from swampstore.files import replace_file
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Meta
+from swampstore.index.meta import Meta
 
 _FILE = "_catalog.db-own-shards"  # such names stay on their machine
 _MOST_BYTES = 4 << 20

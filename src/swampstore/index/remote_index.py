@@ -12,8 +12,9 @@ from swampstore.index.changes import Change, attempts, index_moved, trust
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError, IndexMovedError, MadeAnewError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Entry, Meta, RawEntries, decode_meta
+from swampstore.index.format import Entry, RawEntries
 from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.own_shards import OwnShards
 from swampstore.index.partitions import Scope
 from swampstore.index.path_map import Names

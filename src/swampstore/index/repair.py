@@ -15,15 +15,9 @@ from swampstore.index.base import Base, Known
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import (
-    Document,
-    Meta,
-    RawEntries,
-    decode_entry,
-    encode_entry,
-    entry_known,
-)
+from swampstore.index.format import Document, RawEntries, decode_entry, encode_entry, entry_known
 from swampstore.index.local_copy import LocalCopy
+from swampstore.index.meta import Meta
 from swampstore.index.partitions import MONOLITH_KEY, ROOT, partition_of, shard_key
 from swampstore.index.path_kinds import is_marker, unit_of
 from swampstore.index.state import (

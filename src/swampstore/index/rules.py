@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Meta
+from swampstore.index.meta import Meta
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key
 from swampstore.index.version import IndexVersion
 from swampstore.stores.protocol import ObjectInfo

@@ -15,15 +15,8 @@ import msgspec
 from swampstore.index.base import Base
 from swampstore.index.documents import StoredDocument
 from swampstore.index.fingerprints import Fingerprints, is_named
-from swampstore.index.format import (
-    Document,
-    Entry,
-    Meta,
-    MetaText,
-    RawEntries,
-    decode_entry,
-    recall_meta,
-)
+from swampstore.index.format import Document, Entry, RawEntries, decode_entry
+from swampstore.index.meta import Meta, MetaText, recall_meta
 from swampstore.index.partitions import Scope, maybe_in, partition_of
 from swampstore.stores.protocol import ObjectInfo
 

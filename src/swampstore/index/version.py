@@ -17,7 +17,8 @@ from swampstore.clock import Clock
 from swampstore.index.base import Base
 from swampstore.index.changes import Change, index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
-from swampstore.index.format import Meta, RawEntries, encode_meta
+from swampstore.index.format import RawEntries
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.state import (
     Committed,

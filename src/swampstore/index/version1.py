@@ -14,15 +14,8 @@ from swampstore.clock import Clock, to_iso
 from swampstore.index.changes import Change, index_moved, new_write_id
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import (
-    Document,
-    Meta,
-    RawEntries,
-    decode_monolith,
-    encode_meta,
-    encode_monolith,
-    merged,
-)
+from swampstore.index.format import Document, RawEntries, decode_monolith, encode_monolith, merged
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.migration import Migration
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, Scope, shard_key
 from swampstore.index.state import (

@@ -29,15 +29,8 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import StoredDocument
-from swampstore.index.format import (
-    Document,
-    Meta,
-    MetaText,
-    RawEntries,
-    encode_meta,
-    encode_monolith,
-    encode_shard,
-)
+from swampstore.index.format import Document, RawEntries, encode_monolith, encode_shard
+from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import Scope, partition_of
 from swampstore.index.state import (
     GONE,

@@ -15,7 +15,8 @@ from swampstore.index.changes import NO_CHANGE, Change, index_moved, new_write_i
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexMovedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Document, Meta, RawEntries, encode_meta, encode_shard
+from swampstore.index.format import Document, RawEntries, encode_shard
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.migration import Migration
 from swampstore.index.origins import note_origin
 from swampstore.index.partitions import META_KEY, Homes, Scope, shard_key

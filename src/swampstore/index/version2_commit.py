@@ -35,13 +35,8 @@ from swampstore.index.changes import (
 )
 from swampstore.index.documents import StoredDocument
 from swampstore.index.fingerprints import Fingerprints, fingerprint, is_named
-from swampstore.index.format import (
-    Document,
-    Meta,
-    RawEntries,
-    encode_shard,
-    written_meta,
-)
+from swampstore.index.format import Document, RawEntries, encode_shard
+from swampstore.index.meta import Meta, written_meta
 from swampstore.index.partition_list import PartitionList
 from swampstore.index.partitions import Scope, shard_key
 from swampstore.index.state import (

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from swampstore.clock import EPOCH, Clock, to_iso
 from swampstore.index.changes import Change, new_write_id
 from swampstore.index.documents import Documents
-from swampstore.index.format import Meta, RawEntries, encode_meta
+from swampstore.index.format import RawEntries
+from swampstore.index.meta import Meta, encode_meta
 from swampstore.index.partitions import MONOLITH_KEY, Scope, partition_of
 from swampstore.index.state import (
     FOREIGN_WRITER,

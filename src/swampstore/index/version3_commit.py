@@ -20,7 +20,8 @@ from swampstore.index.changes import (
     seen_facts,
 )
 from swampstore.index.documents import Documents
-from swampstore.index.format import Entry, Meta, MetaText, decode_entry, encode_entry, encode_meta
+from swampstore.index.format import Entry, decode_entry, encode_entry
+from swampstore.index.meta import Meta, MetaText, encode_meta
 from swampstore.index.partitions import META_KEY, Scope
 from swampstore.index.path_kinds import unit_of
 from swampstore.index.state import Agreements, Committed, Fingerprint, MetaSnapshot, View

@@ -17,13 +17,8 @@ from swampstore.index.base import Base
 from swampstore.index.changes import index_moved, new_write_id, next_origin
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import (
-    Document,
-    Meta,
-    MetaText,
-    decode_meta,
-    encode_meta,
-)
+from swampstore.index.format import Document
+from swampstore.index.meta import Meta, MetaText, decode_meta, encode_meta
 from swampstore.index.origins import later_origin, note_origin
 from swampstore.index.partitions import Scope
 from swampstore.index.repair import Recovery

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
-from swampstore.index.format import Meta, decode_meta
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.removals import Notes, read_notes
 from swampstore.index.rules import IndexDocuments, ShardContent

@@ -22,7 +22,8 @@ from swampstore.files import disk_errors, read_file, replace_file
 from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Document, Entry, decode_entry, decode_meta
+from swampstore.index.format import Document, Entry, decode_entry
+from swampstore.index.meta import decode_meta
 from swampstore.index.partitions import META_KEY, shard_key
 from swampstore.index.state import same
 from swampstore.index.versions import FIRST, version_of

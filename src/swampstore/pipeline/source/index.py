@@ -15,13 +15,12 @@ from swampstore.index.documents import Documents, StoredDocument
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.format import (
     Document,
-    Meta,
     RawEntries,
     decode_entry,
-    decode_meta,
     decode_monolith,
     decode_shard,
 )
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import (
     META_KEY,
     MONOLITH_KEY,

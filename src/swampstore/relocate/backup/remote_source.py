@@ -23,7 +23,8 @@ from swampstore.index.base import Base
 from swampstore.index.documents import Documents
 from swampstore.index.errors import IndexDamagedError
 from swampstore.index.fingerprints import is_named
-from swampstore.index.format import Entry, Meta, RawEntries, decode_entry, decode_meta, iso_ms
+from swampstore.index.format import Entry, RawEntries, decode_entry, iso_ms
+from swampstore.index.meta import Meta, decode_meta
 from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.path_map import Names
