@@ -29,6 +29,7 @@ from swampstore.pipeline.verify.kinds import (
 from swampstore.pipeline.verify.rules import Problem
 from tests.fleet import verdict
 from tests.fleet.bucket import BUCKETS
+from tests.fleet.disks import is_whole
 from tests.fleet.documents import index_of
 from tests.fleet.oracle import Found
 from tests.fleet.places import Place
@@ -98,6 +99,12 @@ def check_agreement(seen: list[tuple[str, list[Found]]]) -> None:
         if set(found) != set(expected):
             differ = sorted(set(found) ^ set(expected))
             raise Violation("disagreement", f"{first} and {name} differ in {differ}")
+
+
+def tells_what_is_there(place: Place) -> bool:
+    """Whether no document of the index is lost, and each object that it names is there."""
+    objects = place.objects()
+    return is_whole(objects) and all(one.rel in objects for one in named_in(objects))
 
 
 def excuse_hollow(place: Place, ids: Collection[str], past: Past) -> None:

@@ -318,7 +318,8 @@ class Fleet:
             self._sync_until_quiet(machines)
         if owes:
             self.places.doubt_outside(place)
-        if machines and place.is_remote and self.past.has_lost_documents:
+        has_lost = place.is_remote and self.past.has_lost_documents
+        if machines and has_lost and not checks.tells_what_is_there(place):
             # Nobody hears of deletions from what is lost, and what was written instead may name
             # objects that are gone. Whoever is told to look at everything writes what is there.
             self._look_at_all(place, machines)
