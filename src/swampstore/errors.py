@@ -141,6 +141,12 @@ class ContentMissingError(NotFoundError):
     code = "content_missing"
 
 
+class ContentOutdatedError(ContentMissingError):
+    """The content is not on this disk, and others have changed it since the last sync."""
+
+    code = "content_outdated"
+
+
 class ContentDamagedError(SwampstoreError):
     """The content of a version is not what was saved; `is_there` if the remote has a good copy."""
 

@@ -16,9 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swampstore.errors import NotFoundError
+from swampstore.errors import ContentOutdatedError, NotFoundError
+from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.partitions import MONOLITH_KEY, SHARDS
-from swampstore.stores.errors import CorruptObjectError
+from swampstore.sync.hydrate import OUTDATED
 from tests.fleet import checks, damage, foreign, moving
 from tests.fleet.bucket import BUCKETS, Bucket
 from tests.fleet.disks import cache_of, copies_in, noted_in
@@ -282,11 +283,8 @@ class Fleet:
 
     def _check_failure(self, op: str, outcome: Outcome) -> None:
         """Raise Violation if nothing explains that something was refused."""
-        # A name that was given another one is found by readers, and refused to whoever appends. And
-        # who appends, without a session, to content that was evicted here and appended to by others
-        # is told that it is not what was expected.
-        is_other = op == "append" and type(outcome.error) is CorruptObjectError
-        is_answer = type(outcome.error) is NotFoundError or is_other
+        # A name that was given another one is found by readers, and refused to whoever appends.
+        is_answer = type(outcome.error) is NotFoundError or _is_outdated(outcome.error)
         if self.past.is_undisturbed and not self.world.faults and not is_answer:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
@@ -442,6 +440,13 @@ class Fleet:
             if machine.actor.is_idle:
                 machine.now(machine.reopen)
         self.world.end()
+
+
+def _is_outdated(error: BaseException | None) -> bool:
+    """Whether content is refused that is not here, and that others have changed since a pull."""
+    if isinstance(error, IncompleteSyncError):
+        return all(reason == OUTDATED for reason in error.failures.values())
+    return type(error) is ContentOutdatedError
 
 
 def _documents_at(place: Place) -> dict[str, bytes]:

@@ -15,6 +15,7 @@ import pytest
 from swampstore import Repo
 from swampstore.errors import (
     ContentMissingError,
+    ContentOutdatedError,
     QueryError,
     SyncNotSupportedError,
     ValidationError,
@@ -22,7 +23,8 @@ from swampstore.errors import (
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.results import Step
 from swampstore.stores.config import Limits
-from swampstore.stores.errors import StoreUnreachableError
+from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
+from swampstore.sync.hydrate import OUTDATED
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote, Remote
 from tests.support.sync_harness import Machine as Host
@@ -143,6 +145,54 @@ def test_new_versions_can_be_made_from_content_that_is_on_the_remote(bob: Machin
         assert repo.latest(MODEL, "status").json() == {"cpus": 8}
         buried = repo.artifacts.mark_deleted(MODEL, "size", method="destroy")
         assert buried.json()["cpus"] == 2
+
+
+def test_content_that_others_appended_to_is_known_here_after_a_sync(
+    ana: Machine, bob: Machine
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.append(OTHER, "log", "two\n")
+        repo.sync.push()
+    with bob.open() as repo:
+        for change in (
+            lambda: repo.artifacts.append(OTHER, "log", "three\n"),
+            lambda: repo.artifacts.rename(OTHER, "log", "journal"),
+            lambda: repo.latest(OTHER, "log").bytes(),
+        ):
+            with pytest.raises(ContentOutdatedError, match="others have changed it") as caught:
+                change()
+            assert "swampstore sync" in (caught.value.hint or "")
+        with pytest.raises(IncompleteSyncError) as incomplete:
+            repo.hydrate()
+        assert list(incomplete.value.failures.values()) == [OUTDATED]
+        repo.sync.pull(metadata_only=True)
+        repo.artifacts.append(OTHER, "log", "three\n")
+        assert repo.latest(OTHER, "log").text() == "one\ntwo\nthree\n"
+        repo.sync.push()
+        assert len(repo.versions(OTHER, "log")) == 1
+
+
+def test_content_that_others_saved_anew_is_known_here_after_a_sync(
+    ana: Machine, bob: Machine
+) -> None:
+    with ana.open() as repo:
+        repo.artifacts.delete(MODEL, "size")
+        repo.sync.push()
+        repo.artifacts.save(MODEL, "size", {"cpus": 3})
+        repo.sync.push()
+    with bob.open() as repo:
+        with pytest.raises(ContentOutdatedError):
+            repo.latest(MODEL, "size").bytes()
+        repo.sync.pull(metadata_only=True)
+        assert repo.latest(MODEL, "size").json() == {"cpus": 3}
+
+
+def test_content_that_is_damaged_where_it_is_stored_is_called_that(
+    bob: Machine, bucket: Path
+) -> None:
+    (bucket / f"{HOME}/2/raw").write_text('{\n  "cpus": 9\n}')
+    with bob.open() as repo, pytest.raises(CorruptObjectError):
+        repo.latest(MODEL, "state").bytes()
 
 
 # Queries ----------------------------------------------------------------------------------------

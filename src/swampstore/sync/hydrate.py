@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from swampstore.errors import ContentMissingError
+from swampstore.errors import ContentMissingError, ContentOutdatedError, SwampstoreError
 from swampstore.files.signature import signature
-from swampstore.index.errors import IncompleteSyncError
+from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
 from swampstore.index.results import Progress
@@ -16,8 +16,11 @@ from swampstore.stores.errors import CorruptObjectError, StoreError
 from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
+from swampstore.sync.merge import remote_changed
 from swampstore.sync.pull_plan import PullWork
-from swampstore.sync.transfer import Transfer
+from swampstore.sync.transfer import Transfer, take_remote
+
+OUTDATED = "others have changed it since the last sync of this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Hydration:
         Raises StoreUnreachableError at once if nobody answers at all.
         """
         wanted = self._absent(rels)
-        entries = self._entries(wanted)
+        names = self._context.names
+        entries = _entries(self._context, [rel for rel in wanted if names.why_not(rel) is None])
         work = PullWork(
             downloads={rel: Download(rel, entry) for rel, entry in entries.items()},
             expected=dict.fromkeys(entries),
@@ -58,7 +62,9 @@ class Hydration:
         )
         transfer.run()
         if work.failures:
-            raise IncompleteSyncError("hydrate", work.failures)
+            outdated = _outdated(self._context, work.failures)
+            reasons = work.failures | dict.fromkeys(outdated, OUTDATED)
+            raise IncompleteSyncError("hydrate", reasons)
         missing = {*work.dangling, *(rel for rel in wanted if rel not in entries)}
         return Hydrated(transfer.files, transfer.bytes, tuple(sorted(missing)))
 
@@ -67,21 +73,54 @@ class Hydration:
         names = self._context.names
         return [rel for rel in dict.fromkeys(rels) if signature(names.local(rel)) is None]
 
-    def _entries(self, rels: list[str]) -> dict[str, Entry]:
-        """Return what is known of these paths, from the base, else from the index."""
-        allowed = [rel for rel in rels if self._context.names.why_not(rel) is None]
-        known = self._context.base.get_many(allowed)
-        found = {rel: entry_known(one) for rel, one in known.items()}
-        unknown = [rel for rel in allowed if rel not in found]
-        if unknown:
-            view = self._context.index.view({partition_of(rel) for rel in unknown})
-            found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
-        names = self._context.names
-        return {
-            rel: entry
-            for rel, entry in found.items()
-            if speaks_of(names, rel.rpartition("/")[0], entry)
-        }
+
+def hydrate(context: SyncContext, rel: str) -> int | None:
+    """Fetch the content of one path that is not here; return its size, None if there is none.
+
+    Raises ContentOutdatedError if the remote has something else there since the last pull.
+    """
+    entry = None if context.names.why_not(rel) else _entries(context, [rel]).get(rel)
+    try:
+        is_here = entry is not None and take_remote(context, rel, entry, None)
+    except CorruptObjectError as error:
+        if not _outdated(context, [rel]):
+            raise
+        raise ContentOutdatedError(
+            f"the content {rel} is not on this machine, and {OUTDATED}",
+            hint="Run `swampstore sync` first: then it is known here what it is now.",
+        ) from error
+    except SyncError:
+        if signature(context.names.local(rel)) is None:
+            raise
+        return 0  # another reader was faster
+    return entry.size if entry is not None and is_here else None
+
+
+def _entries(context: SyncContext, rels: Collection[str]) -> dict[str, Entry]:
+    """Return what is known of these paths, from the base, else from the index."""
+    known = context.base.get_many(rels)
+    found = {rel: entry_known(one) for rel, one in known.items()}
+    unknown = [rel for rel in rels if rel not in found]
+    if unknown:
+        view = context.index.view({partition_of(rel) for rel in unknown})
+        found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
+    names = context.names
+    return {
+        rel: entry
+        for rel, entry in found.items()
+        if speaks_of(names, rel.rpartition("/")[0], entry)
+    }
+
+
+def _outdated(context: SyncContext, rels: Collection[str]) -> set[str]:
+    """Return those of the paths of which the index says something else than the base."""
+    known = context.base.get_many(rels)
+    try:
+        view = context.index.view({partition_of(rel) for rel in known})
+        entries = {rel: view.entry(rel) for rel in known}
+    except SwampstoreError:
+        return set()  # what led here is told, and matters more
+    return {rel for rel, entry in entries.items() if entry and remote_changed(known[rel], entry)}
 
 
 def out_of_reach(rel: str, error: StoreError) -> StoreError | ContentMissingError:

@@ -17,11 +17,9 @@ from swampstore.files.signature import signature
 from swampstore.index.errors import (
     IncompleteSyncError,
     MadeAnewError,
-    SyncError,
     WrongNamespaceError,
 )
-from swampstore.index.format import entry_known
-from swampstore.index.partitions import Scope, partition_of
+from swampstore.index.partitions import Scope
 from swampstore.index.path_kinds import goes_with_any_push
 from swampstore.index.results import (
     Preview,
@@ -36,19 +34,18 @@ from swampstore.index.state import Migrated
 from swampstore.index.workers import Deadline
 from swampstore.layout import ModelRef
 from swampstore.locks.lock import nothing
-from swampstore.sync.complete import speaks_of
 from swampstore.sync.context import SyncContext
 from swampstore.sync.deletions import remove_from_remote
 from swampstore.sync.downloads import sweep_staging
 from swampstore.sync.evict import CacheBound, Evicted
-from swampstore.sync.hydrate import Hydrated, Hydration
+from swampstore.sync.hydrate import Hydrated, Hydration, hydrate
 from swampstore.sync.lost_base import LOST
 from swampstore.sync.pull import Pull
 from swampstore.sync.pull_plan import PullPlanner, preview_of
 from swampstore.sync.push import Push
 from swampstore.sync.push_plan import PreparedPush
 from swampstore.sync.start_over import is_wiped, start_over_if_made_anew
-from swampstore.sync.transfer import THREADS, Transport, take_remote
+from swampstore.sync.transfer import THREADS, Transport
 from swampstore.sync.unmigrated import check_migrated
 from swampstore.telemetry import traced
 
@@ -260,29 +257,17 @@ class SyncService:
     def hydrate(self, path: str) -> bool:
         """Fetch the content of one path that is not here; False if the remote has none.
 
-        `path` may have the namespace in front, as marks do.
+        `path` may have the namespace in front, as marks do. Raises ContentOutdatedError if others
+        have changed it since the last pull.
         """
         names = self._context.names
         rel = names.rel_of_mark(path) or path
         if signature(names.local(rel)) is not None:
             return True
-        if names.why_not(rel):
+        size = hydrate(self._context, rel)
+        if size is None:
             return False
-        known = self._context.base.get(rel)
-        if known is None:
-            entry = self._context.index.view([partition_of(rel)]).entry(rel)
-        else:
-            entry = entry_known(known)
-        if entry is not None and not speaks_of(names, rel.rpartition("/")[0], entry):
-            return False
-        try:
-            if entry is None or not take_remote(self._context, rel, entry, None):
-                return False
-        except SyncError:
-            if signature(names.local(rel)) is None:
-                raise
-            return True  # another reader was faster
-        self._grew(entry.size, frozenset([rel]))
+        self._grew(size, frozenset([rel]))
         return True
 
     def hydrate_many(
