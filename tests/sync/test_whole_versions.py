@@ -14,6 +14,7 @@ from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index.base import Base
 from swampstore.index.partitions import MONOLITH_KEY
 from swampstore.index.remote_index import RemoteIndex
+from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
 from swampstore.stores.protocol import Fetched
 from swampstore.sync.uploads import Uploader, Vanished
@@ -771,6 +772,37 @@ def test_a_version_keeps_its_number_whose_content_and_shard_and_base_are_lost(
         with machine.open() as repo:
             assert contents(repo, MODEL, "state") == ["one", "two"]
     assert {"1/raw", "1/metadata.yaml", "2/raw", "2/metadata.yaml", "latest"} == named(ana)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(RemoteIndex, "commit"), (Remover, "carry_out")])
+def test_a_version_that_somebody_is_removing_does_not_keep_its_number_after_such_losses(
+    ana: Machine, bob: Machine, bucket: Path, owner: type[object], name: str
+) -> None:
+    def be_killed(*_: object, **__: object) -> None:
+        raise Killed
+
+    for content in ("one", "two"):
+        ana.put(MODEL, "state", content)
+    synced(ana)
+    with ana.open() as repo:
+        repo.sync.migrate_index()
+    synced(bob)
+    with ana.open() as repo, pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        repo.artifacts.delete(MODEL, "state", version=1)
+        patch.setattr(owner, name, be_killed)
+        repo.sync.push()
+    assert len([*(bucket / REMOVALS).iterdir()]) == 1
+    (bucket / HOME / "1/raw").unlink()
+    (bucket / "_index/data--aws--ec2--i-1.json").unlink()
+    lose_base(bob)
+    for machine in (bob, ana, bob):
+        synced(machine, "--full")
+    for machine in (ana, bob):
+        with machine.open() as repo:
+            assert contents(repo, MODEL, "state") == ["two", "one"]
+    assert {"2/raw", "2/metadata.yaml", "3/raw", "3/metadata.yaml", "latest"} == named(ana)
+    assert not (bucket / HOME / "1").exists()
+    assert not (bucket / REMOVALS).exists()
 
 
 def named_by(machine: Host) -> set[str]:

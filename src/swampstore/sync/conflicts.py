@@ -28,8 +28,8 @@ from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_beginning_of
-from swampstore.sync.push_plan import Plan, PreparedPush, hashed
-from swampstore.sync.scan import Changed, Links, LocalScan, removed_rels
+from swampstore.sync.push_plan import Plan, PreparedPush
+from swampstore.sync.scan import Changed, Links, LocalScan, hashed, removed_rels
 from swampstore.sync.transfer import take_remote
 from swampstore.sync.uploads import Occupied, is_placed_by_us
 

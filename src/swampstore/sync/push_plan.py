@@ -34,9 +34,9 @@ from swampstore.sync.complete import (
 )
 from swampstore.sync.context import SyncContext
 from swampstore.sync.dirty import Snapshot
-from swampstore.sync.hashing import hash_beginning_of, hash_file
+from swampstore.sync.hashing import hash_beginning_of
 from swampstore.sync.merge import Decision, Local, decide, remote_changed
-from swampstore.sync.scan import Changed, Scan
+from swampstore.sync.scan import Changed, Scan, hashed, removed_meanwhile
 from swampstore.sync.uploads import Upload, Uploaded
 
 
@@ -320,7 +320,7 @@ class Planner:
         try:
             beginning = hash_beginning_of(names.local(raw), entry.size)
         except FileNotFoundError:
-            raise _removed_meanwhile(names.local(raw)) from None
+            raise removed_meanwhile(names.local(raw)) from None
         if entry.sha256 is not None and beginning != entry.sha256:
             return False
         if merge.have_one_id(self._context, f"{version_rel}/{METADATA}") is not True:
@@ -381,19 +381,20 @@ class Planner:
         count, nor what somebody is about to remove.
         """
         change = changed[f"{name_rel}/{version}/{METADATA}"]
-        if change.rel in noted:
-            return False
-        change = hashed(self._context, change)
         rel, size = change.rel, change.signature.size
-        if not merge.has_content(self._context, rel, size, change.sha256):
+        if rel in noted or not merge.has_content(self._context, rel, size, self._hash(change)):
             return False
         return not read_notes(self._context.store, self._context.names).mention(rel)
 
     def _has_hash(self, change: Changed, sha256: str | None) -> bool:
+        return sha256 is not None and self._hash(change) == sha256
+
+    def _hash(self, change: Changed) -> str | None:
+        """Return the hash of a file, None if it does not hold still: whatever it is, it is new."""
         try:
-            return hashed(self._context, change).sha256 == sha256
+            return hashed(self._context, change).sha256
         except SyncError:
-            return False  # it does not hold still: whatever it is, it is new
+            return None
 
     def _is_new(self, change: Changed) -> bool:
         """Whether a file is of a version that the remote never had."""
@@ -476,24 +477,6 @@ def partitions_of(rels: Iterable[str]) -> set[str]:
     chosen = set(rels)
     versions = {f"{unit_of(rel)}/1/{METADATA}" for rel in chosen if is_marker(rel)}
     return {partition_of(rel) for rel in chosen | versions}
-
-
-def hashed(context: SyncContext, change: Changed) -> Changed:
-    """Return a change with the hash of its file; raise SyncError if that does not hold still."""
-    if change.sha256 is not None:
-        return change
-    path = context.names.local(change.rel)
-    try:
-        sha256, now = hash_file(path)
-    except FileNotFoundError:
-        raise _removed_meanwhile(path) from None
-    return change._replace(sha256=sha256, signature=now)
-
-
-def _removed_meanwhile(path: str) -> SyncError:
-    return SyncError(
-        f"{path} was removed while it was looked at", hint="Sync again: it stays marked."
-    )
 
 
 def described(rel: str, entry: Entry) -> Known:

@@ -434,3 +434,22 @@ def files_without_object(
 def removed_rels(names: Names, snapshot: Snapshot) -> set[str]:
     """Return the paths below which something was removed, as far as that is marked."""
     return {names.rel_of_mark(mark) or "" for mark in snapshot.removals}
+
+
+def hashed(context: SyncContext, change: Changed) -> Changed:
+    """Return a change with the hash of its file; raise SyncError if that does not hold still."""
+    if change.sha256 is not None:
+        return change
+    path = context.names.local(change.rel)
+    try:
+        sha256, now = hash_file(path)
+    except FileNotFoundError:
+        raise removed_meanwhile(path) from None
+    return change._replace(sha256=sha256, signature=now)
+
+
+def removed_meanwhile(path: str) -> SyncError:
+    """Return what to tell of a file that was there a moment ago."""
+    return SyncError(
+        f"{path} was removed while it was looked at", hint="Sync again: it stays marked."
+    )
