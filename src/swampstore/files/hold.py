@@ -122,10 +122,11 @@ class Hold:
 
 
 @contextlib.contextmanager
-def taking_over(path: str) -> Iterator[bool | None]:
+def taking_over(path: str, patience: float = 0.0) -> Iterator[bool | None]:
     """Yield whether whoever held a file is dead, None if that cannot be told from the file.
 
-    Nobody can share or take over the lock of a dead one before the block ends.
+    Nobody can share or take over the lock of a dead one before the block ends. `patience` is for
+    how many seconds that is waited for.
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -133,19 +134,18 @@ def taking_over(path: str) -> Iterator[bool | None]:
         yield None
         return
     try:
-        yield _is_free(fd, path)
+        yield _is_free(fd, path, time.monotonic() + patience)
     finally:
         os.close(fd)
 
 
-def _is_free(fd: int, path: str) -> bool | None:
+def _is_free(fd: int, path: str, deadline: float) -> bool | None:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock_until(fd, deadline):
+            return False
         if not os.path.samestat(os.fstat(fd), os.stat(path)):
             return False  # somebody else was faster, and another one has it now
         return os.read(fd, 100).decode("ascii", "replace") == running_system() or None
-    except BlockingIOError:
-        return False
     except OSError:
         return None
 
@@ -182,7 +182,7 @@ def lock_until(fd: int, deadline: float) -> bool:
     """Lock an open file; False if others have it up to a time of the monotonic clock."""
     pause = _FIRST_WAIT
     while not try_lock(fd):
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             return False
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_WAIT)

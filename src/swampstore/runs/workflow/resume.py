@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swampstore.clock import to_iso
 from swampstore.errors import DiskError, SwampstoreError
 from swampstore.files.hold import Hold, taking_over
+from swampstore.locks import process
 from swampstore.notices import did_you_mean
 from swampstore.runs.errors import NotResumableError
 from swampstore.runs.workflow.conditions import FAILED, SKIPPED, SUCCEEDED
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 GUARDED = "guarded"
 INTERRUPTED = "interrupted"
 _HOLDS = "swampstore.runs"
+# Whoever is killed while it starts a command leaves its lock to a child, which gives it up as soon
+# as the command begins. On a busy machine that may take a second.
+_STARTING = 5.0
 
 
 # Who carries a run out ---------------------------------------------------------------------
@@ -50,16 +55,16 @@ def _hold_path(repo: Repo, run_id: str) -> str:
 
 
 @contextlib.contextmanager
-def carrying_out(repo: Repo, run_id: str) -> Iterator[None]:
+def carrying_out(repo: Repo, record: RunRecord) -> Iterator[None]:
     """Show others on this machine that a run is going on, for as long as the block lasts.
 
     Raises NotResumableError if another process is carrying it out.
     """
-    path = _hold_path(repo, run_id)
+    path = _hold_path(repo, record.id)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with taking_over(path) as is_dead:
+    with taking_over(path, _patience(record)) as is_dead:
         if is_dead is False:
-            raise _going_on(run_id)
+            raise _going_on(record.id)
         with Hold() as hold:
             hold.prepare(os.path.dirname(path))
             hold.place(path)
@@ -72,8 +77,16 @@ def carrying_out(repo: Repo, run_id: str) -> Iterator[None]:
 
 def is_going_on(repo: Repo, record: RunRecord) -> bool:
     """Whether a process of this machine carries a run out now."""
-    with taking_over(_hold_path(repo, record.id)) as is_dead:
+    with taking_over(_hold_path(repo, record.id), _patience(record)) as is_dead:
         return is_dead is False
+
+
+def _patience(record: RunRecord) -> float:
+    """Return how long to wait for the lock of a run: its process may be gone, and a child not."""
+    if record.pid is None or not is_of_this_machine(record):
+        return 0.0
+    ours = process.new_record(1)
+    return _STARTING if process.is_dead(replace(ours, pid=record.pid, process="")) else 0.0
 
 
 def _going_on(run_id: str) -> NotResumableError:

@@ -317,7 +317,7 @@ def _listen(tracked: TrackedRun, shared: Circumstances, over: threading.Event) -
 
 def carry_out(state: RunState) -> None:
     """Carry a run out from where its record is, to its end or until it waits for somebody."""
-    with carrying_out(state.repo, state.live.record.id), _tracked(state):
+    with carrying_out(state.repo, state.live.record), _tracked(state):
         with state.live as record:
             record.status, record.pid, record.host = RUNNING, os.getpid(), os.uname().nodename
         # As it is carried out, for people and for other clients.
