@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _SMALL = 1 << 20
+# How often content is fetched: in a small cache, what others read may take its place at once.
+_FETCHES = 3
 # Is told hash and size of all that was read, and says whether anything vouches for it; raises
 # ContentDamagedError if something else should have been there.
 Judge = Callable[[str, int], bool]
@@ -213,9 +215,11 @@ class DiskContent:
 
     def open(self, ref: DataRef, version: int, checksum: str = "") -> BinaryIO:
         """Open a version's file, which is compared with its hash while it is read."""
-        file = self._open(ref, version, checksum)
         rel = ref.file_rel(version, RAW)
-        if file is None and self._fetch and self._fetch(rel):
+        file = self._open(ref, version, checksum)
+        for _ in range(_FETCHES):
+            if file is not None or not self._fetch or not self._fetch(rel):
+                break
             file = self._open(ref, version, checksum)
         if file is None:
             raise self._missing(ref, version)

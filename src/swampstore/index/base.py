@@ -239,6 +239,26 @@ class Base:
             facts=facts,
         )
 
+    def hold(self, arrived: Mapping[Known, Known | None]) -> set[str]:
+        """Record content that has come, unless something else is known of its path by now.
+
+        Each comes with what was known of it before (None: nothing). Return the paths of the rest.
+        """
+        homes = Homes()
+
+        def work(db: sqlite3.Connection) -> set[str]:
+            refused = set()
+            for one, before in arrived.items():
+                row = db.execute(f"SELECT {_COLUMNS} FROM known WHERE rel = ?", (one.rel,))
+                if _content_of(row.fetchone()) == (before and (before.size, before.sha256)):
+                    db.execute(_INSERT_KNOWN, _row(one, homes.of(one.rel)))
+                    db.execute(_SETTLE_UPLOAD, (one.rel,))
+                else:
+                    refused.add(one.rel)
+            return refused
+
+        return self._file.write(work)
+
     def renew(self, seen: Iterable[tuple[Known, Signature]], recorded_ns: int) -> None:
         """Remember that these files look otherwise since a link to them came or went.
 
@@ -446,6 +466,11 @@ def _row(one: Known, partition: str) -> tuple[Any, ...]:
         one.recorded_ns,
         partition,
     )
+
+
+def _content_of(row: tuple[Any, ...] | None) -> tuple[int, str | None] | None:
+    known = row and _known(row)
+    return (known.size, known.sha256) if known else None
 
 
 def _known(row: tuple[Any, ...]) -> Known:

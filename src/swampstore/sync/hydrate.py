@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from swampstore.errors import ContentMissingError, ContentOutdatedError, SwampstoreError
 from swampstore.files.signature import signature
+from swampstore.index.base import Known
 from swampstore.index.errors import IncompleteSyncError, SyncError
 from swampstore.index.format import Entry, entry_known
 from swampstore.index.partitions import partition_of
@@ -18,8 +19,10 @@ from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import Download
 from swampstore.sync.merge import remote_changed
 from swampstore.sync.pull_plan import PullWork
-from swampstore.sync.transfer import Transfer, take_remote
+from swampstore.sync.transfer import Transfer, parted, take_content
 
+# How often others may change content while it is fetched.
+_ATTEMPTS = 3
 OUTDATED = "others have changed it since the last sync of this machine"
 
 
@@ -45,28 +48,34 @@ class Hydration:
 
         Raises StoreUnreachableError at once if nobody answers at all.
         """
-        wanted = self._absent(rels)
-        names = self._context.names
-        entries = _entries(self._context, [rel for rel in wanted if names.why_not(rel) is None])
-        work = PullWork(
-            downloads={rel: Download(rel, entry) for rel, entry in entries.items()},
-            expected=dict.fromkeys(entries),
-        )
-        transfer = Transfer(
-            self._context,
-            work,
-            phase="hydrate",
-            deadline=self._deadline,
-            progress=self._progress,
-            give_up_after=self._context.limits.pull_concurrency,
-        )
-        transfer.run()
-        if work.failures:
-            outdated = _outdated(self._context, work.failures)
-            reasons = work.failures | dict.fromkeys(outdated, OUTDATED)
-            raise IncompleteSyncError("hydrate", reasons)
-        missing = {*work.dangling, *(rel for rel in wanted if rel not in entries)}
-        return Hydrated(transfer.files, transfer.bytes, tuple(sorted(missing)))
+        wanted, files, size = self._absent(rels), 0, 0
+        missing: set[str] = set()
+        for _ in range(_ATTEMPTS):
+            known, entries = _look_up(self._context, wanted)
+            work = PullWork(
+                downloads={rel: Download(rel, entry) for rel, entry in entries.items()},
+                expected=dict.fromkeys(entries),
+            )
+            transfer = Transfer(
+                self._context,
+                work,
+                phase="hydrate",
+                deadline=self._deadline,
+                progress=self._progress,
+                give_up_after=self._context.limits.pull_concurrency,
+                before=known,
+            )
+            transfer.run()
+            if work.failures:
+                outdated = _outdated(self._context, work.failures)
+                reasons = work.failures | dict.fromkeys(outdated, OUTDATED)
+                raise IncompleteSyncError("hydrate", reasons)
+            files, size = files + transfer.files, size + transfer.bytes
+            missing.update(work.dangling, (rel for rel in wanted if rel not in entries))
+            wanted = sorted(transfer.overtaken)
+            if not wanted:
+                break
+        return Hydrated(files, size, tuple(sorted(missing.union(wanted))))
 
     def _absent(self, rels: Iterable[str]) -> list[str]:
         """Return those of the paths that are not here, each once."""
@@ -79,33 +88,44 @@ def hydrate(context: SyncContext, rel: str) -> int | None:
 
     Raises ContentOutdatedError if the remote has something else there since the last pull.
     """
-    entry = None if context.names.why_not(rel) else _entries(context, [rel]).get(rel)
-    try:
-        is_here = entry is not None and take_remote(context, rel, entry, None)
-    except CorruptObjectError as error:
-        if not _outdated(context, [rel]):
-            raise
-        raise ContentOutdatedError(
-            f"the content {rel} is not on this machine, and {OUTDATED}",
-            hint="Run `swampstore sync` first: then it is known here what it is now.",
-        ) from error
-    except SyncError:
-        if signature(context.names.local(rel)) is None:
-            raise
-        return 0  # another reader was faster
-    return entry.size if entry is not None and is_here else None
+    for _ in range(_ATTEMPTS):
+        known, entries = _look_up(context, [rel])
+        before, entry = known.get(rel), entries.get(rel)
+        if entry is None:
+            return None
+        try:
+            is_here = take_content(context, rel, entry, before)
+        except CorruptObjectError as error:
+            if context.base.get(rel) != before:
+                continue  # a sync has learnt meanwhile what it is now
+            if not _outdated(context, [rel]):
+                raise
+            raise ContentOutdatedError(
+                f"the content {rel} is not on this machine, and {OUTDATED}",
+                hint="Run `swampstore sync` first: then it is known here what it is now.",
+            ) from error
+        except SyncError:
+            if signature(context.names.local(rel)) is None:
+                raise
+            return 0  # another reader was faster
+        if is_here is not None:
+            return entry.size if is_here else None
+    raise SyncError(f"{rel} is changed again and again", hint="Read it when that is over.")
 
 
-def _entries(context: SyncContext, rels: Collection[str]) -> dict[str, Entry]:
-    """Return what is known of these paths, from the base, else from the index."""
-    known = context.base.get_many(rels)
+def _look_up(
+    context: SyncContext, rels: Collection[str]
+) -> tuple[dict[str, Known], dict[str, Entry]]:
+    """Return what the base knows of these paths, and what to fetch, which the index may tell."""
+    names, gone = context.names, parted(context, rels)
+    allowed = [rel for rel in rels if rel not in gone and names.why_not(rel) is None]
+    known = context.base.get_many(allowed)
     found = {rel: entry_known(one) for rel, one in known.items()}
-    unknown = [rel for rel in rels if rel not in found]
+    unknown = [rel for rel in allowed if rel not in found]
     if unknown:
         view = context.index.view({partition_of(rel) for rel in unknown})
         found |= {rel: entry for rel in unknown if (entry := view.entry(rel)) is not None}
-    names = context.names
-    return {
+    return known, {
         rel: entry
         for rel, entry in found.items()
         if speaks_of(names, rel.rpartition("/")[0], entry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swampstore.errors import DiskError, MetadataError, ValidationError
+from swampstore.files.signature import signature
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.path_kinds import is_metadata, metadata_beside, unit_of, version_file
 from swampstore.index.results import Progress, Pulled, Skipped
@@ -19,6 +20,7 @@ from swampstore.layout import LATEST
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
+from swampstore.sync.hashing import holds
 from swampstore.sync.install import Arrival
 from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew
 from swampstore.sync.pull_plan import PullPlanner, PullWork
@@ -64,6 +66,7 @@ class Pull:
             progress=self._progress,
             transport=self._transport,
         )
+        self._drop_what_readers_brought(work, transfer)
         replaced = self._replaced(work)
         transfer.run()
         self._drop_content(work, transfer, replaced)
@@ -107,6 +110,17 @@ class Pull:
             if before is not None and now is not None and now != before:
                 gone = transfer.install([Arrival(rel, None, work.expected[rel])])
                 self._context.base.apply(forgotten=[one.rel for one in gone])
+
+    def _drop_what_readers_brought(self, work: PullWork, transfer: Transfer) -> None:
+        """Remove content that came after this pull had looked, and has changed on the remote.
+
+        Whoever reads does not hold the cache. From now on, it finds what the base knows.
+        """
+        for rel, before in work.changed_there.items():
+            path = self._context.names.local(rel)
+            now = signature(path)
+            if now is not None and holds(path, before.sha256):
+                transfer.install([Arrival(rel, None, now)])
 
     def _plan(self) -> PullWork:
         """Plan, after versions of ours have moved out of the way of those that took their numbers.

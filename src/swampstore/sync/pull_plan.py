@@ -59,6 +59,8 @@ class PullWork:
     removals: dict[str, Known] = field(default_factory=dict)
     expected: dict[str, Signature | None] = field(default_factory=dict)
     known: list[Known] = field(default_factory=list)
+    # Content that stays on the remote, and has changed there: what was known of it before.
+    changed_there: dict[str, Known] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     conflicts: list[Conflict] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
@@ -309,6 +311,8 @@ class PullPlanner:
         match decision:
             case Decision.PULL if entry is not None:
                 self._fetch(rel, entry, state.signature, work)
+                if before is not None and rel not in work.downloads:
+                    work.changed_there[rel] = before
             case Decision.ADOPT if entry is not None:
                 same = replace(entry, sha256=state.sha256 or entry.sha256)
                 work.known.append(known_of(rel, same, state.signature, None, self._began_ns))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Protocol
 
 from swampstore.errors import SwampstoreError
@@ -14,7 +16,13 @@ from swampstore.files.signature import Signature
 from swampstore.index.base import ARRIVING, Arriving, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, entry_known
-from swampstore.index.path_kinds import is_lazy, is_marker, unit_of, version_file
+from swampstore.index.path_kinds import (
+    is_lazy,
+    is_marker,
+    metadata_beside,
+    unit_of,
+    version_file,
+)
 from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
@@ -103,7 +111,9 @@ class Transfer:
 
     `files` and `bytes` are what has come so far, `content_bytes` how much of it was content.
     `give_up_after`: so many files in a row that find nobody at the other end are one failure of
-    the whole, as long as nothing has come at all.
+    the whole, as long as nothing has come at all. `before` is what the base knew of each path, for
+    whoever does not hold the cache: what a sync has learnt since is not overwritten, and what came
+    goes again. `overtaken` are the paths of that.
     """
 
     def __init__(
@@ -116,8 +126,11 @@ class Transfer:
         progress: Progress,
         give_up_after: int | None = None,
         transport: Transport = THREADS,
+        before: Mapping[str, Known] | None = None,
     ) -> None:
         self.files = self.bytes = self.content_bytes = 0
+        self.overtaken: set[str] = set()
+        self._before = before
         self._context = context
         self._work = work
         self._phase = phase
@@ -272,15 +285,18 @@ class Transfer:
         recorded = time.time_ns()
         is_noted = self._announce(fetched)
         installed = {one.rel: one.signature for one in self.install(arrivals)}
-        known = []
-        for rel, now in installed.items():
-            one = self._known(fetched[rel], now, recorded)
-            known.append(one)
+        known = [self._known(fetched[rel], now, recorded) for rel, now in installed.items()]
+        # What comes with its metadata need not find any.
+        alone = [rel for rel in installed if metadata_beside(rel) not in self._work.downloads]
+        gone = parted(self._context, alone)
+        facts = {ARRIVING: None} if is_noted else {}
+        kept = keep(self._context, known, gone, before=self._before, facts=facts)
+        self.overtaken |= installed.keys() - {one.rel for one in kept}
+        for one in kept:
             self.files += 1
             self.bytes += one.size
-            self.content_bytes += one.size if is_lazy(rel) else 0
-        self._context.base.apply(known=known, facts={ARRIVING: None} if is_noted else {})
-        self.leave(fetched.keys() - installed.keys())
+            self.content_bytes += one.size if is_lazy(one.rel) else 0
+        self.leave(fetched.keys() - {one.rel for one in kept})
 
 
 def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signature | None) -> bool:
@@ -288,16 +304,69 @@ def take_remote(context: SyncContext, rel: str, entry: Entry, expected: Signatur
 
     Raises SyncError if our file is not the expected one any more.
     """
+    known = _taken(context, rel, entry, expected)
+    if known is not None:
+        context.base.apply(known=[known])
+    return known is not None
+
+
+def take_content(context: SyncContext, rel: str, entry: Entry, before: Known | None) -> bool | None:
+    """Fetch content that is not here, for whoever does not hold the cache.
+
+    False if the remote has none. None if a sync has learnt something else of it meanwhile than
+    what was known `before`: then it is not here. Raises SyncError if there is a file by now.
+    """
+    known = _taken(context, rel, entry, None)
+    if known is None:
+        return False
+    gone = parted(context, [rel])
+    return bool(keep(context, [known], gone, before={rel: before} if before else {})) or None
+
+
+def _taken(
+    context: SyncContext, rel: str, entry: Entry, expected: Signature | None
+) -> Known | None:
     with Staging(context.names.cache_dir) as staging:
         fetched = Downloader(context.store, context.names, staging).fetch(Download(rel, entry))
         if isinstance(fetched, Dangling):
-            return False
+            return None
         recorded = time.time_ns()
         installed = context.installer.install([Arrival(rel, fetched.path, expected)])
     if not installed:
         raise SyncError(f"{rel} is being changed right now", hint="Sync again when that is done.")
     entry = replace(entry, sha256=fetched.sha256)
-    context.base.apply(
-        known=[known_of(rel, entry, installed[0].signature, fetched.token, recorded)]
-    )
-    return True
+    return known_of(rel, entry, installed[0].signature, fetched.token, recorded)
+
+
+def keep(
+    context: SyncContext,
+    arrived: Collection[Known],
+    gone: set[str],
+    *,
+    before: Mapping[str, Known] | None = None,
+    facts: Mapping[str, str | None] = MappingProxyType({}),
+) -> list[Known]:
+    """Let the base know what has come, without what is `gone`; return what stays.
+
+    Nor does content stay of which a sync has learnt something else than what was known `before`:
+    others have changed that version, or deleted it. Whoever holds the cache need not say that.
+    """
+    kept = [one for one in arrived if one.rel not in gone]
+    if before is None:
+        context.base.apply(known=kept, facts=facts)
+    else:
+        gone = gone | context.base.hold({one: before.get(one.rel) for one in kept})
+    if gone:
+        back = [Arrival(one.rel, None, one.held) for one in arrived if one.rel in gone]
+        context.installer.install(back)
+    return [one for one in kept if one.rel not in gone]
+
+
+def parted(context: SyncContext, rels: Iterable[str]) -> set[str]:
+    """Return the content of versions whose metadata was here, and is not any more.
+
+    They were deleted meanwhile, and their content would be left behind.
+    """
+    beside = {metadata_beside(rel): rel for rel in rels if is_lazy(rel) and version_file(rel)}
+    missing = [one for one in beside if not os.path.lexists(context.names.local(one))]
+    return {beside[one] for one in context.base.get_many(missing)}
