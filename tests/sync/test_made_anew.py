@@ -17,6 +17,7 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.index import unversioned, watch
 from swampstore.index.base import Base
+from swampstore.index.documents import Documents
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, ORIGINS_KEY, partition_of, shard_key
 from swampstore.index.state import FOREIGN_WRITER, View
 from swampstore.index.version2 import Version2
@@ -554,6 +555,32 @@ def test_a_deletion_stays_if_the_push_of_an_append_before_it_was_killed_right_af
     for one in (here, there, here):
         one.sync()
     assert remote_files(here.store) == here.files() == there.files() == {}
+
+
+@pytest.mark.parametrize("is_scoped", [False, True])
+def test_a_commit_without_meta_is_told_of_though_a_pull_has_read_it_since(
+    machine: Open, monkeypatch: pytest.MonkeyPatch, *, is_scoped: bool
+) -> None:
+    here, there = machine("here"), machine("there")
+    here.service.migrate_index()
+    save(here, version(1))
+    here.push()
+    there.pull()
+    save(there, version(1, "theirs"))
+    there.push()
+    save(here, version(2))
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Documents, "put_meta", lambda *_, **__: _be_killed())
+        here.push()
+    models = [MODEL] if is_scoped else None
+    here.pull(models=models)
+    here.push(models=models)
+    there.pull()
+    assert there.files() == version(1) | version(2) | version(1, "theirs")
+
+
+def _be_killed() -> None:
+    raise Killed
 
 
 def test_a_shard_whose_last_entry_others_remove_while_a_push_looks_is_not_taken_for_a_lost_one(

@@ -327,17 +327,23 @@ class RemoteIndex:
         self._snapshot = version.with_left_out(self._context, snapshot, is_proven=is_proven)
         return None if self._snapshot is snapshot else set()
 
-    def untold_partitions(self, partitions: Collection[str] | None) -> set[str] | None:
+    def untold_partitions(
+        self, partitions: Collection[str] | None, scope: Scope | None
+    ) -> set[str] | None:
         """Return those (None: of all) with commits, perhaps, that `_meta.json` does not tell of.
 
         Whoever committed was stopped before it could write that, and is not told of it by what is
-        in the index. Others do not see it until somebody commits. None: there is no such commit.
+        in the index; a pull in the `scope` may have read it since. Others do not see it until
+        somebody commits. None: there is no such commit.
         """
         snapshot = self._look()
         self._snapshot = snapshot
         if snapshot.is_told_by_monolith:
             return set()
-        untold = version_of(snapshot.version).untold_partitions(snapshot)
+        recorded = [
+            self._base.shard_etags(key, partitions) for key in {"", scope.key if scope else ""}
+        ]
+        untold = version_of(snapshot.version).untold_partitions(snapshot, recorded)
         return (untold if partitions is None else untold & {*partitions}) or None
 
     @contextlib.contextmanager

@@ -135,9 +135,14 @@ class IndexVersion(ABC):
         An empty set: something is lost that is no shard.
         """
 
-    def untold_partitions(self, snapshot: MetaSnapshot) -> set[str]:
-        """Return those of which `_meta.json` does not say whether all of them was committed."""
-        del snapshot
+    def untold_partitions(
+        self, snapshot: MetaSnapshot, recorded: Iterable[Mapping[str, str]]
+    ) -> set[str]:
+        """Return those of which `_meta.json` does not say whether all of them was committed.
+
+        Or says otherwise than is `recorded`: as which shards the base has partitions.
+        """
+        del snapshot, recorded
         return set()
 
     def with_left_out(

@@ -26,6 +26,7 @@ from swampstore.index.state import (
     META_ETAG,
     MONOLITH_CHECKED,
     MONOLITH_ETAG,
+    PARTIAL,
     Committed,
     Fingerprint,
     MetaSnapshot,
@@ -81,10 +82,23 @@ class Version2(IndexVersion):
         }
         return lost if lost or snapshot.is_healed else None
 
-    def untold_partitions(self, snapshot: MetaSnapshot) -> set[str]:
-        """Return the shards whose ETags another client, which committed last, has left out."""
+    def untold_partitions(
+        self, snapshot: MetaSnapshot, recorded: Iterable[Mapping[str, str]]
+    ) -> set[str]:
+        """Return the shards whose ETags another client, which committed last, has left out.
+
+        And those that a pull has read otherwise than `_meta.json` tells of them.
+        """
         meta = snapshot.meta
-        return {*meta.partitions} - meta.shards.keys() if meta else set()
+        if meta is None:
+            return set()
+        read = {
+            partition
+            for etags in recorded
+            for partition, etag in etags.items()
+            if etag not in (GONE, PARTIAL) and not is_named(meta.shards.get(partition, etag), etag)
+        }
+        return read | ({*meta.partitions} - meta.shards.keys())
 
     def with_left_out(
         self, context: IndexContext, snapshot: MetaSnapshot, *, is_proven: bool

@@ -245,7 +245,7 @@ class Push:
         if not has_work and (prepared.settled or prepared.walked):
             # What is marked and needs nothing more may be that of a push which was stopped.
             chosen = None if prepared.walked else partitions_of(scan.seen)
-            shards = self._context.index.untold_partitions(chosen)
+            shards = self._context.index.untold_partitions(chosen, self._scope)
             has_work = shards is not None
         if not has_work:
             prepared.plan, prepared.view = Plan(), None
