@@ -20,6 +20,7 @@ from swampstore.index.path_kinds import (
     is_lazy,
     is_marker,
     metadata_beside,
+    parted_from_metadata,
     unit_of,
     version_file,
 )
@@ -139,6 +140,8 @@ class Transfer:
         self._give_up_after = give_up_after
         self._transport = transport
         self._unreached = 0
+        # What comes with its metadata need not find any.
+        self._alone = {*parted_from_metadata(work.downloads)}
 
     def run(self) -> None:
         """Fetch and install; what could not be had is among the work's failures."""
@@ -286,9 +289,7 @@ class Transfer:
         is_noted = self._announce(fetched)
         installed = {one.rel: one.signature for one in self.install(arrivals)}
         known = [self._known(fetched[rel], now, recorded) for rel, now in installed.items()]
-        # What comes with its metadata need not find any.
-        alone = [rel for rel in installed if metadata_beside(rel) not in self._work.downloads]
-        gone = parted(self._context, alone)
+        gone = parted(self._context, self._alone & installed.keys())
         facts = {ARRIVING: None} if is_noted else {}
         kept = keep(self._context, known, gone, before=self._before, facts=facts)
         self.overtaken |= installed.keys() - {one.rel for one in kept}
