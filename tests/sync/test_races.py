@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from swampstore.index.changes import index_moved
 from swampstore.index.errors import IndexMovedError
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.index.workers import Deadline, Done
 from swampstore.layout import METADATA, RAW, DataRef, ModelRef
 from swampstore.stores.errors import StoreUnreachableError
@@ -90,6 +92,25 @@ def test_what_a_push_met_on_the_remote_and_others_removed_meanwhile_is_uploaded(
     host.service.commit_push(prepared)
     agree(host, fresh)
     assert b"equal" in fresh.files().values()
+
+
+def test_a_push_of_a_model_that_is_overtaken_looks_again_at_all_of_it(
+    new_host: NewHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, fresh = new_host(), new_host()
+    host.save(STATE, b"content")
+    marks = service(host)._context.tracker
+    marks.settle(marks.snapshot())  # so that nothing but a look at all files tells of it
+    commit = RemoteIndex.commit
+
+    def be_overtaken(*_: object, **__: object) -> None:
+        monkeypatch.setattr(RemoteIndex, "commit", commit)
+        raise index_moved("others were faster", ())
+
+    monkeypatch.setattr(RemoteIndex, "commit", be_overtaken)
+    assert service(host).push([STATE.model], full=True).files == 3
+    agree(host, fresh)
+    assert contents(fresh, STATE) == [b"content"]
 
 
 def _fail_to_delete(store: BrokenStore, key: str) -> None:

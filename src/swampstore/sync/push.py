@@ -101,7 +101,7 @@ class Push:
         # Not all of it need be ours: other programs may work on the same cache.
         found = [one.rel for one in scan.changed] + [known.rel for known in scan.deleted]
         self._context.installer.observe(found)
-        prepared = PreparedPush(snapshot, settled, walked and self._scope is None, self._scope)
+        prepared = PreparedPush(snapshot, settled, walked, self._scope)
         prepared.first_look = scan
         prepared.told += have_fetched(self._context, scan.missing)
         self._prepare(prepared, scan, leaving_little=leaving_little)
@@ -242,9 +242,9 @@ class Push:
             shards = self._context.index.lost_partitions(stored)
         is_left = bool(prepared.unfinished or prepared.abandoned)
         has_work = bool(changed or deleted or is_left) or shards is not None
-        if not has_work and (prepared.settled or prepared.walked):
+        if not has_work and (prepared.settled or prepared.has_seen_all):
             # What is marked and needs nothing more may be that of a push which was stopped.
-            chosen = None if prepared.walked else partitions_of(scan.seen)
+            chosen = None if prepared.has_seen_all else partitions_of(scan.seen)
             shards = self._context.index.untold_partitions(chosen, self._scope)
             has_work = shards is not None
         if not has_work:
@@ -456,7 +456,7 @@ class Push:
         marks = {self._context.names.mark(rel) for rel in waiting}
         kept = {above for mark in marks for above in with_parents(mark)}
         done = [mark for mark in prepared.settled if mark not in kept]
-        walked = prepared.walked and not waiting
+        walked = prepared.has_seen_all and not waiting
         self._context.tracker.settle(prepared.snapshot, done, walked=walked)
         self._mark_again(prepared, done)
 

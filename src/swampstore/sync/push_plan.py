@@ -67,7 +67,10 @@ class Plan:
 
 @dataclass(slots=True)
 class PreparedPush:
-    """Everything of a push that needs no lock: the uploads are done, the index is untouched."""
+    """Everything of a push that needs no lock: the uploads are done, the index is untouched.
+
+    `walked` says that it looks at every file of its scope, marked or not.
+    """
 
     snapshot: Snapshot
     settled: list[str]
@@ -97,6 +100,11 @@ class PreparedPush:
     unfinished: set[str] = field(default_factory=set)
     # Objects of this push that no index will name: their versions got other numbers.
     abandoned: dict[str, Known] = field(default_factory=dict)
+
+    @property
+    def has_seen_all(self) -> bool:
+        """Whether it looks at every file there is."""
+        return self.walked and self.scope is None
 
     def abandon(self, rel: str) -> None:
         """Forget an upload, and remember that it is to be removed if it was made by this push."""
