@@ -15,7 +15,9 @@ from swampstore import Repo
 from swampstore.catalog import keeping_up
 from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Position
 from swampstore.errors import LockTimeoutError
+from swampstore.index.remote_index import RemoteIndex
 from swampstore.layout import DataRef, ModelRef
+from tests.support.broken_store import Killed
 from tests.support.machines import Machine
 from tests.support.old_client import SIDECAR
 
@@ -265,3 +267,25 @@ def test_checkouts_that_share_a_cache_do_not_change_a_name_at_once(
     ana.put(MODEL, "state", "two")
     found = {path.name for path in (ana.cache / "_catalog.db-locks").iterdir()}
     assert all(name.startswith("_catalog.db-") for name in found), "what no client ever pushes"
+
+
+def test_what_somebody_removed_is_fetched_again_though_the_push_that_missed_it_was_killed(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("state", "other"):
+        ana.put(MODEL, name, name)
+    synced(ana)
+    synced(bob)
+    shutil.rmtree(bob.cache / HOME)
+
+    def be_killed(*_: object) -> None:
+        raise Killed
+
+    with bob.open() as repo:
+        repo.sync.mark_dirty()  # anything may have changed
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(RemoteIndex, "read_again", be_killed)
+            repo.sync.push()
+    synced(bob)
+    assert names(bob) == ["other", "state"]
+    assert bob.get(MODEL, "state") == "state"

@@ -230,8 +230,9 @@ def have_fetched(context: SyncContext, missing: Collection[Known]) -> list[Confl
     removals = removed_rels(context.names, context.tracker.peek())
     gone = [known.rel for known in missing if not is_covered(known.rel, removals)]
     if gone:
-        context.base.apply(forgotten=gone)
+        # In this order: who has forgotten them, and takes the rest for read, never looks again.
         context.index.read_again({partition_of(rel) for rel in gone})
+        context.base.apply(forgotten=gone)
     names = dict.fromkeys(unit_of(rel) for rel in gone)
     return [Conflict(one, "files of it are missing here; they are fetched again") for one in names]
 
