@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swampstore.errors import ContentOutdatedError, NotFoundError
+from swampstore.errors import ContentMissingError, ContentOutdatedError, NotFoundError
 from swampstore.index.errors import IncompleteSyncError
 from swampstore.index.partitions import MONOLITH_KEY, SHARDS
 from swampstore.sync.hydrate import OUTDATED
@@ -283,8 +283,11 @@ class Fleet:
 
     def _check_failure(self, op: str, outcome: Outcome) -> None:
         """Raise Violation if nothing explains that something was refused."""
-        # A name that was given another one is found by readers, and refused to whoever appends.
-        is_answer = type(outcome.error) is NotFoundError or _is_outdated(outcome.error)
+        # A name that was given another one is found by readers, and refused to whoever appends. So
+        # is content that was evicted here, and that others have deleted since.
+        is_gone = op == "append" and type(outcome.error) is ContentMissingError
+        is_refused = is_gone or type(outcome.error) is NotFoundError
+        is_answer = is_refused or _is_outdated(outcome.error)
         if self.past.is_undisturbed and not self.world.faults and not is_answer:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
 
