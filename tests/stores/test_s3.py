@@ -21,7 +21,8 @@ import pytest
 from swampstore.doctor import remote as remote_checks
 from swampstore.stores import Store, open_store, store_config
 from swampstore.stores.errors import StoreCredentialsError, StoreMissingError
-from swampstore.stores.s3 import S3Config, signed_url, unfinished_uploads
+from swampstore.stores.s3 import S3Config, unfinished_uploads
+from swampstore.stores.s3_signing import signed_url
 from swampstore.testing import StoreConformance
 from tests.support.servers import S3_KEY, S3Server
 

@@ -6,8 +6,6 @@ nobody finished.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,13 +13,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from html import unescape
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import quote, urlsplit
 
 from swampstore.clock import from_iso
 from swampstore.stores.cloud import Bucket, Remedies
 from swampstore.stores.config import Fields, Limits, StoreConfig, mapping_from_url
 from swampstore.stores.errors import StoreCredentialsError, StoreError, StoreUnreachableError
 from swampstore.stores.protocol import Store
+from swampstore.stores.s3_signing import signed_url
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig as ClientOptions
@@ -37,7 +35,6 @@ _CLIENT_FINDS = (
 )
 _NEEDS_TOOLS = frozenset({"credential_process", "role_arn", "source_profile"})
 _UPLOAD = re.compile(r"<Upload>(.*?)</Upload>", re.DOTALL)
-_SIGNED_FOR = "300"
 _LONGEST_TEXT = 500
 # What a URL may say beside what all buckets know.
 PARAMETERS = ("region", "endpoint", "forcePathStyle")
@@ -361,36 +358,3 @@ def _read(text: str, prefix: str) -> Unfinished:
 
     begun = from_iso(member("Initiated"))
     return Unfinished(member("Key").removeprefix(prefix), member("UploadId"), begun)
-
-
-def signed_url(
-    config: S3Config, method: str, key: str, query: Mapping[str, str], now: datetime
-) -> str:
-    """Return a URL that allows one request about a bucket or an object, for some minutes."""
-    keys = config.credentials
-    assert keys is not None
-    day, time = f"{now:%Y%m%d}", f"{now:%Y%m%dT%H%M%SZ}"
-    scope = f"{day}/{config.region}/s3/aws4_request"
-    parts = urlsplit(config.bucket_url)
-    path = quote(f"{parts.path}/{key}".rstrip("/") or "/", safe="/~")
-    members = {
-        **query,
-        "X-Amz-Algorithm": "AWS4-HMAC-SHA256",
-        "X-Amz-Credential": f"{keys.access_key_id}/{scope}",
-        "X-Amz-Date": time,
-        "X-Amz-Expires": _SIGNED_FOR,
-        "X-Amz-SignedHeaders": "host",
-        **({"X-Amz-Security-Token": keys.session_token} if keys.session_token else {}),
-    }
-    encoded = "&".join(
-        f"{quote(name, safe='~')}={quote(value, safe='~')}"
-        for name, value in sorted(members.items())
-    )
-    request = f"{method}\n{path}\n{encoded}\nhost:{parts.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
-    digest = hashlib.sha256(request.encode()).hexdigest()
-    secret = f"AWS4{keys.secret_access_key}".encode()
-    for step in (day, config.region, "s3", "aws4_request"):
-        secret = hmac.digest(secret, step.encode(), "sha256")
-    text = f"AWS4-HMAC-SHA256\n{time}\n{scope}\n{digest}"
-    signature = hmac.digest(secret, text.encode(), "sha256").hex()
-    return f"{parts.scheme}://{parts.netloc}{path}?{encoded}&X-Amz-Signature={signature}"
