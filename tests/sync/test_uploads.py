@@ -7,22 +7,28 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from swampstore.errors import DiskError
+from swampstore.errors import ContentDamagedError, DiskError
 from swampstore.files.signature import signature
-from swampstore.index.errors import SyncError
+from swampstore.index.base import Known
+from swampstore.index.errors import SyncError, SyncTimeoutError
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline
+from swampstore.layout import METADATA, RAW
 from swampstore.routing import Routing
 from swampstore.stores import Written
+from swampstore.stores.errors import PreconditionFailedError
 from swampstore.stores.memory import MemoryStore
+from swampstore.stores.protocol import NewObject
 from swampstore.sync import complete
-from swampstore.sync.uploads import Upload, Uploaded, Uploader, Vanished, put_all
+from swampstore.sync.uploads import Occupied, Upload, Uploaded, Uploader, Vanished, put_all
 from tests.conftest import FakeClock
+from tests.support.staging import metadata_of
 
 REL = "files/note"
 UPLOAD = Upload(REL, None)
@@ -234,3 +240,95 @@ def test_metadata_is_read_once_more_before_content_is_called_damaged(
     told = hashlib.sha256(b"old and new").hexdigest()
     metadata.write_text(f"name: name\nsize: 11\nchecksum: {told}\n")
     assert isinstance(uploader.put(Upload(f"{version}/raw", None)), Uploaded)
+
+
+class Bulk(MemoryStore):
+    """Creates many objects from one thread, until it has created so many."""
+
+    capabilities = MemoryStore.capabilities._replace(creates_many=True)
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.alone: list[str] = []
+        self._most = most
+
+    def create_many(
+        self, objects: Iterator[NewObject], at_once: int, remaining: Callable[[], float | None]
+    ) -> Iterator[tuple[NewObject, Written | None]]:
+        assert at_once == 8
+        remaining()
+        for one in islice(objects, self._most):
+            try:
+                yield one, super().put_if_absent(one.key, one.data)
+            except PreconditionFailedError:
+                yield one, None
+
+    def put_if_absent(self, key: str, body: bytes | BinaryIO) -> Written:
+        self.alone.append(key)
+        return super().put_if_absent(key, body)
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> list[Upload]:
+    (tmp_path / "files").mkdir()
+    uploads = [Upload(f"files/{number:03}", None) for number in range(250)]
+    for upload in uploads:
+        (tmp_path / upload.rel).write_bytes(upload.rel.encode())
+    return uploads
+
+
+@pytest.mark.parametrize(("most", "alone"), [(0, 249), (100, 149), (1000, 2)])
+def test_many_small_files_are_sent_from_one_thread_as_far_as_the_store_goes(
+    tmp_path: Path, clock: FakeClock, many: list[Upload], most: int, alone: int
+) -> None:
+    store = Bulk(most)
+    store.put("files/003", b"somebody else's")
+    (tmp_path / "files/004").unlink()
+    (tmp_path / "files/005").write_bytes(bytes(1 << 20))
+    many[6] = many[6]._replace(replaces=Known("files/006", 0, "", "", None, None))
+    uploader = Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+    done = {one.task.rel: one.result for one in put_all(uploader, many, 8, Deadline())}
+    assert set(done) == {one.rel for one in many}
+    assert isinstance(done.pop("files/003"), Occupied)
+    assert isinstance(done.pop("files/004"), Vanished)
+    for rel, placed in done.items():
+        assert isinstance(placed, Uploaded)
+        found = store.get(rel)
+        assert placed.known.etag == found.info.token
+        assert placed.entry.sha256 == hashlib.sha256(found.data).hexdigest()
+        assert placed.sent == len(found.data)
+    assert {"files/005", "files/006"} <= set(store.alone)
+    assert len(store.alone) == alone
+
+
+def test_few_files_are_not_worth_connections_of_their_own(
+    tmp_path: Path, clock: FakeClock, many: list[Upload]
+) -> None:
+    store = Bulk(1000)
+    uploader = Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+    assert len(list(put_all(uploader, many[:199], 8, Deadline()))) == 199
+    assert len(store.alone) == 199
+
+
+def test_damaged_content_is_not_sent_from_one_thread_either(
+    tmp_path: Path, clock: FakeClock, many: list[Upload]
+) -> None:
+    version = "data/test/thing/m-1/state/1"
+    (tmp_path / version).mkdir(parents=True)
+    (tmp_path / version / METADATA).write_bytes(metadata_of("state", 1, b"saved"))
+    (tmp_path / version / RAW).write_bytes(b"other")
+    store = Bulk(1000)
+    uploader = Uploader(store, Names(str(tmp_path), "", Routing()), clock)
+    uploads = [*many, *(Upload(f"{version}/{name}", None) for name in (METADATA, RAW))]
+    failed = [one for one in put_all(uploader, uploads, 8, Deadline()) if one.error]
+    assert [one.task.rel for one in failed] == [f"{version}/{RAW}"]
+    assert isinstance(failed[0].error, ContentDamagedError)
+    assert [info.key for info in store.list(version)] == [f"{version}/{METADATA}"]
+
+
+def test_a_push_that_is_out_of_time_ends_in_one_thread_as_well(
+    tmp_path: Path, clock: FakeClock, many: list[Upload]
+) -> None:
+    uploader = Uploader(Bulk(1000), Names(str(tmp_path), "", Routing()), clock)
+    with pytest.raises(SyncTimeoutError):
+        list(put_all(uploader, many, 8, Deadline(0)))

@@ -20,6 +20,7 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
+from swampstore.stores.bulk_puts import BulkPuts
 from swampstore.stores.cloud import Bucket, translate
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
@@ -34,6 +35,7 @@ from swampstore.stores.protocol import (
     Capabilities,
     Fetched,
     Level,
+    NewObject,
     ObjectInfo,
     Written,
     check_key,
@@ -89,12 +91,13 @@ def open_bucket(
     bucket: Bucket,
     make_copier: MakeCopier | None = None,
     copy_headers: CopyHeaders | None = None,
+    bulk_puts: BulkPuts | None = None,
 ) -> ObstoreStore:
     """Return the store of a bucket; nothing is sent yet.
 
-    It copies on conditions with one of the last two.
+    It copies on conditions with `make_copier` or `copy_headers`, if it is given one of them.
     """
-    return ObstoreStore(make_client, bucket, make_copier, copy_headers)
+    return ObstoreStore(make_client, bucket, make_copier, copy_headers, bulk_puts)
 
 
 class ObstoreStore:
@@ -106,17 +109,20 @@ class ObstoreStore:
         bucket: Bucket,
         make_copier: MakeCopier | None,
         copy_headers: CopyHeaders | None,
+        bulk_puts: BulkPuts | None,
     ) -> None:
         self.identity = bucket.identity
         self.capabilities = Capabilities(
             conditional_delete=True,
             conditional_copy=bool(make_copier or copy_headers),
+            creates_many=bulk_puts is not None,
             repeats_tokens=bucket.repeats_tokens,
             endpoint=bucket.clock_url,
         )
         self._make_client = make_client
         self._make_copier = make_copier
         self._copy_headers = copy_headers
+        self._bulk_puts = bulk_puts
         self._client = make_client(_NO_RETRIES, {})
         self._bucket = bucket
         self._signed = SignedRequests(bucket.timeout)
@@ -239,6 +245,15 @@ class ObstoreStore:
             raise exists(key, self.identity) from error
         except _CLIENT_FAILURES as error:
             raise translate(error, self._bucket, "put", key) from error
+
+    def create_many(
+        self, objects: Iterator[NewObject], at_once: int, remaining: Callable[[], float | None]
+    ) -> Iterator[tuple[NewObject, Written | None]]:
+        """See CreatesMany.create_many."""
+        assert self._bulk_puts is not None
+        for one, told in self._bulk_puts.create(objects, at_once, remaining):
+            etag = _unquoted(told or "")
+            yield one, Written(etag, etag) if etag else None
 
     def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""

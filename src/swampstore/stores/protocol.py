@@ -13,7 +13,7 @@ was killed. What is received goes into an open file, and is hashed while it come
 docs/decisions/0038-large-content-goes-in-one-piece.md.
 
 Three abilities are extra: `level`, `contents` and `excerpt` use them where a store has them, and do
-without where it has not.
+without where it has not. A fourth, `CreatesMany`, is for those who can do without themselves.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Written(NamedTuple):
 class Capabilities(NamedTuple):
     """What a store claims to be able to do; `swampstore.stores.probe` proves it.
 
-    `conditional_copy`: it has `copy_if_absent`. `own_conditions`: our own code sees to the
-    conditions, and no server has to be believed. `repeats_tokens` says that an object which is
-    written again with the same content may have the token that it had. `keeps_paths`: it keeps the
-    index itself, see `swampstore.stores.paths`. `endpoint` is the URL of the server that is asked,
-    empty where there is none.
+    `conditional_copy`: it has `copy_if_absent`. `creates_many`: see `CreatesMany`.
+    `own_conditions`: our own code sees to the conditions, and no server has to be believed.
+    `repeats_tokens` says that an object which is written again with the same content may have the
+    token that it had. `keeps_paths`: it keeps the index itself, see `swampstore.stores.paths`.
+    `endpoint` is the URL of the server that is asked, empty where there is none.
     """
 
     conditional_create: bool = True
@@ -83,6 +83,7 @@ class Capabilities(NamedTuple):
     conditional_delete: bool = False
     conditional_copy: bool = False
     server_copy: bool = True
+    creates_many: bool = False
     own_conditions: bool = False
     repeats_tokens: bool = False
     keeps_paths: bool = False
@@ -175,6 +176,30 @@ class Store(Protocol):
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class NewObject(NamedTuple):
+    """A small object that is to be created, and the SHA-256 of its content, in hex."""
+
+    key: str
+    data: bytes
+    sha256: str
+
+
+class CreatesMany(Protocol):
+    """What a store can do whose `capabilities` say `creates_many`."""
+
+    def create_many(
+        self, objects: Iterator[NewObject], at_once: int, remaining: Callable[[], float | None]
+    ) -> Iterator[tuple[NewObject, Written | None]]:
+        """Create objects where there are none, in no order, and without a thread for each.
+
+        Yields each object that was taken from `objects`. Of one that comes with None nobody knows
+        whether it was created: `put_if_absent` finds out, and does it. The iteration may end
+        before all objects are taken; the others are for `put_if_absent` as well. `remaining`
+        returns for how many seconds to go on, None if that does not matter, and raises what is to
+        be raised when they are over.
+        """
 
 
 class Level(NamedTuple):

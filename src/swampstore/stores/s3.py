@@ -19,12 +19,14 @@ from swampstore.stores.cloud import Bucket, Remedies
 from swampstore.stores.config import Fields, Limits, StoreConfig, mapping_from_url
 from swampstore.stores.errors import StoreCredentialsError, StoreError, StoreUnreachableError
 from swampstore.stores.protocol import Store
-from swampstore.stores.s3_signing import signed_url
+from swampstore.stores.s3_signing import CreationHeads, signed_url
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig as ClientOptions
     from obstore.store import RetryConfig, S3Credential, S3CredentialProvider, S3Store
     from obstore.store import S3Config as ClientSettings
+
+    from swampstore.stores.bulk_puts import BulkPuts
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _DEFAULT_REGION = "us-east-1"
@@ -110,7 +112,19 @@ class S3Config:
             largest=5 << 30,
             repeats_tokens=True,
         )
-        return open_bucket(self._client, bucket, self._copier)
+        return open_bucket(self._client, bucket, self._copier, bulk_puts=self._bulk_puts())
+
+    def _bulk_puts(self) -> BulkPuts | None:
+        """Return how many small objects are created at once, None where only the client can.
+
+        That is so where it encrypts what it sends, or finds credentials by itself.
+        """
+        if not self.endpoint.startswith("http://") or self.credentials is None:
+            return None
+        from swampstore.stores.bulk_puts import BulkPuts
+
+        heads = CreationHeads(self)
+        return BulkPuts(self.bucket_url, self.limits.request_timeout, heads.head)
 
     def _copier(self, token: str, retries: RetryConfig, extra: ClientOptions) -> S3Store:
         # The client signs what is in its settings, as S3 wants it of headers of its own.

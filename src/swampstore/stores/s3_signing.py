@@ -1,4 +1,4 @@
-"""Signatures for requests to S3 that we make ourselves: version 4 of AWS.
+"""Signatures for requests to S3 that we make ourselves: version 4 of AWS, in a URL or in headers.
 
 They need keys. Where the client finds credentials by itself, only the client can sign.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
+
+from swampstore.stores.protocol import NewObject
 
 if TYPE_CHECKING:
     from swampstore.stores.s3 import AwsCredentials, S3Config
@@ -68,3 +70,46 @@ def signed_url(
     request = f"{method}\n{path}\n{encoded}\nhost:{parts.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
     signature = moment.signature(request)
     return f"{parts.scheme}://{parts.netloc}{path}?{encoded}&X-Amz-Signature={signature}"
+
+
+class CreationHeads:
+    """Writes what comes before the content in requests that create an object where there is none.
+
+    The condition is signed, and so is the hash of the content, which S3 compares with what comes.
+    """
+
+    def __init__(
+        self, config: S3Config, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        assert config.credentials is not None
+        self._keys = config.credentials
+        self._region = config.region
+        self._clock = clock
+        parts = urlsplit(config.bucket_url)
+        self._host = parts.netloc
+        self._above = f"{parts.path}/{config.prefix}" if config.prefix else parts.path
+        self._moment = _Moment(self._keys, self._region, clock())
+
+    def head(self, one: NewObject) -> bytes:
+        """Return the head of a request."""
+        now = self._clock()
+        if now.replace(microsecond=0) != self._moment.second:
+            self._moment = _Moment(self._keys, self._region, now)
+        moment, path = self._moment, _path(self._above, one.key)
+        signed = {
+            "host": self._host,
+            "if-none-match": "*",
+            "x-amz-content-sha256": one.sha256,
+            "x-amz-date": moment.time,
+        }
+        if self._keys.session_token:
+            signed["x-amz-security-token"] = self._keys.session_token
+        names = ";".join(signed)
+        lines = "\n".join(f"{name}:{value}" for name, value in signed.items())
+        signature = moment.signature(f"PUT\n{path}\n\n{lines}\n\n{names}\n{one.sha256}")
+        headers = lines.replace("\n", "\r\n")
+        return (
+            f"PUT {path} HTTP/1.1\r\n{headers}\r\ncontent-length:{len(one.data)}\r\n"
+            f"authorization:{_ALGORITHM} Credential={moment.credential},"
+            f"SignedHeaders={names},Signature={signature}\r\n\r\n"
+        ).encode()

@@ -134,7 +134,7 @@ def takes_connections(url: str, seconds: float) -> bool:
 def _connected(url: str, seconds: float) -> bool | None:
     """Whether a connection is taken, None if nobody says anything."""
     parts = urlsplit(url)
-    asked = _proxy_for(parts) or parts
+    asked = proxy_for(parts) or parts
     port = asked.port or (443 if asked.scheme == "https" else 80)
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
@@ -156,7 +156,7 @@ def _connected(url: str, seconds: float) -> bool | None:
         return None
 
 
-def _proxy_for(parts: SplitResult) -> SplitResult | None:
+def proxy_for(parts: SplitResult) -> SplitResult | None:
     """Return the proxy that the environment names for a host."""
     from urllib.request import getproxies, proxy_bypass
 
@@ -170,7 +170,7 @@ def _connect(parts: SplitResult, timeout: float) -> _Link:
 
     host = parts.hostname or ""
     make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    proxy = _proxy_for(parts)
+    proxy = proxy_for(parts)
     if proxy is None or proxy.hostname is None:
         return _Link(make(host, parts.port, timeout=timeout), {}, is_forwarding=False)
     link = _Link(

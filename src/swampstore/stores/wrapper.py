@@ -24,10 +24,12 @@ from swampstore.stores.paths import (
 )
 from swampstore.stores.protocol import (
     Capabilities,
+    CreatesMany,
     Fetched,
     Handed,
     Level,
     Limit,
+    NewObject,
     ObjectInfo,
     Store,
     Wanted,
@@ -159,6 +161,12 @@ class StoreWrapper:
         """See Store.put_if_absent."""
         request = Request("put_if_absent", key, size_of(body))
         return self.around(request, lambda: self.inner.put_if_absent(key, body))
+
+    def create_many(
+        self, objects: Iterator[NewObject], at_once: int, remaining: Callable[[], float | None]
+    ) -> Iterator[tuple[NewObject, Written | None]]:
+        """See CreatesMany.create_many. Hooks are not told: all that fails is asked for again."""
+        return cast("CreatesMany", self.inner).create_many(objects, at_once, remaining)
 
     def put_if_match(self, key: str, body: bytes | BinaryIO, token: str) -> Written:
         """See Store.put_if_match."""
@@ -319,6 +327,18 @@ class CountingStore(StoreWrapper):
                 yield one
         finally:
             self._count_handed(handed, received)
+
+    def create_many(
+        self, objects: Iterator[NewObject], at_once: int, remaining: Callable[[], float | None]
+    ) -> Iterator[tuple[NewObject, Written | None]]:
+        """Count each object that is sent."""
+
+        def counted() -> Iterator[NewObject]:
+            for one in objects:
+                self._count("put", len(one.data))
+                yield one
+
+        return super().create_many(counted(), at_once, remaining)
 
     def _count(self, kind: str, sent: int = 0) -> None:
         with self._lock:

@@ -20,7 +20,7 @@ from swampstore.clock import Clock, to_iso
 from swampstore.errors import SwampstoreError
 from swampstore.files import NO_FILE, disk_errors
 from swampstore.files.signature import Signature, signature, signature_of
-from swampstore.index.base import Known
+from swampstore.index.base import LARGE, Known
 from swampstore.index.errors import SyncError
 from swampstore.index.format import Entry, iso_ms
 from swampstore.index.path_kinds import is_derived, is_marker
@@ -30,6 +30,7 @@ from swampstore.layout import METADATA, RAW
 from swampstore.stores import Store, Written
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError
 from swampstore.stores.paths import KeepsPaths, SmallFile
+from swampstore.stores.protocol import CreatesMany, NewObject
 from swampstore.sync.complete import check_saved
 from swampstore.sync.copies import Copies
 from swampstore.sync.hashing import hash_file
@@ -37,6 +38,8 @@ from swampstore.sync.hashing import hash_file
 # Larger files are streamed, and are never in memory as a whole.
 IN_MEMORY = 4 << 20
 _ATTEMPTS = 3
+# Fewer files are not worth connections of their own.
+_MANY = 200
 # Uploads that wait for a thread, and results that wait to be noted.
 _AHEAD = 512
 # Metadata that is kept until its content is sent, too.
@@ -179,6 +182,60 @@ class Uploader:
             put.update(keeper.put_files(self._names.remote(""), load))
         return put
 
+    @property
+    def creates_many(self) -> bool:
+        """Whether the store takes many small files from one thread."""
+        return self._is_conditional and self._store.capabilities.creates_many
+
+    def create_many(
+        self, uploads: Iterable[Upload], concurrency: int, deadline: Deadline
+    ) -> Iterator[Done[Upload, Placed] | Upload]:
+        """Bring many small files to the remote; yield also what has to be put one by one.
+
+        That is what is large, keeps changing, may replace something or meets something, and all of
+        it once the store does not go on.
+        """
+        store = cast("CreatesMany", self._store)
+        todo = iter(uploads)
+        passed: list[Upload] = []
+        sent: dict[str, tuple[Upload, _Body]] = {}
+
+        def objects() -> Iterator[NewObject]:
+            for upload in todo:
+                body = self._small_body(upload)
+                if body is None or body.data is None:
+                    passed.append(upload)
+                    continue
+                key = self._names.remote(upload.rel)
+                sent[key] = upload, body
+                yield NewObject(key, body.data, body.sha256)
+
+        for one, written in store.create_many(objects(), concurrency, deadline.remaining):
+            upload, body = sent.pop(one.key)
+            if written is None:
+                # Most likely something is there: it is looked at first, and not written over.
+                yield upload._replace(replaces=Known(upload.rel, -1, "", "", None, None))
+            else:
+                yield Done(upload, self._uploaded(upload.rel, body, written), None)
+        yield from passed
+        yield from todo
+
+    def _small_body(self, upload: Upload) -> _Body | None:
+        """Return what is in a small new file, None if it takes more than one look."""
+        if upload.replaces is not None or upload.noted is not None:
+            return None
+        path = self._names.local(upload.rel)
+        with contextlib.suppress(SwampstoreError):
+            began = time.time_ns()
+            found = _content(path, LARGE - 1)
+            if found is None:
+                return None
+            body = _body_of(path, began, *found)
+            if body is not None:
+                self._check_saved(upload.rel, body)
+            return body
+        return None
+
     def _check_saved(self, rel: str, body: _Body) -> None:
         version_rel, _, name = rel.rpartition("/")
         metadata = None
@@ -283,12 +340,27 @@ class Uploader:
 
 
 def put_all(
-    uploader: Uploader, uploads: Iterable[Upload], concurrency: int, deadline: Deadline
+    uploader: Uploader, uploads: Sequence[Upload], concurrency: int, deadline: Deadline
 ) -> Iterator[Done[Upload, Placed]]:
     """Put files into a store, many at once; the same wherever it is done."""
-    if not uploader.takes_many:
-        yield from in_parallel(uploader.put, uploads, concurrency, deadline, ahead=_AHEAD)
+    if uploader.takes_many:
+        yield from _in_batches(uploader, uploads, concurrency, deadline)
         return
+    left: list[Upload] = []
+    if uploader.creates_many and len(uploads) >= _MANY:
+        for one in uploader.create_many(uploads, concurrency, deadline):
+            if isinstance(one, Upload):
+                left.append(one)
+            else:
+                yield one
+    else:
+        left.extend(uploads)
+    yield from in_parallel(uploader.put, left, concurrency, deadline, ahead=_AHEAD)
+
+
+def _in_batches(
+    uploader: Uploader, uploads: Iterable[Upload], concurrency: int, deadline: Deadline
+) -> Iterator[Done[Upload, Placed]]:
     waiting = iter(uploads)
     while batch := list(islice(waiting, _BULK)):
         deadline.remaining()
@@ -332,24 +404,30 @@ def _read(path: str) -> _Body | None:
     """Read a file once: what is hashed is what is sent. None if there is no regular file."""
     for _ in range(_ATTEMPTS):
         began = time.time_ns()
-        found = _content(path)
+        found = _content(path, IN_MEMORY)
         if found is None:
             return None
-        before, data = found
-        if data is None:
+        if found[1] is None:
             with contextlib.suppress(FileNotFoundError):
                 sha256, before = hash_file(path)
                 return _Body(began, before, sha256, None)
-        elif len(data) == before.size and signature(path) == before:
-            return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
+        elif body := _body_of(path, began, *found):
+            return body
     raise SyncError(
         f"{path} keeps changing while it is read",
         hint="Sync again when whatever writes it is done; it stays marked.",
     )
 
 
-def _content(path: str) -> tuple[Signature, bytes | None] | None:
-    """Return what a regular file looked like, and then its bytes, unless they are too many."""
+def _body_of(path: str, began: int, before: Signature, data: bytes | None) -> _Body | None:
+    """Return what was read, None if it is not all of a file that still looks as it did."""
+    if data is None or len(data) != before.size or signature(path) != before:
+        return None
+    return _Body(began, before, hashlib.sha256(data).hexdigest(), data)
+
+
+def _content(path: str, most: int) -> tuple[Signature, bytes | None] | None:
+    """Return what a regular file looked like, and then its bytes, unless there are more."""
     try:
         # Without O_NONBLOCK, opening a FIFO would wait for somebody to write into it.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -362,7 +440,7 @@ def _content(path: str) -> tuple[Signature, bytes | None] | None:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             return None
-        return signature_of(status), _bytes(fd, status.st_size)
+        return signature_of(status), _bytes(fd, status.st_size, most)
     except OSError:
         with disk_errors(path):
             raise
@@ -370,9 +448,9 @@ def _content(path: str) -> tuple[Signature, bytes | None] | None:
         os.close(fd)
 
 
-def _bytes(fd: int, size: int) -> bytes | None:
+def _bytes(fd: int, size: int, most: int) -> bytes | None:
     """Return what is in an open file, of one that grows a byte more than its size."""
-    if size > IN_MEMORY:
+    if size > most:
         return None
     data = os.read(fd, size + 1)
     while len(data) < size and (more := os.read(fd, size + 1 - len(data))):
