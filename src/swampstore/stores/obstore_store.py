@@ -20,7 +20,6 @@ from obstore.exceptions import (
     PreconditionError,
 )
 
-from swampstore.stores.bulk_puts import BulkPuts
 from swampstore.stores.cloud import Bucket, translate
 from swampstore.stores.config import Limits
 from swampstore.stores.errors import (
@@ -49,6 +48,8 @@ from swampstore.stores.signed_requests import SignedRequests
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult, UpdateVersion
     from obstore.store import AzureStore, ClientConfig, GCSStore, RetryConfig, S3Store
+
+    from swampstore.stores.bulk_puts import BulkPuts
 
     Client = S3Store | GCSStore | AzureStore
     MakeClient = Callable[[RetryConfig, ClientConfig], Client]
