@@ -113,7 +113,7 @@ class Store(Protocol):
         """Stream an object into an open file, replacing what the file holds.
 
         Raises CorruptObjectError if the content has another size or SHA-256 (in hex) than given;
-        what was received stays in the file then.
+        what was received stays in the file then, as far as the given size.
         """
 
     def head(self, key: str) -> ObjectInfo:
@@ -395,6 +395,7 @@ def receive(
         digest.update(chunk)
         received += len(chunk)
         if size is not None and received > size:
+            _write(fd, chunk[: size - received], what)
             break
         _write(fd, chunk, what)
     if size is not None and received != size:

@@ -26,8 +26,10 @@ from swampstore.index.path_kinds import (
 )
 from swampstore.index.results import Progress, Skipped, Step
 from swampstore.index.workers import Deadline, Done
+from swampstore.layout import RAW
 from swampstore.stores.errors import CorruptObjectError, StoreUnreachableError
 from swampstore.sync import merge
+from swampstore.sync.begun_appends import fetch_committed
 from swampstore.sync.context import SyncContext
 from swampstore.sync.copies import Copies
 from swampstore.sync.downloads import (
@@ -192,12 +194,11 @@ class Transfer:
         tasks = sorted(self._work.downloads.values(), key=itemgetter(0))
         total = sum(one.entry.size for one in tasks)
         transfers = self._transport.download(self._context, tasks, staging, self._deadline)
-        for files, (task, done, error) in enumerate(transfers, 1):
+        for files, (task, brought, error) in enumerate(transfers, 1):
             size += task.entry.size
             self._progress(Step(self._phase, files, len(tasks), size, total))
-            if error is not None:
-                self._fail(task, error)
-            elif isinstance(done, Dangling):
+            done = brought if error is None else self._after(error, task, staging)
+            if isinstance(done, Dangling):
                 self._work.dangling.append(task.rel)
                 reason = "the index names it, the store does not have it"
                 self._work.skipped.append(Skipped(task.rel, reason))
@@ -207,18 +208,37 @@ class Transfer:
                 self._give_up_after = None
                 yield done
 
-    def _fail(self, task: Download, error: SwampstoreError) -> None:
-        if isinstance(error, CorruptObjectError) and version_file(task.rel) is None:
-            self._skip_spoiled(task.rel)
-            return
+    def _content_beside(self, rel: str) -> Entry | None:
+        """Return what the content of a version is to be, as far as is known here."""
+        raw = f"{rel.rpartition('/')[0]}/{RAW}"
+        if raw in self._work.downloads:
+            return self._work.downloads[raw].entry
+        known = next((one for one in self._work.known if one.rel == raw), None)
+        known = known or self._context.base.get(raw)
+        return entry_known(known) if known else None
+
+    def _after(self, error: SwampstoreError, task: Download, staging: Staging) -> Fetched | None:
+        """Return what can be had after all; if it cannot, tell of that, and go on without it."""
         if is_out_of_space(error):
             # It is nothing about this file, and the others would not fit either.
             raise error
-        if isinstance(error, CorruptObjectError) and self._is_entry_wrong(task.rel):
+        if not isinstance(error, CorruptObjectError):
+            self._fail(task, error)
+        elif version_file(task.rel) is None:
+            self._skip_spoiled(task.rel)
+        elif self._is_entry_wrong(task.rel):
             reason = "its object is ours, and not what the index says; the next push corrects that"
             self._work.skipped.append(Skipped(task.rel, reason))
             self._put_off(task.rel)
-            return
+        else:
+            content = self._content_beside(task.rel)
+            fetched = fetch_committed(self._context, task, staging, content)
+            if fetched is not None:
+                return fetched
+            self._fail(task, error)
+        return None
+
+    def _fail(self, task: Download, error: SwampstoreError) -> None:
         self._work.failures[task.rel] = error.message
         self._put_off(task.rel)
         if isinstance(error, StoreUnreachableError):
@@ -328,7 +348,14 @@ def _taken(
     context: SyncContext, rel: str, entry: Entry, expected: Signature | None
 ) -> Known | None:
     with Staging(context.names.cache_dir) as staging:
-        fetched = Downloader(context.store, context.names, staging).fetch(Download(rel, entry))
+        download = Download(rel, entry)
+        fetched: Brought | None
+        try:
+            fetched = Downloader(context.store, context.names, staging).fetch(download)
+        except CorruptObjectError:
+            fetched = fetch_committed(context, download, staging, entry)
+            if fetched is None:
+                raise
         if isinstance(fetched, Dangling):
             return None
         recorded = time.time_ns()
