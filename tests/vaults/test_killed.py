@@ -156,3 +156,22 @@ def test_a_migration_to_this_machine_that_is_killed_loses_nothing(tmp_path: Path
                 migrate(vaults, "ops", "local_encryption")
             vaults.open("ops").put("db", "changed")
         assert everything(directory) == {**SECRETS, "db": "changed"}
+
+
+def test_a_migration_back_that_is_killed_loses_nothing(template: Path, tmp_path: Path) -> None:
+    program = keeping_program(tmp_path)
+    with open_repo(template) as repo:
+        migrate(Vaults(repo), "ops", "command", program)
+    types = set()
+    for directory in every_kill(
+        template, tmp_path, lambda vaults: migrate(vaults, "ops", "local_encryption")
+    ):
+        assert everything(directory) == SECRETS
+        with open_repo(directory) as repo:
+            vaults = Vaults(repo)
+            types.add(vaults.open("ops").config.type)
+            vaults.open("ops").put("new", "three")
+            assert len([*directory.glob("vaults/*/*.yaml")]) == 1
+        assert everything(directory) == {**SECRETS, "new": "three"}
+        (tmp_path / "kept/new").unlink(missing_ok=True)
+    assert types == {"local_encryption", "command"}

@@ -745,6 +745,20 @@ def test_a_vault_keeps_its_name_and_its_secrets_with_another_type(
     assert vaults.open("ops").get("db") == "one"
 
 
+def test_of_two_files_that_come_from_each_other_none_is_removed(
+    vaults: Vaults, vault: Vault, program: dict[str, object], repo_dir: Path
+) -> None:
+    migrate(vaults, "ops", "command", program)
+    there = (repo_dir / f"vaults/command/{vault.config.id}.yaml").read_bytes()
+    migrate(vaults, "ops", "local_encryption")
+    (repo_dir / "vaults/command").mkdir(exist_ok=True)
+    (repo_dir / f"vaults/command/{vault.config.id}.yaml").write_bytes(there)
+    with vaults.changing():
+        pass
+    assert len([*repo_dir.glob("vaults/*/*.yaml")]) == 2
+    assert [one.error.message for one in vaults.all()[1]] == ["several vaults are called ops"] * 2
+
+
 def test_another_value_is_not_overwritten_unless_that_is_asked_for(
     vaults: Vaults, vault: Vault, program: dict[str, object], tmp_path: Path
 ) -> None:

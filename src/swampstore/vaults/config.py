@@ -151,13 +151,21 @@ class VaultFiles:
             )
 
     def write(self, vault: VaultConfig) -> VaultConfig:
-        """Write the file of a vault, in one step."""
-        path = f"{self.directory}/{vault.type}/{vault.id}.yaml"
+        """Write the file of a vault, in one step: where it is, or where a new one belongs."""
+        path = vault.path or f"{self.directory}/{vault.type}/{vault.id}.yaml"
         with disk_errors(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             data = yaml_dialect.dump(vault.to_document()).encode()
             replace_file(path, data, durable=self._durable)
         return replace(vault, path=path)
+
+    def exchange(self, old: VaultConfig, new: VaultConfig) -> None:
+        """Let a vault have another type: write its new file, then remove the old one."""
+        if old.migrated_from is not None:
+            # It may come from where it goes: of the two files, one alone may count as replaced.
+            self.write(replace(old, migrated_from=None))
+        self.write(new)
+        self.remove(old)
 
     def remove(self, vault: VaultConfig) -> None:
         """Remove the file of a vault; it may be gone already."""
@@ -171,12 +179,17 @@ class VaultFiles:
 
 
 def _replaced(same: list[VaultConfig]) -> list[VaultConfig]:
-    """Return those of which another one says that it is the same vault, migrated."""
-    return [
+    """Return those of which another one says that it is the same vault, migrated.
+
+    None if all are: these files go to git, and two that were migrated from each other may come
+    together there. Then nobody can tell which one counts.
+    """
+    replaced = [
         old
         for old in same
         if any(new.id == old.id and new.migrated_from == old.type != new.type for new in same)
     ]
+    return replaced if len(replaced) < len(same) else []
 
 
 def _same_name(vault: VaultConfig) -> ConfigError:

@@ -67,8 +67,7 @@ def migrate(
         if dry_run:
             return plan
         plan = _copied(plan, old.provider, new.provider)
-        vaults.files.write(new_config)
-        vaults.files.remove(old.config)
+        vaults.files.exchange(old.config, new_config)
     new.record("migrate")
     return plan
 
