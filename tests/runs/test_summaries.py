@@ -230,6 +230,25 @@ def test_a_log_is_followed_until_its_run_ends(repo_dir: Path) -> None:
     assert again.communicate(timeout=20)[0].split() == ["one", "two"]
 
 
+def test_the_log_of_a_run_is_its_own_though_another_one_has_its_number_now(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = {}
+    monkeypatch.setenv("SWAMPSTORE_OFFLINE", "1")
+    for machine, word in ((ana, "first"), (bob, "second")):
+        assert machine("run", "host/one", "check", "--", "echo", word).status == 0
+        ids[word] = machine("output", "list", "--json").json["outputs"][0]["id"]
+    monkeypatch.delenv("SWAMPSTORE_OFFLINE")
+    for machine in (ana, bob, ana):
+        machine("sync")
+    for machine in (ana, bob):
+        for word, output_id in ids.items():
+            assert machine("output", "logs", output_id).out == f"{word}\n"
+    # One that is gone is not taken for the one that has its number.
+    ana("data", "delete", "host/one", "log", "--version", "2", "--yes")
+    assert ana("output", "logs", ids["second"], "--json").error["code"] == "not_found"
+
+
 def test_no_namespace_sees_the_outputs_of_another(ana: Machine, bob: Machine) -> None:
     for machine, name in ((ana, "infra"), (bob, "web")):
         assert machine("datastore", "namespace", "set", name).status == 0

@@ -21,6 +21,7 @@ from swampstore.notices import notice
 from swampstore.repo.models import OUTPUT_FILE
 
 if TYPE_CHECKING:
+    from swampstore.artifact import Artifact
     from swampstore.repo import Repo
 
 # Where the log of a run is while the run goes on; it never leaves the machine.
@@ -379,12 +380,21 @@ class Outputs:
                 if os.path.exists(path):
                     return path
         if written := output.log_artifact:
-            try:
-                return str(self._repo.version(output.model, written.name, written.version).path)
-            except NotFoundError:
-                return None  # retention has taken it
+            found = self._version_of(output, written)
+            return str(found.path) if found else None  # retention has taken it
         live = live_log(self._repo, output.id)
         return live if os.path.exists(live) else None
+
+    def _version_of(self, output: Output, written: WrittenArtifact) -> Artifact | None:
+        """Return a version that a run wrote, which a sync may have given another number since."""
+        try:
+            named = self._repo.version(output.model, written.name, written.version)
+            if named.id == written.data_id:
+                return named
+            versions = self._repo.versions(output.model, written.name)
+        except NotFoundError:
+            return None
+        return next((one for one in versions if one.id == written.data_id), None)
 
 
 def live_log(repo: Repo, run_id: str) -> str:
