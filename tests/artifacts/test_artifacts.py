@@ -13,13 +13,17 @@ from typing import Any
 import pytest
 
 from swampstore import Draft, Owner, Repo, init_repo, open_repo
+from swampstore.artifacts.groups import Deferral
 from swampstore.artifacts.metadata import decode
+from swampstore.artifacts.name_lock import Mutations, locks_of
 from swampstore.artifacts.recovery import sweep
 from swampstore.catalog.catalog import Catalog
 from swampstore.errors import (
     AlreadyExistsError,
     BudgetError,
     ContentMissingError,
+    LockTimeoutError,
+    MetadataError,
     NotFoundError,
     NotStreamingError,
     OwnershipError,
@@ -274,6 +278,40 @@ class TestDeferring:
             for number in range(120):
                 group.save(repo.ref(MODEL, "a"), b"%d" % number, Draft())
         assert repo.latest(MODEL, "a").bytes() == b"119"
+
+    def test_a_group_is_not_committed_by_half_if_one_of_its_versions_is_not_there(
+        self, repo: Repo
+    ) -> None:
+        def unfinished(group: Deferral) -> None:
+            group.open_writer(repo.ref(MODEL, "b"), Draft()).write(b"y")
+
+        def deleted(group: Deferral) -> None:
+            group.save(repo.ref(MODEL, "b"), b"y", Draft())
+            repo.store.delete(repo.ref(MODEL, "b"))
+
+        for spoil in (unfinished, deleted):
+            group = repo.artifacts.deferring()
+            group.save(repo.ref(MODEL, "a"), b"x", Draft())
+            spoil(group)
+            with pytest.raises(MetadataError, match="aws/ec2/i-1 b version 1"):
+                group.commit()
+            assert repo.latest(MODEL, "a", default=None) is None
+            group.rollback()
+            assert not name_dir(repo, "a").exists()
+            assert not name_dir(repo, "b").exists()
+
+    def test_a_commit_that_could_not_begin_can_be_tried_again(self, repo: Repo) -> None:
+        ref = repo.ref(MODEL, "a")
+        group = repo.artifacts.deferring()
+        group.save(ref, b"x", Draft())
+        locks = locks_of(repo.config.base, repo.config.local_dir, 0.05, is_cache=False)
+        impatient = Mutations(repo.tree, locks, repo.catalog)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(repo.store, "mutations", impatient)
+            with repo.mutations.holding(ref), pytest.raises(LockTimeoutError):
+                group.commit()
+        group.commit()
+        assert repo.latest(MODEL, "a").bytes() == b"x"
 
 
 class TestWaitingForTheDisk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -77,9 +77,13 @@ class Deferral:
             self._saved.append(Receipt(ref, version))
 
     def commit(self) -> None:
-        """Make every version the latest of its name."""
+        """Make every version the latest of its name.
+
+        Raises MetadataError, and commits none of them, if one was never finalised or is gone;
+        LockTimeoutError if somebody else is at one of the names. It can be tried again then.
+        """
         versions: dict[DataRef, set[int]] = defaultdict(set)
-        for ref, version in self._take():
+        for ref, version in self.receipts:
             versions[ref].add(version)
         if not versions:
             return
@@ -88,37 +92,53 @@ class Deferral:
         changed = [ref.version_rel(version) for ref in refs for version in versions[ref]]
         changed += by_path
         mutations, tree = self._store.mutations, self._store.tree
+        found: dict[Receipt, Metadata] = {}
         # Whoever finishes the commit after a power failure must find what it is about, and the
         # intent stays until the commit itself is on the disk.
         tree.make_durable(changed)
-        with mutations.changing_many(refs, "commit", durable=False, versions=by_path) as changes:
+        with mutations.changing_many(
+            *(refs, "commit"),
+            durable=False,
+            versions=by_path,
+            check=lambda: found.update(self._described(versions)),
+        ) as changes:
             self._hold.seal()  # from here on it is finished, by whoever knows the intent
             outcomes = [
-                self._commit_name(change, ref, sorted(versions[ref]))
+                self._commit_name(change, ref, [found[Receipt(ref, one)] for one in by_path[ref.rel]])
                 for ref, change in zip(refs, changes, strict=True)
             ]
             tree.make_durable(changed)
             mutations.record_all(outcomes)
+        self._take()
         self._hold.release()
         for outcome in outcomes:
             self._store.prune_after(outcome.ref, outcome.stored[-1].metadata)
 
-    def _commit_name(self, change: Change, ref: DataRef, versions: list[int]) -> Outcome:
+    def _described(self, versions: Mapping[DataRef, Iterable[int]]) -> dict[Receipt, Metadata]:
+        """Return the metadata of all versions: as long as one has none, none may count."""
+        found: dict[Receipt, Metadata] = {}
+        for ref, numbers in versions.items():
+            for version in numbers:
+                metadata = on_disk.read_metadata(self._store.tree, ref, version)
+                if metadata is None:
+                    raise MetadataError(
+                        f"{ref} version {version} was never finalised, or somebody deleted it;"
+                        " nothing of its group is committed",
+                        hint="Finalise every writer before committing.",
+                    )
+                found[Receipt(ref, version)] = metadata
+        return found
+
+    def _commit_name(self, change: Change, ref: DataRef, described: Sequence[Metadata]) -> Outcome:
         tree = self._store.tree
         marker = on_disk.effective_marker(tree, ref)  # as long as these versions do not count
-        stored = []
-        for version in versions:
-            metadata = on_disk.read_metadata(tree, ref, version)
-            if metadata is None:
-                raise MetadataError(
-                    f"{ref} version {version} was never finalised",
-                    hint="Finalise every writer before committing.",
-                )
-            stored.append(StoredVersion(metadata, deferred=False))
-            change.remove(ref.file_rel(version, DEFERRED))
-            claims.settle(change, ref, version)
-        if wins(versions[-1], marker):
-            marker = advance_latest(tree, change, ref, versions[-1])
+        for metadata in described:
+            change.remove(ref.file_rel(metadata.version, DEFERRED))
+            claims.settle(change, ref, metadata.version)
+        newest = described[-1].version
+        if wins(newest, marker):
+            marker = advance_latest(tree, change, ref, newest)
+        stored = [StoredVersion(metadata, deferred=False) for metadata in described]
         return Outcome(ref, marker, stored)
 
     def rollback(self) -> None:

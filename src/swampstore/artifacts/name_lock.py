@@ -14,7 +14,7 @@ import os
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swampstore.artifacts.versions import effective_marker, stored_versions
@@ -194,18 +194,21 @@ class Mutations:
         *,
         durable: bool = True,
         versions: Mapping[str, Sequence[int]] | None = None,
+        check: Callable[[], None] = lambda: None,
         **details: Any,
     ) -> Iterator[list[Change]]:
         """Lock and announce several names together.
 
         Without `durable` only the intent is, and the caller has the tree make the rest so.
         The intent of each name has its own `versions`, by its path, and those of no other.
+        `check` is called while the names are held, before anything is intended: if it raises,
+        nothing was to be done, and there is nothing to finish.
         """
         rels = [ref.rel for ref in refs]
         for rel in rels:
             # An intent that nobody could ever carry out must not be written down.
             self.tree.check_inside(rel)
-        with self._intending(rels, op, details, versions), contextlib.ExitStack() as stack:
+        with self._intending(rels, op, details, versions, check), contextlib.ExitStack() as stack:
             yield [stack.enter_context(self.tree.changing(rel, durable=durable)) for rel in rels]
 
     @contextlib.contextmanager
@@ -226,8 +229,10 @@ class Mutations:
         op: str,
         details: Mapping[str, Any],
         versions: Mapping[str, Sequence[int]] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> Iterator[None]:
         with self._held_and_healed(rels):
+            check()
             if versions:
                 own = {rel: {**details, "versions": {rel: versions[rel]}} for rel in rels}
                 actions = {rel: json.dumps({"op": op, **own[rel]}) for rel in rels}
