@@ -125,6 +125,12 @@ CASES = {
     "settle some": Case(
         with_push, lambda tracker, snapshot: tracker.settle(snapshot, ["1"]), TWO, TWO
     ),
+    "let others mark": Case(
+        with_push,
+        lambda tracker, snapshot: tracker.let_others_mark(snapshot, ["0", "1"]),
+        TWO,
+        TWO,
+    ),
     "settle everything": Case(
         with_bulk_push,
         lambda tracker, snapshot: tracker.settle(snapshot, walked=True),

@@ -478,6 +478,22 @@ def test_h13_a_clean_write_of_another_client_erases_no_mark_of_ours(
     assert seen(cache) == ({"data/a"}, False)
 
 
+def test_others_mark_again_what_a_push_is_through_with_and_we_know_it_until_it_is_settled(
+    tracker: DirtyTracker, cache: Path
+) -> None:
+    for path in ("data/a", "data/b"):
+        tracker.mark(path)
+    snapshot = tracker.snapshot()
+    tracker.let_others_mark(snapshot, ["data/a"])
+    assert sidecar(cache)["dirtyPaths"] == ["data/b"]
+    assert seen(cache) == ({"data/a", "data/b"}, False)
+    assert OldClient(cache).mark("data/a")
+    tracker.settle(snapshot, ["data/a"])
+    assert seen(cache) == ({"data/a", "data/b"}, False)
+    tracker.settle(tracker.snapshot())
+    assert seen(cache) == (set(), False)
+
+
 def test_h13_two_processes_on_one_cache_never_erase_each_others_marks(cache: Path) -> None:
     def work(number: int) -> None:
         tracker = open_tracker(cache)

@@ -17,6 +17,8 @@ from swampstore.catalog.keeping_up import EVERYTHING, ChangeLog, Position
 from swampstore.errors import LockTimeoutError
 from swampstore.index.remote_index import RemoteIndex
 from swampstore.layout import DataRef, ModelRef
+from swampstore.sync.dirty import DirtyTracker
+from swampstore.sync.push import Push
 from tests.support.broken_store import Killed
 from tests.support.machines import Machine
 from tests.support.old_client import SIDECAR
@@ -184,6 +186,35 @@ def test_a_pull_tells_the_catalog_what_another_program_brought(ana: Machine, bob
     synced(bob)
     with bob.open() as repo:
         assert repo.catalog.version_numbers(REF) == [1, 2]
+
+
+@pytest.mark.parametrize("step", [(Push, "_mark_again"), (DirtyTracker, "settle")])
+def test_what_another_program_saves_during_a_push_that_is_killed_at_its_end_is_pushed(
+    ana: Machine, bob: Machine, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+) -> None:
+    ana.put(MODEL, "state", "one")
+    synced(ana)
+    ana.put(MODEL, "state", "two")
+    commit = RemoteIndex.commit
+
+    def save_and_commit(*args: Any, **options: Any) -> Any:
+        # What it finds marked, it leaves at that.
+        sidecar = (ana.cache / SIDECAR).read_bytes()
+        save_as_another_program(ana.cache, 3, b"three")
+        (ana.cache / SIDECAR).write_bytes(sidecar)
+        return commit(*args, **options)
+
+    def die(*_args: object, **_options: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, ana.open() as repo:
+        patched.setattr(RemoteIndex, "commit", save_and_commit)
+        patched.setattr(*step, die)
+        with pytest.raises(Killed):
+            repo.sync.push()
+    synced(ana)
+    synced(bob)
+    assert bob.get(MODEL, "state") == "three"
 
 
 # The log -----------------------------------------------------------------------------------------

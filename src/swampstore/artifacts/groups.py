@@ -104,7 +104,9 @@ class Deferral:
         ) as changes:
             self._hold.seal()  # from here on it is finished, by whoever knows the intent
             outcomes = [
-                self._commit_name(change, ref, [found[Receipt(ref, one)] for one in by_path[ref.rel]])
+                self._commit_name(
+                    change, ref, [found[Receipt(ref, one)] for one in by_path[ref.rel]]
+                )
                 for ref, change in zip(refs, changes, strict=True)
             ]
             tree.make_durable(changed)

@@ -169,6 +169,24 @@ class DirtyTracker:
         push = self._journal.begin_push()
         return replace(self._seen(state), push=push, chain=state.chain, listed=state.dirty_paths)
 
+    def let_others_mark(
+        self, snapshot: Snapshot, done: Iterable[str], *, walked: bool = False
+    ) -> None:
+        """Have other programs mark once more what they change where a push is through.
+
+        What is marked already they leave at that. We know these marks until they are settled:
+        whoever is killed in between looks again.
+        """
+        if snapshot.push is None:
+            return
+        paths = set(done)
+        with self._best_effort("what others change meanwhile may wait for `sync --full`"):
+            self._refresh_journal()
+            if self._sidecar.read().chain == snapshot.chain:
+                self._sidecar.update(
+                    lambda state: self._without_done(state, snapshot, paths, walked=walked)
+                )
+
     def settle(
         self, snapshot: Snapshot, done: Iterable[str] | None = None, *, walked: bool = False
     ) -> None:
@@ -192,11 +210,16 @@ class DirtyTracker:
     def _settled(
         self, state: SidecarState, snapshot: Snapshot, paths: set[str], *, walked: bool
     ) -> SidecarState:
+        return self._with_journal(self._without_done(state, snapshot, paths, walked=walked))
+
+    def _without_done(
+        self, state: SidecarState, snapshot: Snapshot, paths: set[str], *, walked: bool
+    ) -> SidecarState:
         if state.chain != snapshot.chain:
             # Another client wrote it meanwhile, and what it lists may be newer than the push.
             return self._adopted(state)
         done = {path for path in snapshot.listed if self._is_done(path, paths, walked)}
-        return self._with_journal(state.without(done, walked=walked))
+        return state.without(done, walked=walked)
 
     def _is_done(self, listed: str, paths: set[str], walked: bool) -> bool:
         record = self._record(listed)

@@ -457,11 +457,13 @@ class Push:
         kept = {above for mark in marks for above in with_parents(mark)}
         done = [mark for mark in prepared.settled if mark not in kept]
         walked = prepared.has_seen_all and not waiting
-        self._context.tracker.settle(prepared.snapshot, done, walked=walked)
+        tracker = self._context.tracker
+        tracker.let_others_mark(prepared.snapshot, done, walked=walked)
         self._mark_again(prepared, done)
+        tracker.settle(prepared.snapshot, done, walked=walked)
 
     def _mark_again(self, prepared: PreparedPush, settled: Iterable[str]) -> None:
-        """Mark what another program has changed since this push looked.
+        """Mark what another program has changed since this push looked, before that is settled.
 
         Where something was marked already, it has left no mark of its own.
         """
