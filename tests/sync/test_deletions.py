@@ -15,8 +15,10 @@ import pytest
 from swampstore.artifacts.metadata import Draft, Owner, encode
 from swampstore.files.tree import Tree
 from swampstore.index.partitions import META_KEY, MONOLITH_KEY, shard_key, wire_partition
+from swampstore.index.removals import REMOVALS, Remover
 from swampstore.stores.directory import DirectoryStore
 from swampstore.sync.journal import JOURNAL
+from tests.support.broken_store import Killed
 from tests.support.machines import Machine
 from tests.support.old_client import SIDECAR, OldPeer
 
@@ -350,6 +352,35 @@ def test_a_deletion_stays_if_another_machine_makes_a_lost_shard_anew(
     for machine in (ana, bob):
         assert versions(machine) == {}
         assert versions(machine, "other") == {1: "other"}
+
+
+def test_a_note_that_nobody_can_read_stops_nobody(
+    ana: Machine,
+    bob: Machine,
+    bucket: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ana.put(MODEL, "state", "ours")
+    synced(ana)
+    synced(bob)
+    deleted(ana)
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched, ana.open() as repo:
+        patched.setattr(Remover, "carry_out", die)
+        with pytest.raises(Killed):
+            repo.sync.push()
+    note = bucket / REMOVALS / "damaged.json"
+    note.write_text("{")
+    synced(bob, "--pull")
+    assert "damaged.json cannot be understood" in caplog.text
+    for machine in (ana, bob):
+        synced(machine)
+        assert versions(machine) == {}
+    assert [*(bucket / REMOVALS).iterdir()] == [note]
 
 
 def test_objects_that_no_document_tells_of_take_no_version_away(

@@ -31,6 +31,7 @@ from swampstore.index.partitions import partition_of
 from swampstore.index.path_kinds import is_marker
 from swampstore.index.path_map import Names
 from swampstore.index.workers import Deadline, in_parallel
+from swampstore.notices import notice
 from swampstore.stores.errors import ObjectNotFoundError, PreconditionFailedError, StoreError
 from swampstore.stores.protocol import ObjectInfo, Store, hash_object
 
@@ -160,12 +161,26 @@ def read_note(store: Store, names: Names, rel: str) -> Note | None:
     return Note(rel, chosen, info.last_modified)
 
 
-def read_notes(store: Store, names: Names) -> Notes:
-    """Return all notes of a namespace; costs a listing, and a read for each. Raises as one does."""
+def read_notes(store: Store, names: Names, *, strict: bool = False) -> Notes:
+    """Return all notes of a namespace; costs a listing, and a read for each.
+
+    One that cannot be understood is told of and left out: it must not keep everybody from syncing,
+    and without it what was being removed may at worst be shared again. With `strict`, raises
+    IndexDamagedError instead. Raises NewerFormatError.
+    """
     root = names.remote("")
     listed = [info.key.removeprefix(root) for info in store.list(names.remote(REMOVALS))]
-    found = (read_note(store, names, rel) for rel in sorted(listed))
-    return Notes.of(note for note in found if note is not None)
+    found: list[Note] = []
+    for rel in sorted(listed):
+        try:
+            note = read_note(store, names, rel)
+        except IndexDamagedError as error:
+            if strict:
+                raise
+            notice("%s; what was deleted then may come back. %s", error.message, error.hint)
+            continue
+        found += [note] if note is not None else []
+    return Notes.of(found)
 
 
 class Remover:

@@ -214,7 +214,7 @@ def listed(piece: Piece, store: Store) -> Iterator[Listed]:
 
 def holds_files(place: Place, store: Store) -> bool:
     """Whether a place has any object that an index would name; looks until it has found one."""
-    notes = read_notes(store, place.names())
+    notes = read_notes(store, place.names(), strict=True)
     return any(
         not one.internal and not notes.name(one.rel, one.info, None)
         for piece in pieces(place, store, 1)

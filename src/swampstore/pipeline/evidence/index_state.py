@@ -184,7 +184,7 @@ def look(place: Place, store: Store) -> IndexState:
         token=fetched.info.token if fetched else None,
         monolith=monolith,
         shards=shards,
-        notes=read_notes(store, place.names()),
+        notes=read_notes(store, place.names(), strict=True),
     )
 
 
