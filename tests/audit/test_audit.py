@@ -23,10 +23,12 @@ from swampstore.cli.app import root
 from swampstore.cli.audit import ONLY_WITH, UNTOLD, changes_something
 from swampstore.cli.command import Group
 from swampstore.errors import EXIT_NOT_PUSHED
+from swampstore.files import Change
 from swampstore.layout import ModelRef
 from tests.conftest import FakeClock
 from tests.support.command_line import CommandLine
 from tests.support.fault_proxy import Status
+from tests.support.forked import in_child
 from tests.support.machines import Machine
 from tests.support.remotes import ProxiedRemote
 
@@ -356,6 +358,30 @@ def test_a_seal_that_was_interrupted_is_finished_and_doubles_nothing(
         seal(repo, everything=True)
         assert sorted(commands_of(repo)) == ["one", "two"]
         assert not list(Path(repo.config.local_dir, HOME).glob("*/*.jsonl*"))
+
+
+def test_a_segment_is_shared_though_a_push_came_right_before_a_seal_that_was_killed(
+    ana: Machine, bucket: Path
+) -> None:
+    ana("sync")
+    with ana.open() as repo:
+        record(repo, "run", command="one")
+    write = Change.write
+
+    def write_and_die(change: Change, rel: str, data: bytes) -> None:
+        with ana.open() as other:
+            other.sync.push()  # of another process: it finds nothing there, and settles the mark
+        write(change, rel, data)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def sealing() -> None:
+        with ana.open() as repo, pytest.MonkeyPatch.context() as monkeypatch:
+            monkeypatch.setattr(Change, "write", write_and_die)
+            seal(repo, everything=True)
+
+    assert in_child(sealing)
+    ana("sync")
+    assert any(b'"one"' in lines for lines in shared(bucket).values())
 
 
 _WRITER = """

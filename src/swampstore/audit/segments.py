@@ -164,6 +164,8 @@ def _share(tree: Tree, rel: str, path: str) -> None:
         data = b"".join(
             line for line in data.splitlines(keepends=True) if line.strip() not in before
         )
+        with tree.changing(rel):
+            pass  # whoever wrote it may have been killed before they announced it again
         rel = f"{rel.removesuffix('.jsonl')}-{zlib.crc32(data):08x}.jsonl"
     if data:
         with tree.changing(rel) as change:
