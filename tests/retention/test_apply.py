@@ -13,15 +13,17 @@ from typing import Any
 import pytest
 
 import swampstore
-from swampstore.artifacts.metadata import Owner
+from swampstore.artifacts.metadata import Draft, Owner
 from swampstore.doctor import examine
 from swampstore.errors import DiskError, PruneRefusedError
 from swampstore.files import Change
-from swampstore.layout import DataRef, ModelRef
+from swampstore.layout import DataRef, ModelRef, workflow_run_rel
+from swampstore.marker import update_marker
 from swampstore.repo import Repo
 from swampstore.retention import DataGc, DataPrune, RunGc, auto_gc_model, gc, prune, run_gc
 from swampstore.retention.apply import BATCH_NAMES
 from swampstore.yaml_dialect import load_mapping
+from tests.support.machines import Machine
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 MODEL = "aws/ec2/i-1"
@@ -204,6 +206,57 @@ def test_run_records_are_looked_for_in_their_own_tier(tmp_path: Path, clock: Fak
         save_versions(repo, clock, "scan", [1], lifetime="workflow", owner=workflow_owner())
         write_run(tmp_path / "repo/.swamp")
         assert gc(repo).plan.removals == ()
+
+
+@pytest.fixture
+def made_by_ana(ana: Machine) -> Path:
+    """The record of a run of ana's, whose data bob has as well; he has no records of runs."""
+    with ana.open() as repo:
+        draft = Draft(lifetime="workflow", owner=workflow_owner())
+        repo.store.save(repo.ref(MODEL, "scan"), b"x", draft)
+        rel = workflow_run_rel(WORKFLOW_ID, RUN_ID)
+        repo.tree.replace_file(rel, b"status: succeeded\n")
+        record = Path(repo.tree.path(rel))
+    assert ana("sync").status == 0
+    return record
+
+
+def names_of(machine: Machine) -> list[str]:
+    with machine.open() as repo:
+        return [found.name for found in repo.query("version > 0")]
+
+
+def test_a_run_on_another_machine_leaves_data_of_a_workflow_whose_record_never_came_there(
+    ana: Machine, bob: Machine, made_by_ana: Path
+) -> None:
+    update_marker(str(bob.repo_dir), {"autoGc": True})
+    assert bob("run", MODEL, "check", "--", "true").status == 0
+    for machine in (bob, ana):
+        assert machine("sync").status == 0
+        assert "scan" in names_of(machine)
+    made_by_ana.unlink()
+    with ana.open() as repo:
+        repo.dirty.mark(repo.connection.names.mark(workflow_run_rel(WORKFLOW_ID, RUN_ID)))
+    assert (ana("sync").status, bob("sync").status) == (0, 0)
+    assert bob("run", MODEL, "check", "--", "true").status == 0
+    assert "scan" not in names_of(bob)
+
+
+def test_data_of_a_workflow_stays_where_nobody_tells_whether_its_record_is_there(
+    ana: Machine, bob: Machine, made_by_ana: Path, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made_by_ana.exists()
+    assert bob("sync", "--model", MODEL).status == 0
+    with monkeypatch.context() as patched:
+        patched.setenv("SWAMPSTORE_OFFLINE", "1")
+        done = bob("data", "gc", "-y", "--json").json
+    assert (done["versionsDeleted"], len(done["warnings"])) == (0, 1)
+    bucket.rename(bucket.with_name("away"))
+    assert json.loads(bob("data", "gc", "-y", "--json").out)["versionsDeleted"] == 0
+    bucket.with_name("away").rename(bucket)
+    update_marker(str(bob.repo_dir), {"datastore": {"directories": ["data"]}})
+    assert bob("data", "gc", "-y", "--json").json["versionsDeleted"] == 0
+    assert names_of(bob) == ["scan"]
 
 
 def test_a_run_id_that_is_no_file_name_keeps_the_data(repo: Repo, clock: FakeClock) -> None:

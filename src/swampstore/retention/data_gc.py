@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from swampstore.artifacts import versions as on_disk
 from swampstore.artifacts.recovery import sweep
 from swampstore.catalog.database import Checkpoint, checkpoint
-from swampstore.errors import SwampstoreError
-from swampstore.layout import DataRef, ModelRef
+from swampstore.errors import ConfigError, SwampstoreError
+from swampstore.layout import DataRef, ModelRef, workflow_run_rel
 from swampstore.notices import notice
 from swampstore.retention.apply import Target, carry_out, require_datastore
 from swampstore.retention.plan import plan_names, rows_on_disk, run_exists
-from swampstore.retention.rules import GcPlan, Removal
+from swampstore.retention.rules import GcPlan, Removal, RunExists
+from swampstore.stores.errors import ObjectNotFoundError, StoreError, StoreUnreachableError
 
 if TYPE_CHECKING:
     from swampstore.catalog.schema import Row
@@ -129,34 +130,83 @@ def _names_of(repo: Repo, model: ModelRef) -> Iterator[Sequence[Row]]:
             yield rows
 
 
-def _plan(repo: Repo, names: Iterable[Sequence[Row]], now: datetime) -> GcPlan:
-    return plan_names(names, now, partial(run_exists, repo.tree))
+def _plan(
+    repo: Repo, names: Iterable[Sequence[Row]], now: datetime, runs: RunExists | None = None
+) -> GcPlan:
+    return plan_names(names, now, runs or _known_runs(repo))
+
+
+def _known_runs(repo: Repo) -> RunExists:
+    """Return what says whether a workflow run has a record, and raises where nobody can tell.
+
+    That it is not here says nothing as long as the remote may have it: a session on some models
+    brings no records of runs. What nobody answers once is not asked again.
+    """
+    failures: list[StoreError] = []
+
+    @cache
+    def exists(workflow_id: str, run_id: str) -> bool:
+        config, rel = repo.config, workflow_run_rel(workflow_id, run_id)
+        if run_exists(repo.tree, workflow_id, run_id):
+            return True
+        is_shared = config.remote is not None or config.is_shared_in_place
+        if is_shared and config.routing.is_local(rel):
+            raise ConfigError(
+                "the settings keep the records of runs on their machines",
+                hint="Delete such data by name, or keep `workflow-runs` in the datastore.",
+            )
+        if config.remote is None:
+            return False
+        if failures:
+            raise failures[0]
+        try:
+            return _is_on_remote(repo, rel)
+        except StoreError as error:
+            failures.append(error)
+            raise
+
+    return exists
+
+
+def _is_on_remote(repo: Repo, rel: str) -> bool:
+    if repo.config.is_offline:
+        raise StoreUnreachableError(
+            "the remote is not asked while working offline", hint="Unset SWAMPSTORE_OFFLINE."
+        )
+    try:
+        repo.connection.store.head(repo.connection.names.remote(rel))
+    except ObjectNotFoundError:
+        return False
+    return True
 
 
 def _apply(repo: Repo, plan: GcPlan, now: datetime) -> tuple[tuple[Removal, ...], tuple[str, ...]]:
     """Return the removals that were carried out, and why the others were not."""
-    targets = [_target(repo, removal, now) for removal in plan.removals]
+    runs = _known_runs(repo)
+    targets = [_target(repo, removal, now, runs) for removal in plan.removals]
     outcome = list(zip(plan.removals, carry_out(repo.mutations, targets), strict=True))
     done = tuple(removal for removal, reason in outcome if reason is None)
     return done, tuple(reason for _, reason in outcome if reason is not None)
 
 
-def _target(repo: Repo, removal: Removal, now: datetime) -> Target:
+def _target(repo: Repo, removal: Removal, now: datetime, runs: RunExists) -> Target:
     ref = DataRef(ModelRef(removal.model_type, removal.model_id), removal.name)
     versions = tuple(version.version for version in removal.versions)
     return Target(
         ref,
         None if removal.whole_name else versions,
-        partial(_is_still_due, repo, ref, removal, now),
+        partial(_is_still_due, repo, ref, removal, now, runs),
     )
 
 
-def _is_still_due(repo: Repo, ref: DataRef, removal: Removal, now: datetime) -> bool:
-    """Whether the files alone lead to the same decision. The name's lock is held."""
+def _is_still_due(
+    repo: Repo, ref: DataRef, removal: Removal, now: datetime, runs: RunExists
+) -> bool:
+    """Whether the files as they are lead to the same decision. The name's lock is held."""
     if removal.whole_name:
         # Claims of writers at work are no versions yet, but would go with the name.
         present = on_disk.version_numbers(repo.tree, ref)
         if present != [version.version for version in removal.versions]:
             return False
     rows = rows_on_disk(repo.tree, repo.config.namespace, ref)
-    return _plan(repo, [rows] if rows else [], now).removals == (removal,)
+    return _plan(repo, [rows] if rows else [], now, runs).removals == (removal,)
