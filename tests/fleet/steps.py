@@ -256,16 +256,17 @@ def sync(tell: Tell, args: Args) -> int:
     """Do what the command does; return how much that changed."""
     service, full, lazy = tell.repo.sync, bool(args.get("full")), bool(args.get("lazy"))
     failed: SwampstoreError | None = None
-    changes = 0
+    changes, is_partial = 0, False
     try:
         pulled = service.pull(_scope(tell, args), metadata_only=lazy, full=full)
         changes += pulled.files + pulled.deleted
+        is_partial = pulled.is_partial
     except IncompleteSyncError as error:
         failed = error
     tell.repo.export_catalog()
     pushed = service.push(_scope(tell, args), full=full)
     changes += pushed.changes + len(pushed.conflicts)
-    if pushed.conflicts and not failed:
+    if (is_partial or pushed.conflicts) and not failed:
         pulled = service.pull(_scope(tell, args), metadata_only=lazy, full=full)
         changes += pulled.files + pulled.deleted
     if failed:

@@ -28,6 +28,7 @@ from swampstore.stores.errors import StoreError
 from swampstore.sync import merge
 from swampstore.sync.context import SyncContext
 from swampstore.sync.hashing import hash_beginning_of
+from swampstore.sync.lost_base import numbered_anew, told_again
 from swampstore.sync.push_plan import Plan, PreparedPush
 from swampstore.sync.scan import Changed, Links, LocalScan, hashed, removed_rels
 from swampstore.sync.transfer import take_remote
@@ -57,6 +58,25 @@ class Conflicts:
         for rel, (change, entry) in plan.copies.items():
             with self._giving_up(rel, changed, prepared):
                 self._keep_both(rel, change, entry, changed, prepared)
+
+    def remove_copies(self, changed: dict[str, Changed], prepared: PreparedPush) -> None:
+        """Remove versions that others have by now under another number, instead of telling of them.
+
+        A pull has done so, if it came to its end. What changes here by that is noted in `changed`.
+        """
+        new = [rel for rel, one in changed.items() if one.known is None and is_metadata(rel)]
+        for name_rel in told_again(self._context, new):
+            with self._giving_up(name_rel, changed, prepared):
+                gone = [
+                    one.rel
+                    for arrivals in numbered_anew(self._context, name_rel)
+                    for one in self._context.installer.install(arrivals)
+                ]
+                if gone:
+                    # A note would tell that an object there may be replaced by what comes next.
+                    self._context.base.apply(forgotten=gone)
+                    merge.repair_marker(self._context, name_rel)
+                    self._look_again(name_rel, changed, prepared)
 
     def _keep_numbers(self, name_rel: str, clashing: set[int], plan: Plan) -> None:
         """Let the base learn which versions are the remote's as well: those are not renumbered.
@@ -99,13 +119,20 @@ class Conflicts:
         prepared.told.append(
             merge.renumber(self._context, name_rel, clashing, taken, removals, common)
         )
-        moved = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
-        for rel, change in moved.items():
+        self._look_again(name_rel, changed, prepared)
+
+    def _look_again(
+        self, name_rel: str, changed: dict[str, Changed], prepared: PreparedPush
+    ) -> None:
+        """Note what is there of a data name now, in the place of what was there before."""
+        before = {rel: one for rel, one in changed.items() if rel.startswith(f"{name_rel}/")}
+        for rel, change in before.items():
             if self._is_only_sent_again(change):
                 continue
             del changed[rel]
             # What was sent under the old number is not what the file of that name holds now.
             prepared.abandon(rel)
+        removals = removed_rels(self._context.names, prepared.snapshot)
         again = self._local.paths([name_rel], self._scope, removals)
         changed.update((one.rel, one) for one in again.changed)
         prepared.deleted.update((known.rel, known) for known in again.deleted)

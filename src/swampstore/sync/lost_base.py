@@ -1,19 +1,20 @@
-"""What is left in a cache that has lost its base, of versions that the remote has or that are gone.
+"""What is left in a cache without what its base knew, of versions that the remote has or has not.
 
-Nothing tells any more that they came from there. What else is here counts as new, and is shared.
+The base was lost, or started over with an index that was made anew. Nothing tells any more which
+of them are still there. What else is here counts as new, and is shared.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from swampstore.artifacts.metadata import Metadata
 from swampstore.files.signature import signature
 from swampstore.index.errors import SyncError
 from swampstore.index.partitions import Scope, partition_of
-from swampstore.index.path_kinds import is_metadata
+from swampstore.index.path_kinds import is_metadata, unit_of
 from swampstore.index.state import View
 from swampstore.layout import METADATA, RAW
 from swampstore.sync import merge
@@ -48,23 +49,38 @@ def was_here_before(context: SyncContext, rel: str) -> bool:
     return noticed is not None and now is not None and now.ctime_ns < int(noticed)
 
 
+def told_again(context: SyncContext, metadata: Iterable[str]) -> set[str]:
+    """Return the data names of versions that others may have under another number by now.
+
+    Those are of the given metadata, which the base does not know, what others had before the base
+    started over; if it was lost, that may be any of it.
+    """
+    if context.base.fact(LOST) is None:
+        metadata = merge.known_to_others(context, metadata)
+    names = {unit_of(rel) for rel in metadata}
+    # Where it knows nothing, nothing has come yet, and there is no need to read what is here.
+    return {name for name in names if any(is_metadata(one.rel) for one in context.base.below(name))}
+
+
 def numbered_anew(context: SyncContext, name_rel: str) -> Iterator[list[Arrival]]:
     """Yield what removes each version of a data name that is here under another number as well.
 
-    Others have given it that number meanwhile. Without content, nobody will ever have any for this
-    one; with content, it is a copy, and the remote would have two.
+    Others have given it that number meanwhile. With content, it is a copy, and the remote would
+    have two. Without content, nobody will ever have any for this one, if the base was lost;
+    otherwise somebody has removed that, and may put it back.
     """
     rels = [f"{name_rel}/{one}" for one in merge.local_versions(context, name_rel)]
     whole = {
         rel: local_metadata(context.names, rel) for rel in rels if merge.is_whole(context, rel)
     }
     ids = {one.id for one in whole.values() if one}
+    is_lost = context.base.fact(LOST) is not None
     for rel in rels:
         if not merge.is_committed(context, rel) or context.base.get(f"{rel}/{METADATA}"):
             continue
         if is_content_here(context.names, rel):
             yield from _copy(context, rel, whole)
-        elif rel not in whole and merge.local_id(context, rel) in ids:
+        elif is_lost and rel not in whole and merge.local_id(context, rel) in ids:
             yield [_without(context, f"{rel}/{METADATA}")]
 
 
@@ -76,7 +92,8 @@ def _copy(
     The base tells where to look, and the object itself has to show that it has these bytes: what is
     here may be the last copy of them.
     """
-    ours = whole.get(rel)
+    metadata = _without(context, f"{rel}/{METADATA}")
+    ours = local_metadata(context.names, rel)  # after that: what changes it from now on, is seen
     same = [
         f"{one}/{RAW}"
         for one, theirs in whole.items()
@@ -86,7 +103,6 @@ def _copy(
     if not same:
         return
     try:
-        metadata = _without(context, f"{rel}/{METADATA}")
         sha256, now = hash_file(context.names.local(f"{rel}/{RAW}"))
     except (FileNotFoundError, SyncError):
         return  # it is somewhere else, or does not hold still

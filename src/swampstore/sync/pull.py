@@ -22,7 +22,7 @@ from swampstore.sync.context import SyncContext
 from swampstore.sync.downloads import BATCH
 from swampstore.sync.hashing import holds
 from swampstore.sync.install import Arrival
-from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew
+from swampstore.sync.lost_base import LOST, hollow_versions, numbered_anew, told_again
 from swampstore.sync.pull_plan import PullPlanner, PullWork
 from swampstore.sync.push_plan import partitions_of
 from swampstore.sync.start_over import forget_vain_removals, remember_installed
@@ -170,18 +170,26 @@ class Pull:
         self._context.base.note_uploads({one.rel: (one.sha256, "") for one in known if one.sha256})
 
     def _clear_leftovers(self, work: PullWork, transfer: Transfer) -> None:
-        """Without the base, remove what nothing but the base told from versions of our own."""
-        if self._context.base.fact(LOST) is None:
-            return
-        for name_rel in sorted(work.names):
+        """Remove what nothing but what the base knew before told from versions of our own."""
+        is_lost = self._context.base.fact(LOST) is not None
+        for name_rel in sorted(self._told_again() | (work.names if is_lost else set())):
             for arrivals in numbered_anew(self._context, name_rel):
-                transfer.install(arrivals)
-        if self._context.index.is_made_anew:
+                gone = transfer.install(arrivals)
+                self._context.base.apply(forgotten=[one.rel for one in gone])
+        if not is_lost or self._context.index.is_made_anew:
             return
         for arrival in hollow_versions(self._context, self._planner.scope):
             for one in transfer.install([arrival]):
                 reason = "its content is nowhere any more: neither on this disk nor on the remote"
                 work.skipped.append(Skipped(one.rel.rpartition("/")[0], reason))
+
+    def _told_again(self) -> set[str]:
+        """Return the data names of this scope that others once had, and the next push tells of."""
+        scope = self._planner.scope
+        noted = filter(is_metadata, self._context.base.all_noted_uploads())
+        return told_again(
+            self._context, [rel for rel in noted if scope is None or scope.covers(rel)]
+        )
 
     def _repair_markers(self, work: PullWork) -> None:
         """Let `latest` name the highest version where what arrived does not fit together.

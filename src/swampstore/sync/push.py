@@ -233,6 +233,7 @@ class Push:
         prepared.stuck = {
             rel: f"{reason}; {ways_out(rel)}" for rel, reason in scan.nameless.items()
         }
+        self._conflicts.remove_copies(changed, prepared)
         is_left_out = self._context.base.fact(LEFT_OUT) is not None
         stored = stored_paths(self._context) if self._full or is_left_out else None
         shards: set[str] | None = None

@@ -57,7 +57,7 @@ class SyncRun:
         self._transport_errors = transport_errors
 
     def run(self, *, pull: bool = True, push: bool = True) -> None:
-        """Pull, push, and pull again if the push made room for something of others.
+        """Pull, push, and pull again if others had something there is room for only by now.
 
         Raises IncompleteSyncError, after the push, if some files could not be pulled: what others
         did to a file is no reason to keep our work from them.
@@ -70,7 +70,7 @@ class SyncRun:
                 failed = error
         if push:
             self.push()
-        if self.pulled and self.pushed and self.pushed.conflicts:
+        if self.pulled and self.pushed and (self.pulled.is_partial or self.pushed.conflicts):
             self.pull()
         if failed:
             raise failed
