@@ -66,6 +66,9 @@ class Version:
     is_contested: bool = False
     # Whether somebody was stopped who appended to it.
     is_half_appended: bool = False
+    # What was appended to it by machines that left before they had pushed that: it is still in the
+    # cache that they had here, and is shared when they come back, or by others who use that cache.
+    left_behind: set[bytes] = field(default_factory=set)
     # Whether it was deleted, and somebody may have brought it along since, under another number.
     is_brought: bool = False
     # Whether all who had it when it was deleted knew that the index named it: all can be told. And
@@ -491,7 +494,8 @@ class Oracle:
         may_be_two |= is_forgotten and version.deleted_by is not None
         if len(copies) > 1 and not may_be_two:
             raise Violation("twice", f"{who} has {told} more than once: {copies}")
-        if version.state is State.GONE and copies and not self.may_come_back(version):
+        may_be_back = self.may_come_back(version) or self._has_come_back(version, copies)
+        if version.state is State.GONE and copies and not may_be_back:
             raise Violation("undeleted", f"{who} has {told} again: {copies}")
 
     def _is_renumbered(self, id_: str, copies: list[Found]) -> bool:
@@ -503,6 +507,13 @@ class Oracle:
         before = self.held_at.get(id_, set())
         now = {(one.model, one.name, one.version) for one in copies}
         return len(before) > 1 or (bool(before) and not before & now)
+
+    def _has_come_back(self, version: Version, copies: list[Found]) -> bool:
+        """Whether all there is of a version is what somebody had appended to, and left behind.
+
+        Whoever deleted it had not heard of that. Without those bytes, it must not be there again.
+        """
+        return all(self.pieces_in(one.content or b"") & version.left_behind for one in copies)
 
     def may_come_back(self, version: Version) -> bool:
         """Whether somebody cannot know that what it has was deleted by others.
@@ -536,6 +547,9 @@ class Oracle:
                 for piece in self.versions[id_].appended
                 if copies[id_] == 1 and one.content is not None and piece in one.content
             }
+        for one in found:
+            # Everybody has heard of it.
+            self.versions[one.id].left_behind -= self.pieces_in(one.content or b"")
         self.abandoned -= seen.keys()
         # Whoever was never there before has read it, too: its content is on the remote again.
         self.contentless -= {id_ for id_, one in seen.items() if one.content is not None}

@@ -275,3 +275,4 @@ def _leave(here: Oracle, machine: int, documents: set[str], pieces: set[bytes]) 
             one.is_contested = True
             taken = {piece for piece, by in one.appended.items() if by == machine} - pieces
             one.appended = {piece: by for piece, by in one.appended.items() if piece not in taken}
+            one.left_behind |= taken
