@@ -283,13 +283,24 @@ class Fleet:
 
     def _check_failure(self, op: str, outcome: Outcome) -> None:
         """Raise Violation if nothing explains that something was refused."""
-        # A name that was given another one is found by readers, and refused to whoever appends. So
-        # is content that was evicted here, and that others have deleted since.
-        is_gone = op == "append" and type(outcome.error) is ContentMissingError
+        # A name that was given another one is found by readers, and refused to whoever appends.
+        is_gone = op in {"append", "rename"} and self._is_of_deleted(outcome.error)
         is_refused = is_gone or type(outcome.error) is NotFoundError
         is_answer = is_refused or _is_outdated(outcome.error)
         if self.past.is_undisturbed and not self.world.faults and not is_answer:
             raise Violation("failed", f"{op}, though nothing befell anybody: {outcome.error}")
+
+    def _is_of_deleted(self, error: BaseException | None) -> bool:
+        """Whether content is missing that never came here, or was evicted, and was deleted since.
+
+        Who is told so has not heard of that deletion: after a rest, everybody has.
+        """
+        return type(error) is ContentMissingError and any(
+            f"{one.model} {one.name} version" in error.message
+            for oracle in self.places.oracles.values()
+            for one in oracle.versions.values()
+            if one.deleted_by is not None
+        )
 
     # Resting -----------------------------------------------------------------------------------
 
