@@ -26,6 +26,10 @@ MODEL = "aws/ec2/i-1"
 STATE = "data/aws/ec2/i-1/state"
 
 
+def nothing_comes(rel: str) -> None:
+    """Fetch no content: behind these caches there is nobody."""
+
+
 @pytest.fixture
 def source(repo: Repo) -> Path:
     for number in (1, 2):
@@ -51,7 +55,7 @@ def base(cache_dir: Path) -> Iterator[Base]:
 
 @pytest.fixture
 def cache(cache_dir: Path, base: Base) -> Cache:
-    return Cache(Names(str(cache_dir), "", Routing()), base, MemoryStore("remote"))
+    return Cache(Names(str(cache_dir), "", Routing()), base, MemoryStore("remote"), nothing_comes)
 
 
 def move(source: Path, destination: Cache | Place) -> Relocation:
@@ -131,7 +135,9 @@ def test_what_must_stay_local_is_not_copied(source: Path, base: Base, cache_dir:
         (source / rel).parent.mkdir(exist_ok=True)
         (source / rel).write_text("mine")
     routing = Routing(exclude=["logs/**"])
-    destination = Cache(Names(str(cache_dir), "", routing), base, MemoryStore("remote"))
+    destination = Cache(
+        Names(str(cache_dir), "", routing), base, MemoryStore("remote"), nothing_comes
+    )
     Relocation(str(source), destination, routing.subdirs).copy(no_progress, durable=False)
     assert set(map(os.path.dirname, files(cache_dir))) == {f"{STATE}/1", f"{STATE}/2", STATE} | {
         "outputs/aws"
@@ -490,7 +496,7 @@ def test_a_file_whose_content_is_kept_as_a_conflict_is_removed(
 
 def test_files_that_stay_local_are_not_removed(source: Path, cache_dir: Path, base: Base) -> None:
     routing = Routing(exclude=["data/**/raw"])
-    cache = Cache(Names(str(cache_dir), "", routing), base, MemoryStore("remote"))
+    cache = Cache(Names(str(cache_dir), "", routing), base, MemoryStore("remote"), nothing_comes)
     relocation = Relocation(str(source), cache, routing.subdirs)
     relocation.copy(no_progress, durable=False)
     pushed(base, cache_dir)

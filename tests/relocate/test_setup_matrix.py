@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from swampstore import Repo, init_repo, open_repo
+from swampstore.config import Hydration
 from swampstore.datastore_address import Address
 from swampstore.errors import (
     AlreadyExistsError,
@@ -782,6 +783,31 @@ def test_a_version_that_grew_after_others_took_it_along_comes_with_its_end_and_i
     with ana.open() as repo:
         repo.sync.pull()
     assert ana.texts("log") == bob.texts("log") == ["one\ntwo\n", "three\n"]
+
+
+@pytest.mark.parametrize("hydration", ["full", "lazy"])
+@pytest.mark.parametrize("both", [False, True])
+def test_who_moves_to_where_others_have_appended_takes_back_nothing_of_that(
+    ana: Desk, bob: Desk, place: Callable[[str], Address], hydration: Hydration, both: bool
+) -> None:
+    first, second = place("file"), place("file")
+    with ana.open() as repo:
+        repo.artifacts.save(MODEL, "log", "one\n", streaming=True)
+    for desk in (ana, bob):
+        desk.move(first)
+    ana.move(second)
+    with ana.open() as repo:
+        longer = repo.artifacts.append(MODEL, "log", "two\nand more\n")
+        repo.sync.push()
+    if both:
+        with bob.open() as repo:
+            repo.artifacts.append(MODEL, "log", "three\n")
+    bob.move(second, hydration=hydration)
+    with ana.open() as repo:
+        repo.sync.pull()
+        assert repo.version(MODEL, "log", longer.version).size == longer.size
+    expected = ["one\ntwo\nand more\n", "one\nthree\n"] if both else ["one\ntwo\nand more\n"]
+    assert ana.texts("log") == bob.texts("log") == expected
 
 
 def stopped_setup(desk: Desk, target: Address, where: tuple[type, str]) -> None:

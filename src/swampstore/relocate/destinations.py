@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -80,6 +80,9 @@ class Place:
         """The directory on this machine that files end up in."""
         return self.names.root
 
+    def fetch(self, rel: str) -> None:
+        """Bring content here that never came: what is not here, is nowhere."""
+
     def may_update(self, rel: str) -> bool:
         """Whether a newer state of the same thing may take the place of a file: never."""
         del rel
@@ -116,14 +119,18 @@ class Place:
 class Cache:
     """The cache of a remote. Only what the remote's index names counts as being there.
 
-    `released` counts the paths that were given up: the remote still has them.
+    `released` counts the paths that were given up: the remote still has them. `hydrate` brings
+    content into the cache that never came.
     """
 
-    def __init__(self, names: Names, base: Base, store: Store) -> None:
+    def __init__(
+        self, names: Names, base: Base, store: Store, hydrate: Callable[[str], object]
+    ) -> None:
         self.names = names
         self.released = 0
         self._base = base
         self._store = store
+        self._hydrate = hydrate
 
     @property
     def directory(self) -> str | None:
@@ -139,6 +146,10 @@ class Cache:
         """Return those of these files that neither came from the remote nor were pushed there."""
         known = self._base.get_many(rels)
         return [rel for rel in rels if rel not in known]
+
+    def fetch(self, rel: str) -> None:
+        """Bring content here that never came, if the remote has it."""
+        self._hydrate(rel)
 
     def may_update(self, rel: str) -> bool:
         """Whether the file is as the remote has it; if that changes, the next push notices."""
@@ -323,7 +334,8 @@ def destination_of(repo: Repo) -> Destination:
     if config.remote is None:
         return Place(Names(config.base, config.namespace, config.routing))
     connection = repo.connection
-    return Cache(connection.names, connection.base, connection.store)
+    service = connection.service
+    return Cache(connection.names, connection.base, connection.store, service.hydrate)
 
 
 def is_below(path: str, directory: str) -> bool:

@@ -30,7 +30,7 @@ from swampstore.files import (
 from swampstore.files.signature import signature
 from swampstore.index.path_kinds import is_marker, is_metadata, version_file
 from swampstore.index.results import Progress, Step
-from swampstore.layout import METADATA, is_internal, parse_version
+from swampstore.layout import METADATA, RAW, is_internal, parse_version
 from swampstore.relocate.destinations import Cache, Destination, Moved
 from swampstore.relocate.pairs import Directory, Look, Pairs, begins_with, is_damaged, names_in
 from swampstore.relocate.removing import Removed, remove_safe
@@ -202,7 +202,12 @@ class Relocation:
     ) -> bool:
         """Let the destination have what was appended to a version; False if it has another end."""
         rel = directory.rel
-        if not self._pairs.is_there(rel, twin) or self._pairs.is_outgrown(rel, twin):
+        if not self._pairs.is_there(rel, twin):
+            return True
+        if self._pairs.lacks_end(rel, twin):
+            # Nothing but that content tells whether it goes on ours, or has another end.
+            self._to.fetch(f"{twin}/{RAW}")
+        if self._pairs.is_outgrown(rel, twin):
             return True
         if self._is_apart(rel, twin):
             return False

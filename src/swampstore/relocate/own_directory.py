@@ -40,8 +40,8 @@ class OwnDirectory:
         self._source = source
         self._there = there
         self._names = NamesElsewhere(connection.names, source)
-        self._cache = Cache(self._names, connection.base, connection.store)
-        self.service = connection.pushing_from(self._names)
+        self.service = service = connection.pushing_from(self._names)
+        self._cache = Cache(self._names, connection.base, connection.store, service.hydrate)
 
     def may_be_given(self) -> bool:
         """Whether all of it may be given to the cache; costs a walk, and a look at the remote."""

@@ -174,6 +174,11 @@ class Pairs:
         """Whether the twin is still there: it may have made room, and come back with a pull."""
         return _version_id(self.to.names.local(twin)) == _version_id(self.path(version_rel))
 
+    def lacks_end(self, version_rel: str, twin: str) -> bool:
+        """Whether the destination speaks of more content than ours, and has not fetched that."""
+        ours, told = _size(self.path(f"{version_rel}/{RAW}")), _told_size(self.to.names.local(twin))
+        return 0 <= ours < told < math.inf and not is_content_here(self.to.names, twin)
+
     def is_outgrown(self, version_rel: str, twin: str) -> bool:
         """Whether the destination has the content of ours, and others appended to it there."""
         return _goes_on(self.to.names.local(twin), self.path(version_rel))
